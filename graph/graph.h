@@ -1,0 +1,94 @@
+#pragma once
+// The intermediate representation: ONNX operators over SSA values. Ids, not pointers; plain data.
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/attributes.h"
+#include "graph/type.h"
+#include "src/base/expression.h"
+
+namespace lathe {
+
+struct OpSchema;
+
+enum class ValueId : int32_t { none = -1 };  // none: an optional input that is absent, an output nobody wants
+enum class NodeId : int32_t { none = -1 };
+inline size_t index_of(ValueId id) { return static_cast<size_t>(id); }
+inline size_t index_of(NodeId id) { return static_cast<size_t>(id); }
+
+struct Value {
+  std::string name;
+  TensorType type;
+  Tensor constant;                   // defined: an initializer or a folded result; shared with the file's mapping
+  NodeId producer = NodeId::none;    // none: graph input or constant
+  bool is_constant() const { return constant.defined(); }
+};
+
+// Pointwise work fused behind a node: the stored first output is expression(first output, extra inputs...), where the
+// extra inputs are the node's last `inputs` and broadcast to the output's shape.
+struct Epilogue {
+  Expression expression;  // input 0: the node's own result
+  int inputs = 0;
+};
+
+struct Node {
+  const OpSchema* op = nullptr;
+  int version = 1;   // opset version of op's domain under which the model was written
+  std::string name;  // unique and not empty (the importer makes one up)
+  std::vector<ValueId> inputs;   // own inputs, then `captures`, then the epilogue's
+  std::vector<ValueId> outputs;
+  Attributes attributes;
+  int captures = 0;  // outer values used by the bodies; each body's inputs end with these
+  std::optional<Epilogue> epilogue;
+  std::string fused_from;  // "Conv+BatchNormalization+Relu", for people; empty: the op's own name
+};
+
+class Graph {
+ public:
+  std::string name;
+  std::vector<ValueId> inputs;   // without initializers, unless a body's formal input
+  std::vector<ValueId> outputs;  // may repeat, may be inputs or constants
+
+  ValueId add_value(std::string name, TensorType type);
+  ValueId add_constant(std::string name, Tensor tensor);
+  // Appends; outputs that are not none must have no producer yet. The node is placed at the end of order().
+  NodeId add_node(Node node);
+
+  const Value& value(ValueId id) const { return values_[index_of(id)]; }
+  Value& value(ValueId id) { return values_[index_of(id)]; }
+  const Node& node(NodeId id) const { return nodes_[index_of(id)]; }
+  Node& node(NodeId id) { return nodes_[index_of(id)]; }
+  size_t value_count() const { return values_.size(); }
+
+  // Live nodes in a topological order.
+  const std::vector<NodeId>& order() const { return order_; }
+  void set_order(std::vector<NodeId> order) { order_ = std::move(order); }
+  // Re-sorts order() topologically, keeping the present order where it may. Throws Error(invalid_model) on a cycle.
+  void sort();
+
+  // Uses: (node, input slot) pairs, computed anew by each call of uses(); graph outputs are not in it.
+  struct Use {
+    NodeId node;
+    int slot;
+  };
+  std::vector<std::vector<Use>> uses() const;  // indexed by value
+  bool is_output(ValueId id) const;
+  bool is_input(ValueId id) const;
+
+  // Every use of `from`, graph outputs included, becomes `to`. `from` keeps its producer.
+  void replace_uses(ValueId from, ValueId to);
+  // Takes the node out of order(); its outputs lose their producer. Requires: no uses are left.
+  void remove_node(NodeId id);
+  // Drops constants that nobody uses (their memory) and nothing else; ids stay.
+  void drop_unused_constants();
+
+ private:
+  std::vector<Value> values_;
+  std::vector<Node> nodes_;
+  std::vector<NodeId> order_;
+};
+
+}  // namespace lathe

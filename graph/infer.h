@@ -1,0 +1,20 @@
+#pragma once
+#include "graph/graph.h"
+#include "graph/op_schema.h"
+
+namespace lathe {
+
+// Infers every value's type in order, by the operators' own functions; folds what shape arithmetic needs on the way
+// (a node with known small integer inputs is run by its reference, and Shape of static dims becomes a constant), so
+// that Shape -> Gather -> Concat -> Reshape chains resolve. Throws Error(invalid_model) naming the node.
+void infer_types(Graph& graph, const Limits& limits = {});
+
+// Types of one node's outputs under these inputs (as infer_types does it).
+std::vector<TensorType> infer_node(const Graph& graph, const Node& node);
+
+// Runs one node by its reference. Requires: schema has one. Bodies are run the same way, recursively.
+std::vector<Tensor> run_reference(const Node& node, std::span<const Tensor> inputs, const Limits& limits);
+// Runs a whole graph node by node through references: the oracle of tests.
+std::vector<Tensor> run_reference_graph(const Graph& graph, std::span<const Tensor> inputs, const Limits& limits = {});
+
+}  // namespace lathe

@@ -1,0 +1,1 @@
+// Placeholder so that the target exists until its first source does.

@@ -1,0 +1,73 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lathe/error.h"
+#include "lathe/tensor.h"
+
+namespace lathe {
+
+// How far results may depart from a plain float32 implementation; docs/architecture.md has the bounds.
+enum class Accuracy { strict, normal, fast };
+
+struct SessionOptions {
+  int threads = 0;              // 0: as many as the cgroup's quota and the affinity mask allow
+  int optimization_level = 99;  // 0 none, 1 basic, 2 extended, 3 layout, 99 all
+  Accuracy accuracy = Accuracy::normal;
+  bool use_cache = true;   // read tuned plans
+  std::string cache_path;  // empty: $LATHE_CACHE, else $XDG_CACHE_HOME/lathe/tuning.db
+  std::vector<std::string> disabled_passes;
+};
+
+// One input or output of a model. An extent is -1 where the model leaves it open; `symbols` then has its name, or "".
+struct ValueInfo {
+  std::string name;
+  DType dtype = DType::undefined;
+  bool has_rank = true;
+  Dims dims;
+  std::vector<std::string> symbols;
+};
+
+struct NamedTensor {
+  std::string name;
+  Tensor tensor;
+};
+
+struct Profile;  // include/lathe/profile.h
+
+// A loaded model. Copies share it. Many threads may call run() on one Session at a time.
+class Session {
+ public:
+  // Throws Error: io, invalid_model, unsupported, limit.
+  static Session load(const std::string& path, const SessionOptions& options = {});
+  // `bytes` are copied; external data is looked for in `base_directory`.
+  static Session load(std::span<const std::byte> bytes, const std::string& base_directory,
+                      const SessionOptions& options = {});
+
+  const std::vector<ValueInfo>& inputs() const;
+  const std::vector<ValueInfo>& outputs() const;
+
+  // Inputs in the order of inputs(); outputs in that of outputs(). Throws Error: invalid_argument names the input.
+  std::vector<Tensor> run(std::span<const Tensor> inputs) const;
+  // Inputs by name, in any order.
+  std::vector<Tensor> run(std::span<const NamedTensor> inputs) const;
+  // Results are written into the caller's tensors. Requires: types and shapes as run() would give (checked).
+  void run_into(std::span<const Tensor> inputs, std::span<Tensor> outputs) const;
+  // As run(), timing every step. See profile.h.
+  std::vector<Tensor> run_profiled(std::span<const Tensor> inputs, Profile& profile) const;
+
+  class State;
+  const std::shared_ptr<State>& state() const { return state_; }  // for Lathe's own tools
+
+ private:
+  explicit Session(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace lathe

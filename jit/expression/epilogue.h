@@ -1,0 +1,38 @@
+#pragma once
+// An Expression applied to accumulators inside a hand-scheduled kernel.
+#include <xbyak/xbyak.h>
+
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "src/base/cpu.h"
+#include "src/base/expression.h"
+
+namespace lathe {
+
+class EpilogueEmitter {
+ public:
+  // Input 0 of `expression` is the accumulator. Throws JitError when the expression has no vector form.
+  EpilogueEmitter(Xbyak::CodeGenerator& code, Isa isa, const Expression& expression);
+  ~EpilogueEmitter();
+
+  // Vector registers needed besides the accumulator, inputs included. A kernel short of registers first spills
+  // accumulators to its stack frame.
+  int temps_needed() const;
+
+  // Emits accumulator = expression(accumulator, inputs...). `load_input(slot, into)` must emit the load of input `slot`
+  // (>= 1) as float32 lanes into a register. `temps`: at least temps_needed() registers, clobbered. Opmask k7 is
+  // clobbered on AVX-512, no general register is.
+  void apply(const Xbyak::Xmm& accumulator, std::span<const Xbyak::Xmm> temps,
+             const std::function<void(int slot, const Xbyak::Xmm& into)>& load_input);
+
+  // The constants that apply() addresses by rip. Call once, behind the code's last instruction.
+  void emit_constants();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lathe

@@ -1,0 +1,59 @@
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+namespace lathe {
+
+// A plan that cannot be emitted (too few registers, a shape out of range). Lowering skips the candidate.
+class JitError : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Executable bytes, mapped writable while they are filled and executable afterwards, never both.
+class CodePages {
+ public:
+  CodePages(const void* code, size_t bytes, const std::string& name);  // copies; announces `name` to perf on request
+  ~CodePages();
+  CodePages(const CodePages&) = delete;
+  CodePages& operator=(const CodePages&) = delete;
+  const void* entry() const { return memory_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  void* memory_;
+  size_t bytes_, mapped_;
+};
+
+// Machine code typed by its signature. Cheap to copy; the code lives as long as the last copy.
+template <class Signature>
+class Kernel {
+ public:
+  Kernel() = default;
+  explicit Kernel(std::shared_ptr<const CodePages> pages) : pages_(std::move(pages)) {}
+  explicit operator bool() const { return pages_ != nullptr; }
+  Signature* entry() const { return reinterpret_cast<Signature*>(reinterpret_cast<uintptr_t>(pages_->entry())); }
+  template <class... Args>
+  auto operator()(Args... args) const {
+    return entry()(args...);
+  }
+  const std::shared_ptr<const CodePages>& pages() const { return pages_; }
+
+ private:
+  std::shared_ptr<const CodePages> pages_;
+};
+
+// One cache of machine code per process. `key` is the plan's text with its family and ISA. Emits outside the lock.
+std::shared_ptr<const CodePages> cached_code(const std::string& key,
+                                             const std::function<std::shared_ptr<const CodePages>()>& emit);
+struct KernelCacheStats {
+  size_t kernels = 0, bytes = 0, hits = 0, misses = 0;
+};
+KernelCacheStats kernel_cache_stats();
+// Code by key, for `lathe inspect --asm`; empty when it is not there.
+std::span<const std::byte> find_code(const std::string& key);
+
+}  // namespace lathe

@@ -1,0 +1,103 @@
+#pragma once
+// Lowering: from one node of a specialized Graph (all extents known, layouts chosen) to steps.
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "graph/graph.h"
+#include "graph/op_schema.h"
+#include "ops/op_def.h"
+#include "ops/step.h"
+#include "src/base/cpu.h"
+#include "tuner/task.h"
+
+namespace lathe {
+
+// Constants repacked for a kernel; made once per model and shared by all its specializations. Thread-safe.
+class PackedWeights {
+ public:
+  // `key` names source and format. `pack` fills and returns the packed tensor; it runs outside the lock.
+  Tensor get(const std::string& key, const std::function<Tensor()>& pack);
+  size_t bytes() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_map<std::string, Tensor> packed_;
+};
+// 64-byte aligned, on huge pages where it is large.
+Tensor allocate_weights(DType dtype, Dims dims);
+
+struct Target {
+  Isa isa = Isa::avx2;
+  int threads = 1;
+};
+
+struct Buffer {
+  size_t bytes = 0;
+  const void* fixed = nullptr;          // constant: its address
+  Tensor keep_alive;                    // owner of `fixed`
+  BufferId inside = BufferId::none;     // lies inside another buffer (views, Concat without a copy)
+  size_t offset = 0;                    // bytes into `inside`
+  bool external = false;                // graph input or output: the address comes with each run
+};
+
+// Everything that lowering makes: becomes a Specialization.
+struct LoweredGraph {
+  std::vector<Buffer> buffers;
+  std::vector<BufferId> of_value;  // by ValueId
+  std::vector<Step> steps;
+  std::vector<BufferId> inputs, outputs;
+};
+
+class LowerContext {
+ public:
+  LowerContext(const Graph& graph, NodeId node, const Target& target, PackedWeights& packed, PlanSource& plans,
+               LoweredGraph& out);
+
+  const Graph& graph;
+  const Node& node;
+  const Target& target;
+  PlanSource& plans;
+
+  // Own inputs (without the epilogue's), by number.
+  int input_count() const;
+  bool has_input(int i) const;
+  ValueId input(int i) const { return node.inputs[static_cast<size_t>(i)]; }
+  ValueId output(int i) const { return node.outputs[static_cast<size_t>(i)]; }
+  bool has_output(int i) const;
+  const TensorType& type(ValueId id) const { return graph.value(id).type; }
+  const TensorType& input_type(int i) const { return type(input(i)); }
+  const TensorType& output_type(int i) const { return type(output(i)); }
+  Tensor constant(int i) const;  // undefined: not a constant, or absent
+  std::vector<ValueId> epilogue_inputs() const;
+
+  BufferId buffer(ValueId id) const;        // of an input or output value
+  BufferId scratch(size_t bytes) const;     // written before it is read within this node's steps
+  BufferId constant_buffer(Tensor tensor) const;  // for packed weights and tables; keeps the tensor alive
+  Tensor packed(ValueId source, const std::string& format, const std::function<Tensor()>& pack) const;
+
+  // Appends a step; node and op are filled in.
+  void add(Step step) const;
+
+  // `output` is the same bytes as `input` (Reshape): no step. False when the memory plan cannot grant it
+  // (a graph input or constant flowing to a graph output): then copy.
+  bool alias(ValueId output, ValueId input) const;
+  // `part` (an input, produced by an earlier step) shall be written right into `whole` at `offset`. False: copy it.
+  bool place_inside(ValueId part, ValueId whole, size_t offset_bytes) const;
+  // `part` (an output) is a view into `whole` (an input) at `offset` (Split, Slice of the outermost axis).
+  bool view_of(ValueId part, ValueId whole, size_t offset_bytes) const;
+
+ private:
+  PackedWeights& packed_;
+  LoweredGraph& out_;
+};
+
+// Lowers every node in order. Nodes without a lowering run their reference, as a step that copies the results into
+// the planned buffers. Requires: infer_types() gave every value a static type.
+LoweredGraph lower_graph(const Graph& graph, const OpRegistry& ops, const Target& target, PackedWeights& packed,
+                         PlanSource& plans);
+
+}  // namespace lathe

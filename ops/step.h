@@ -1,0 +1,44 @@
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lathe/tensor.h"
+
+namespace lathe {
+
+// A place in memory that steps read and write. The memory plan gives it an address; sessions differ in addresses.
+enum class BufferId : int32_t { none = -1 };
+
+// What a step sees when it runs. Addresses are by buffer; never null for a non-empty buffer.
+struct StepArgs {
+  void* const* addresses;  // indexed by BufferId
+  int thread = 0;
+  int threads = 1;         // as many as the step asked for
+
+  template <class T>
+  T* at(BufferId id) const {
+    return static_cast<T*>(addresses[static_cast<size_t>(id)]);
+  }
+};
+
+// A kernel (or a plain function) bound to its buffers. `run` is called once by each of `threads` threads, allocates
+// nothing and throws nothing.
+struct Step {
+  std::string node;    // graph node
+  std::string op;      // "Conv+Relu"
+  std::string kernel;  // the plan's text; "reference" for a fallback
+  std::vector<BufferId> reads;
+  std::vector<BufferId> writes;  // scratch is both read and written: list it here
+  int threads = 1;
+  double flop = 0;
+  double bytes = 0;
+  std::function<void(const StepArgs&)> run;
+  // Streamed weights, so that the step before can prefetch their beginning. Null: none.
+  const void* weights = nullptr;
+  // Set by the runtime before the first run: the weights that the next streaming step begins with.
+  std::shared_ptr<const void*> next_weights;
+};
+
+}  // namespace lathe

@@ -1,0 +1,48 @@
+#pragma once
+// What the tuner sees of a kernel: a key, a few knobs, and a way to build and run a candidate. It knows no graph, no jit.
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lathe {
+
+struct Knob {
+  std::string name;
+  std::vector<int> choices;
+};
+
+// One value per knob, by name.
+using Candidate = std::map<std::string, int>;
+std::string to_string(const Candidate& candidate);  // "k_unroll=4 rows=14 vecs=2"
+// Throws Error(invalid_argument) when the text is not one.
+Candidate parse_candidate(std::string_view text);
+
+struct SearchSpace {
+  std::vector<Knob> knobs;
+  std::function<bool(const Candidate&)> allowed;  // null: all
+  Candidate fallback;                             // the analytic model's choice
+};
+
+// Runs the built candidate once over cold-ish operands of its own. Built in `build`; empty: cannot be emitted.
+using Runner = std::function<void()>;
+
+struct TuningTask {
+  std::string family;    // "gemm", with the family's code version: "gemm.1"
+  std::string key;       // the task's text: shapes, types, layouts, epilogue
+  int threads = 1;
+  SearchSpace space;
+  std::function<Runner(const Candidate&)> build;
+  double flop = 0;
+};
+
+// Where plans come from: the cache under the analytic model. Lowering asks it for every task.
+class PlanSource {
+ public:
+  virtual ~PlanSource() = default;
+  // The tuned winner for this task, or the space's fallback. Also lets a recording source see the task.
+  virtual Candidate choose(const TuningTask& task) = 0;
+};
+
+}  // namespace lathe
