@@ -56,8 +56,8 @@ class Tensor {
     return static_cast<T*>(mutable_raw());
   }
   template <class T>
-  std::span<const T> elements() const {
-    return {data<T>(), static_cast<size_t>(size_)};
+  std::span<const T> elements() const {  // packed sub-byte types: the bytes
+    return {data<T>(), bits_of(dtype_) % 8 != 0 ? bytes() : static_cast<size_t>(size_)};
   }
   const void* raw() const { return data_; }
   void* mutable_raw() { return const_cast<void*>(data_); }

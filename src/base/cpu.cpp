@@ -1,0 +1,139 @@
+#include "src/base/cpu.h"
+
+#include <cpuid.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+
+#include "lathe/error.h"
+
+namespace lathe {
+namespace {
+
+struct Registers {
+  uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
+};
+
+// Zeros when the CPU lacks the leaf.
+Registers cpuid(uint32_t leaf, uint32_t subleaf = 0) {
+  Registers r;
+  if (__get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx) == 0) return {};
+  return r;
+}
+
+bool bit(uint32_t word, int index) { return (word >> index & 1) != 0; }
+
+// Register state that the operating system saves (XCR0).
+uint64_t saved_state() {
+  if (!bit(cpuid(1).ecx, 27)) return 0;  // OSXSAVE
+  uint32_t low = 0, high = 0;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return static_cast<uint64_t>(high) << 32 | low;
+}
+
+std::optional<Isa> detect_isa() {
+  constexpr uint64_t kYmmState = 0x6, kZmmState = 0xe6;
+  const uint64_t saved = saved_state();
+  const Registers basic = cpuid(1), extended = cpuid(7), extended1 = cpuid(7, 1);
+  const bool fma = bit(basic.ecx, 12), f16c = bit(basic.ecx, 29), avx2 = bit(extended.ebx, 5);
+  const bool bmi2 = bit(extended.ebx, 8);
+  if (!fma || !f16c || !avx2 || !bmi2 || (saved & kYmmState) != kYmmState) return std::nullopt;
+  // F, DQ, CD, BW, VL: the set of every server since Skylake-X.
+  for (int feature : {16, 17, 28, 30, 31})
+    if (!bit(extended.ebx, feature)) return Isa::avx2;
+  if ((saved & kZmmState) != kZmmState) return Isa::avx2;
+  if (!bit(extended.ecx, 11)) return Isa::avx512;
+  return bit(extended1.eax, 5) ? Isa::avx512_bf16 : Isa::avx512_vnni;
+}
+
+Isa isa_within_cap() {
+  const std::optional<Isa> detected = detect_isa();
+  if (!detected) throw Error(ErrorCode::unsupported, "this CPU lacks AVX2, FMA, F16C or BMI2, which Lathe needs");
+  const char* cap_text = std::getenv("LATHE_ISA");
+  if (cap_text == nullptr || *cap_text == '\0') return *detected;
+  for (Isa isa : {Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16})
+    if (name_of(isa) == cap_text) return std::min(isa, *detected);
+  throw Error(ErrorCode::invalid_argument,
+              "LATHE_ISA is '" + std::string(cap_text) + "'; expected avx2, avx512, avx512_vnni or avx512_bf16");
+}
+
+std::string vendor_name() {
+  const Registers r = cpuid(0);
+  std::array<char, 13> text{};
+  std::memcpy(text.data(), &r.ebx, 4);
+  std::memcpy(text.data() + 4, &r.edx, 4);
+  std::memcpy(text.data() + 8, &r.ecx, 4);
+  return text.data();
+}
+
+std::string brand_name() {
+  std::array<char, 49> text{};
+  for (uint32_t part = 0; part < 3; ++part) {
+    const Registers r = cpuid(0x80000002 + part);
+    std::memcpy(text.data() + size_t{16} * part, &r, 16);
+  }
+  std::string brand = text.data();
+  brand.erase(0, brand.find_first_not_of(' '));
+  brand.erase(brand.find_last_not_of(' ') + 1);
+  return brand;
+}
+
+// Leaf 4 of Intel and leaf 0x8000001d of AMD have one format: subleaf by subleaf, one cache each, until type 0.
+void read_caches(uint32_t leaf, CpuFacts& facts) {
+  for (uint32_t i = 0; i < 16; ++i) {
+    const Registers r = cpuid(leaf, i);
+    const uint32_t type = r.eax & 31, level = r.eax >> 5 & 7;
+    if (type == 0) return;
+    if (type == 2) continue;  // instructions
+    const size_t ways = (r.ebx >> 22) + 1, partitions = (r.ebx >> 12 & 1023) + 1, line_bytes = (r.ebx & 4095) + 1;
+    const size_t bytes = ways * partitions * line_bytes * (size_t{r.ecx} + 1);
+    if (level == 1) facts.l1d_bytes = bytes;
+    if (level == 2) facts.l2_bytes = bytes;
+    if (level == 3) facts.l3_bytes = bytes;
+  }
+}
+
+CpuFacts read_facts() {
+  CpuFacts facts;
+  facts.vendor = vendor_name();
+  facts.brand = brand_name();
+  const uint32_t version = cpuid(1).eax;
+  const uint32_t base_family = version >> 8 & 15;
+  facts.family = static_cast<int>(base_family + (base_family == 15 ? version >> 20 & 255 : 0));
+  facts.model = static_cast<int>((version >> 4 & 15) | (version >> 16 & 15) << 4);
+  facts.stepping = static_cast<int>(version & 15);
+  read_caches(facts.vendor == "AuthenticAMD" || facts.vendor == "HygonGenuine" ? 0x8000001d : 4, facts);
+  return facts;
+}
+
+}  // namespace
+
+std::string_view name_of(Isa isa) {
+  switch (isa) {
+    case Isa::avx2:
+      return "avx2";
+    case Isa::avx512:
+      return "avx512";
+    case Isa::avx512_vnni:
+      return "avx512_vnni";
+    case Isa::avx512_bf16:
+      return "avx512_bf16";
+  }
+  return "unknown";
+}
+
+const CpuFacts& cpu_facts() {
+  static const CpuFacts facts = read_facts();
+  return facts;
+}
+
+Isa usable_isa() {
+  static const Isa isa = isa_within_cap();
+  return isa;
+}
+
+}  // namespace lathe

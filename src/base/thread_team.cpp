@@ -1,0 +1,176 @@
+#include "src/base/thread_team.h"
+
+#include <immintrin.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "lathe/error.h"
+#include "src/base/check.h"
+#include "src/base/topology.h"
+
+namespace lathe {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Longer than the gaps between the steps of a model, far shorter than a scheduler's slice.
+constexpr auto kSpin = std::chrono::microseconds(40);
+constexpr int kPausesPerClockRead = 32;  // a clock read costs about as much as a pause
+
+// Spins while `word` is `old`, then sleeps until it is not.
+void wait_while(const std::atomic<uint32_t>& word, uint32_t old, bool may_spin) {
+  if (may_spin) {
+    const auto deadline = Clock::now() + kSpin;
+    do {
+      for (int i = 0; i < kPausesPerClockRead; ++i) {
+        if (word.load(std::memory_order_acquire) != old) return;
+        _mm_pause();
+      }
+    } while (Clock::now() < deadline);
+  }
+  while (word.load(std::memory_order_acquire) == old) word.wait(old, std::memory_order_acquire);
+}
+
+void pin(pthread_t thread, int cpu) {
+  cpu_set_t set;
+  if (cpu < 0 || cpu >= CPU_SETSIZE) return;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  pthread_setaffinity_np(thread, sizeof set, &set);  // a wish: failing costs speed only
+}
+
+}  // namespace
+
+struct ThreadTeam::State {
+  // A worker sleeps on a word of its own, so that small jobs wake nobody else.
+  struct alignas(64) Worker {
+    std::atomic<uint32_t> ticket{0};  // raised once for each job of this worker
+    std::thread thread;
+    int cpu = -1;  // where it is pinned; -1: anywhere
+  };
+
+  explicit State(int threads) : workers(static_cast<size_t>(threads - 1)) {}
+  ~State() { stop(); }
+
+  void start();
+  void stop();
+  void work(size_t index);
+  void make_way_for_caller();
+
+  std::mutex turn;  // held for one job
+  std::vector<Worker> workers;
+  bool may_spin = true;
+  int caller_cpu = -1;  // the one CPU without a worker, when workers are pinned
+
+  // The job. Written by the caller before it raises tickets, read by workers after.
+  Job job = nullptr;
+  void* context = nullptr;
+  std::atomic<bool> stopping{false};
+  alignas(64) std::atomic<uint32_t> unfinished{0};
+};
+
+void ThreadTeam::State::start() {
+  if (workers.empty()) return;
+  const std::vector<int> cpus = preferred_cpus();
+  const size_t team = workers.size() + 1;
+  // With fewer CPUs than threads a spinning thread would keep the one that it waits for from running.
+  may_spin = cpus.size() >= team;
+  // Pinned only when the team fills the mask: else another process may have picked the same CPUs.
+  const bool is_pinned = cpus.size() == team;
+  if (is_pinned) caller_cpu = cpus[0];
+
+  sigset_t all_signals, before;
+  sigfillset(&all_signals);
+  pthread_sigmask(SIG_SETMASK, &all_signals, &before);  // inherited: signals stay with the application's threads
+  try {
+    for (size_t i = 0; i < workers.size(); ++i) {
+      workers[i].thread = std::thread([this, i] { work(i); });
+      pthread_setname_np(workers[i].thread.native_handle(), ("lathe-" + std::to_string(i + 1)).c_str());
+      if (!is_pinned) continue;
+      workers[i].cpu = cpus[i + 1];
+      pin(workers[i].thread.native_handle(), workers[i].cpu);
+    }
+  } catch (const std::system_error& error) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw Error(ErrorCode::limit, "cannot start " + std::to_string(team) + " threads: " + error.what());
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void ThreadTeam::State::stop() {
+  stopping = true;
+  for (Worker& worker : workers) {
+    worker.ticket.fetch_add(1);
+    worker.ticket.notify_one();
+  }
+  for (Worker& worker : workers)
+    if (worker.thread.joinable()) worker.thread.join();
+}
+
+void ThreadTeam::State::work(size_t index) {
+  std::atomic<uint32_t>& ticket = workers[index].ticket;
+  for (uint32_t seen = 0;; ++seen) {
+    wait_while(ticket, seen, may_spin);
+    if (stopping) return;
+    job(context, static_cast<int>(index) + 1);
+    if (unfinished.fetch_sub(1) == 1) unfinished.notify_one();
+  }
+}
+
+// The caller's thread is not ours to pin. When it runs on a worker's CPU, the two change places.
+void ThreadTeam::State::make_way_for_caller() {
+  const int cpu = sched_getcpu();
+  if (caller_cpu < 0 || cpu == caller_cpu) return;
+  for (Worker& worker : workers) {
+    if (worker.cpu != cpu) continue;
+    worker.cpu = caller_cpu;
+    pin(worker.thread.native_handle(), worker.cpu);
+    caller_cpu = cpu;
+    return;
+  }
+}
+
+ThreadTeam::ThreadTeam(int threads) {
+  if (threads < 1)
+    throw Error(ErrorCode::invalid_argument, "a thread team needs at least 1 thread, got " + std::to_string(threads));
+  state_ = std::make_unique<State>(threads);
+  state_->start();
+}
+
+ThreadTeam::~ThreadTeam() = default;
+
+int ThreadTeam::size() const { return static_cast<int>(state_->workers.size()) + 1; }
+
+void ThreadTeam::run(int threads, Job job, void* context) {
+  LATHE_CHECK(threads <= size(), "a job asks for more threads than its team has");
+  if (threads <= 1) {
+    job(context, 0);
+    return;
+  }
+  State& state = *state_;
+  const std::lock_guard lock(state.turn);
+  state.make_way_for_caller();
+  state.job = job;
+  state.context = context;
+  state.unfinished.store(static_cast<uint32_t>(threads - 1), std::memory_order_relaxed);
+  for (int i = 0; i < threads - 1; ++i) {
+    std::atomic<uint32_t>& ticket = state.workers[static_cast<size_t>(i)].ticket;
+    ticket.fetch_add(1);  // sequentially consistent: ordered before notify_one's look at the sleepers
+    ticket.notify_one();
+  }
+  job(context, 0);
+  for (uint32_t left; (left = state.unfinished.load(std::memory_order_acquire)) != 0;)
+    wait_while(state.unfinished, left, state.may_spin);
+}
+
+}  // namespace lathe
