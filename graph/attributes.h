@@ -17,6 +17,8 @@ using Attribute = std::variant<int64_t, float, std::string, Tensor, std::shared_
                                std::vector<float>, std::vector<std::string>, std::vector<Tensor>,
                                std::vector<std::shared_ptr<const Graph>>, TensorType>;
 
+std::string_view kind_name(const Attribute& attribute);  // "an int", "a list of floats", ...
+
 // A node's attributes by name. get_* give the fallback when the attribute is absent and throw Error(invalid_model),
 // naming the attribute, when it has another kind.
 class Attributes {
