@@ -1,0 +1,106 @@
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "src/base/cgroup.h"
+#include "src/base/cpu.h"
+#include "src/base/topology.h"
+
+namespace lathe {
+namespace {
+
+TEST(Cpu, KnowsItself) {
+  const CpuFacts& facts = cpu_facts();
+  EXPECT_EQ(facts.vendor.size(), 12U);
+  EXPECT_GT(facts.family, 0);
+  EXPECT_GE(facts.l1d_bytes, size_t{16} << 10);
+  EXPECT_GE(facts.l2_bytes, facts.l1d_bytes);
+}
+
+TEST(Cpu, UsableIsaIsAtLeastAvx2) {
+  EXPECT_GE(usable_isa(), Isa::avx2);
+  EXPECT_EQ(vector_lanes(Isa::avx2), 8);
+  EXPECT_EQ(vector_registers(Isa::avx512_vnni), 32);
+  EXPECT_EQ(name_of(Isa::avx512_bf16), "avx512_bf16");
+}
+
+TEST(Topology, PreferredCpusAreTheAffinityMask) {
+  const std::vector<int> cpus = preferred_cpus();
+  cpu_set_t mask;
+  ASSERT_EQ(sched_getaffinity(0, sizeof mask, &mask), 0);
+  EXPECT_EQ(static_cast<int>(cpus.size()), CPU_COUNT(&mask));
+  EXPECT_EQ(std::set<int>(cpus.begin(), cpus.end()).size(), cpus.size());
+  for (int cpu : cpus) EXPECT_TRUE(CPU_ISSET(static_cast<size_t>(cpu), &mask)) << cpu;
+}
+
+TEST(Topology, ThreadsFollowTheAffinityMask) {
+  EXPECT_GE(usable_threads(), 1);
+  EXPECT_LE(usable_threads(), static_cast<int>(preferred_cpus().size()));
+  cpu_set_t before, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  CPU_ZERO(&one);
+  CPU_SET(static_cast<size_t>(preferred_cpus().front()), &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  EXPECT_EQ(usable_threads(), 1);
+  EXPECT_EQ(preferred_cpus().size(), 1U);
+  ASSERT_EQ(sched_setaffinity(0, sizeof before, &before), 0);
+}
+
+// A folder that looks like /sys/fs/cgroup.
+class Cgroup : public testing::Test {
+ protected:
+  void SetUp() override {
+    mount_ =
+        std::filesystem::path(testing::TempDir()) /
+        ("lathe_cgroup_" + std::to_string(getpid()) + testing::UnitTest::GetInstance()->current_test_info()->name());
+  }
+  void TearDown() override { std::filesystem::remove_all(mount_); }
+  void write(const std::string& file, const std::string& text) {
+    std::filesystem::create_directories((mount_ / file).parent_path());
+    std::ofstream(mount_ / file) << text;
+  }
+  CgroupLimits limits(const std::string& membership) { return read_cgroup_limits(membership, mount_.string()); }
+
+  std::filesystem::path mount_;
+};
+
+TEST_F(Cgroup, Version2QuotaIsTheTightestUpToTheRoot) {
+  write("a/cpu.max", "250000 100000\n");
+  write("a/b/cpu.max", "max 100000\n");
+  write("a/memory.max", "1048576\n");
+  write("a/b/memory.max", "max\n");
+  EXPECT_EQ(limits("0::/a/b\n").cpus, 2.5);
+  EXPECT_EQ(limits("0::/a/b\n").memory_bytes, 1048576U);
+}
+
+TEST_F(Cgroup, Version2InsideAContainerReadsTheMountItself) {
+  write("cpu.max", "150000 100000\n");
+  EXPECT_EQ(limits("0::/seen/only/from/outside\n").cpus, 1.5);
+  EXPECT_EQ(limits("0::/\n").cpus, 1.5);
+}
+
+TEST_F(Cgroup, Version1ReadsQuotaAndPeriod) {
+  write("cpu,cpuacct/box/cpu.cfs_quota_us", "300000\n");
+  write("cpu,cpuacct/box/cpu.cfs_period_us", "100000\n");
+  write("memory/box/memory.limit_in_bytes", "2097152\n");
+  write("memory/memory.limit_in_bytes", "9223372036854771712\n");
+  const CgroupLimits found = limits("12:cpu,cpuacct:/box\n5:memory:/box\n1:name=systemd:/x\n");
+  EXPECT_EQ(found.cpus, 3.0);
+  EXPECT_EQ(found.memory_bytes, 2097152U);
+}
+
+TEST_F(Cgroup, NoLimitAndNonsenseLimitNothing) {
+  write("cpu/cpu.cfs_quota_us", "-1\n");
+  write("cpu/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(limits("3:cpu:/\n").cpus, std::nullopt);
+  EXPECT_EQ(limits("0::/gone\n").cpus, std::nullopt);
+  EXPECT_EQ(limits("junk\n:\n").cpus, std::nullopt);
+}
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,101 @@
+#include "src/base/thread_team.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "lathe/error.h"
+
+namespace lathe {
+namespace {
+
+TEST(ThreadTeam, RunsEveryPartExactlyOnce) {
+  for (int size : {1, 2, 3, 8}) {
+    ThreadTeam team(size);
+    EXPECT_EQ(team.size(), size);
+    for (int round = 0; round < 200; ++round) {
+      const int threads = 1 + round % size;
+      std::vector<std::atomic<int>> calls(static_cast<size_t>(size));
+      team.run(threads, [&](int thread) { ++calls[static_cast<size_t>(thread)]; });
+      for (int t = 0; t < size; ++t) ASSERT_EQ(calls[static_cast<size_t>(t)], t < threads ? 1 : 0) << "round " << round;
+    }
+  }
+}
+
+TEST(ThreadTeam, ResultsAreVisibleWhenRunReturns) {
+  ThreadTeam team(4);
+  for (int round = 0; round < 500; ++round) {
+    int plain[4] = {};  // not atomic: run() must order the writes
+    team.run(4, [&](int thread) { plain[thread] = round; });
+    for (int value : plain) ASSERT_EQ(value, round);
+  }
+}
+
+TEST(ThreadTeam, CallerIsThreadZero) {
+  ThreadTeam team(3);
+  std::thread::id ids[3];
+  team.run(3, [&](int thread) { ids[thread] = std::this_thread::get_id(); });
+  EXPECT_EQ(ids[0], std::this_thread::get_id());
+  EXPECT_NE(ids[1], ids[0]);
+  EXPECT_NE(ids[1], ids[2]);
+}
+
+TEST(ThreadTeam, ConcurrentCallersTakeTurns) {
+  ThreadTeam team(3);
+  std::atomic<int> inside = 0, most = 0, total = 0;
+  std::vector<std::thread> callers;
+  for (int c = 0; c < 4; ++c)
+    callers.emplace_back([&] {
+      for (int round = 0; round < 100; ++round)
+        team.run(3, [&](int) {
+          const int now = ++inside;
+          for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
+          }
+          ++total;
+          --inside;
+        });
+    });
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(total, 4 * 100 * 3);
+  EXPECT_LE(most, 3);
+}
+
+TEST(ThreadTeam, WakesAfterItsWorkersFellAsleep) {
+  ThreadTeam team(2);
+  for (int round = 0; round < 5; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // far beyond the spin
+    std::atomic<int> calls = 0;
+    team.run(2, [&](int) { ++calls; });
+    EXPECT_EQ(calls, 2);
+  }
+}
+
+TEST(ThreadTeam, RefusesToHaveNoThreads) {
+  EXPECT_THROW(ThreadTeam(0), Error);
+  EXPECT_THROW(ThreadTeam(-3), Error);
+}
+
+TEST(ThreadTeam, RefusesAJobLargerThanItself) {
+  ThreadTeam team(2);
+  EXPECT_THROW(team.run(3, [](int) {}), Error);
+}
+
+TEST(SplitEvenly, CoversAllOnceWithSizesThatDifferByAtMostOne) {
+  for (long count : {0L, 1L, 7L, 64L, 1000L})
+    for (int threads : {1, 2, 3, 7, 16}) {
+      long next = 0;
+      for (int t = 0; t < threads; ++t) {
+        const Range range = split_evenly(count, t, threads);
+        EXPECT_EQ(range.begin, next);
+        EXPECT_GE(range.end - range.begin, count / threads);
+        EXPECT_LE(range.end - range.begin, count / threads + 1);
+        next = range.end;
+      }
+      EXPECT_EQ(next, count);
+    }
+}
+
+}  // namespace
+}  // namespace lathe
