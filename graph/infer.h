@@ -12,8 +12,14 @@ void infer_types(Graph& graph, const Limits& limits = {});
 // Types of one node's outputs under these inputs (as infer_types does it).
 std::vector<TensorType> infer_node(const Graph& graph, const Node& node);
 
-// Runs one node by its reference. Requires: schema has one. Bodies are run the same way, recursively.
-std::vector<Tensor> run_reference(const Node& node, std::span<const Tensor> inputs, const Limits& limits);
+// Runs the body of an If, Loop or Scan: its inputs, captures last -> its outputs.
+using BodyRunner = std::function<std::vector<Tensor>(const Graph& body, std::span<const Tensor> inputs)>;
+
+// Runs one node by its reference and applies its epilogue. `inputs`: all of node.inputs in order (captures and epilogue
+// inputs too); undefined tensors stand for ValueId::none. Requires: the schema has a reference. Without `run_body`,
+// bodies are run node by node the same way.
+std::vector<Tensor> run_reference(const Node& node, std::span<const Tensor> inputs, const Limits& limits,
+                                  const BodyRunner& run_body = nullptr);
 // Runs a whole graph node by node through references: the oracle of tests.
 std::vector<Tensor> run_reference_graph(const Graph& graph, std::span<const Tensor> inputs, const Limits& limits = {});
 

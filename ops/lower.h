@@ -3,11 +3,13 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "graph/graph.h"
+#include "graph/infer.h"
 #include "graph/op_schema.h"
 #include "ops/op_def.h"
 #include "ops/step.h"
@@ -37,15 +39,22 @@ struct Target {
 
 struct Buffer {
   size_t bytes = 0;
-  const void* fixed = nullptr;          // constant: its address
-  Tensor keep_alive;                    // owner of `fixed`
-  BufferId inside = BufferId::none;     // lies inside another buffer (views, Concat without a copy)
-  size_t offset = 0;                    // bytes into `inside`
-  bool external = false;                // graph input or output: the address comes with each run
+  const void* fixed = nullptr;       // constant: its address
+  Tensor keep_alive;                 // owner of `fixed`
+  BufferId inside = BufferId::none;  // lies inside another buffer (views, Concat without a copy)
+  size_t offset = 0;                 // bytes into `inside`
+  bool external = false;             // graph input or output: the address comes with each run
+
+  bool is_planned() const { return !external && fixed == nullptr && inside == BufferId::none; }
 };
 
 // Everything that lowering makes: becomes a Specialization.
 struct LoweredGraph {
+  Buffer& buffer(BufferId id) { return buffers[static_cast<size_t>(id)]; }
+  const Buffer& buffer(BufferId id) const { return buffers[static_cast<size_t>(id)]; }
+  // The buffer that `id` finally lies in, and how many bytes from its start.
+  std::pair<BufferId, size_t> root(BufferId id) const;
+
   std::vector<Buffer> buffers;
   std::vector<BufferId> of_value;  // by ValueId
   std::vector<Step> steps;
@@ -74,8 +83,8 @@ class LowerContext {
   Tensor constant(int i) const;  // undefined: not a constant, or absent
   std::vector<ValueId> epilogue_inputs() const;
 
-  BufferId buffer(ValueId id) const;        // of an input or output value
-  BufferId scratch(size_t bytes) const;     // written before it is read within this node's steps
+  BufferId buffer(ValueId id) const;              // of an input or output value
+  BufferId scratch(size_t bytes) const;           // written before it is read within this node's steps
   BufferId constant_buffer(Tensor tensor) const;  // for packed weights and tables; keeps the tensor alive
   Tensor packed(ValueId source, const std::string& format, const std::function<Tensor()>& pack) const;
 
@@ -95,9 +104,16 @@ class LowerContext {
   LoweredGraph& out_;
 };
 
-// Lowers every node in order. Nodes without a lowering run their reference, as a step that copies the results into
-// the planned buffers. Requires: infer_types() gave every value a static type.
-LoweredGraph lower_graph(const Graph& graph, const OpRegistry& ops, const Target& target, PackedWeights& packed,
-                         PlanSource& plans);
+struct LowerOptions {
+  const OpRegistry& ops;
+  Target target;
+  PackedWeights& packed;
+  PlanSource& plans;
+  BodyRunner run_body;
+};
+
+// Lowers every node in order. Nodes without a lowering run their reference (see reference_step.h). The graph must
+// outlive the result. Requires: infer_types() gave every value a static type.
+LoweredGraph lower_graph(const Graph& graph, const LowerOptions& options);
 
 }  // namespace lathe

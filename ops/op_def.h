@@ -1,5 +1,6 @@
 #pragma once
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "graph/op_schema.h"
@@ -31,6 +32,7 @@ class OpRegistry : public OpLookup {
  private:
   std::vector<OpDef> defs_;
   std::vector<size_t> by_name_;  // indices into defs_, sorted by (domain, name, since)
+  std::unordered_map<const OpSchema*, LowerFn*> lowerings_;
 };
 
 }  // namespace lathe

@@ -1,7 +1,9 @@
 #pragma once
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lathe/tensor.h"
@@ -15,7 +17,7 @@ enum class BufferId : int32_t { none = -1 };
 struct StepArgs {
   void* const* addresses;  // indexed by BufferId
   int thread = 0;
-  int threads = 1;         // as many as the step asked for
+  int threads = 1;  // as many as the step asked for
 
   template <class T>
   T* at(BufferId id) const {
@@ -31,6 +33,9 @@ struct Step {
   std::string kernel;  // the plan's text; "reference" for a fallback
   std::vector<BufferId> reads;
   std::vector<BufferId> writes;  // scratch is both read and written: list it here
+  // The write may take the place of the read, if the read's last use is here: element i of the write depends on nothing
+  // but element i of that read. (write, read) pairs of equal size.
+  std::vector<std::pair<BufferId, BufferId>> in_place;
   int threads = 1;
   double flop = 0;
   double bytes = 0;

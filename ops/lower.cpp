@@ -1,0 +1,191 @@
+#include "ops/lower.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ops/reference_step.h"
+#include "src/base/check.h"
+
+namespace lathe {
+namespace {
+
+BufferId add_buffer(LoweredGraph& out, Buffer buffer) {
+  out.buffers.push_back(std::move(buffer));
+  return static_cast<BufferId>(out.buffers.size() - 1);
+}
+
+BufferId fixed_buffer(LoweredGraph& out, Tensor tensor) {
+  Buffer buffer;
+  buffer.bytes = tensor.bytes();
+  buffer.fixed = tensor.raw();
+  buffer.keep_alive = std::move(tensor);
+  return add_buffer(out, std::move(buffer));
+}
+
+Step copy_step(BufferId from, BufferId to, size_t bytes) {
+  Step step;
+  step.op = "Copy";
+  step.kernel = "memcpy";
+  step.reads = {from};
+  step.writes = {to};
+  step.bytes = 2.0 * static_cast<double>(bytes);
+  step.run = [from, to, bytes](const StepArgs& args) {
+    if (bytes > 0) std::memcpy(args.at<void>(to), args.at<const void>(from), bytes);
+  };
+  return step;
+}
+
+// Gives every value that is used a buffer. A graph output that a node makes is written in place by that node; one that
+// is also an input, a constant or another output is copied at the end.
+void assign_buffers(const Graph& graph, LoweredGraph& out) {
+  out.of_value.assign(graph.value_count(), BufferId::none);
+  auto assign = [&](ValueId id, bool external) {
+    if (id == ValueId::none || out.of_value[index_of(id)] != BufferId::none) return;
+    const Value& value = graph.value(id);
+    if (value.is_constant()) {
+      out.of_value[index_of(id)] = fixed_buffer(out, value.constant);
+      return;
+    }
+    LATHE_CHECK(value.type.is_static(), "value '" + value.name + "' has no static type: " + to_string(value.type));
+    Buffer buffer;
+    buffer.bytes = value.type.storage_bytes();
+    buffer.external = external;
+    out.of_value[index_of(id)] = add_buffer(out, std::move(buffer));
+  };
+  for (ValueId id : graph.inputs) assign(id, true);
+  for (ValueId id : graph.outputs)
+    if (!graph.value(id).is_constant()) assign(id, true);
+  for (NodeId id : graph.order()) {
+    for (ValueId input : graph.node(id).inputs) assign(input, false);
+    for (ValueId output : graph.node(id).outputs) assign(output, false);
+  }
+  for (ValueId id : graph.inputs) out.inputs.push_back(out.of_value[index_of(id)]);
+}
+
+void bind_outputs(const Graph& graph, LoweredGraph& out) {
+  for (ValueId id : graph.outputs) {
+    if (graph.value(id).is_constant() && out.of_value[index_of(id)] == BufferId::none)
+      out.of_value[index_of(id)] = fixed_buffer(out, graph.value(id).constant);
+    const BufferId source = out.of_value[index_of(id)];
+    const Buffer& buffer = out.buffer(source);
+    const bool is_taken = std::find(out.outputs.begin(), out.outputs.end(), source) != out.outputs.end();
+    const bool is_input = std::find(out.inputs.begin(), out.inputs.end(), source) != out.inputs.end();
+    if (buffer.external && !is_taken && !is_input) {
+      out.outputs.push_back(source);
+      continue;
+    }
+    Buffer copy;
+    copy.bytes = buffer.bytes;
+    copy.external = true;
+    const size_t bytes = copy.bytes;
+    const BufferId target = add_buffer(out, std::move(copy));
+    out.steps.push_back(copy_step(source, target, bytes));
+    out.steps.back().node = graph.value(id).name;
+    out.outputs.push_back(target);
+  }
+}
+
+}  // namespace
+
+std::pair<BufferId, size_t> LoweredGraph::root(BufferId id) const {
+  size_t offset = 0;
+  while (buffer(id).inside != BufferId::none) {
+    offset += buffer(id).offset;
+    id = buffer(id).inside;
+  }
+  return {id, offset};
+}
+
+LowerContext::LowerContext(const Graph& g, NodeId id, const Target& t, PackedWeights& packed, PlanSource& source,
+                           LoweredGraph& out)
+    : graph(g), node(g.node(id)), target(t), plans(source), packed_(packed), out_(out) {}
+
+int LowerContext::input_count() const {
+  return static_cast<int>(node.inputs.size()) - node.captures - (node.epilogue ? node.epilogue->inputs : 0);
+}
+
+bool LowerContext::has_input(int i) const { return i < input_count() && input(i) != ValueId::none; }
+
+bool LowerContext::has_output(int i) const {
+  return i < static_cast<int>(node.outputs.size()) && output(i) != ValueId::none;
+}
+
+Tensor LowerContext::constant(int i) const { return has_input(i) ? graph.value(input(i)).constant : Tensor(); }
+
+std::vector<ValueId> LowerContext::epilogue_inputs() const {
+  const int count = node.epilogue ? node.epilogue->inputs : 0;
+  return {node.inputs.end() - count, node.inputs.end()};
+}
+
+BufferId LowerContext::buffer(ValueId id) const { return out_.of_value[index_of(id)]; }
+
+BufferId LowerContext::scratch(size_t bytes) const {
+  Buffer buffer;
+  buffer.bytes = bytes;
+  return add_buffer(out_, std::move(buffer));
+}
+
+BufferId LowerContext::constant_buffer(Tensor tensor) const { return fixed_buffer(out_, std::move(tensor)); }
+
+Tensor LowerContext::packed(ValueId source, const std::string& format, const std::function<Tensor()>& pack) const {
+  const Tensor& constant = graph.value(source).constant;
+  LATHE_CHECK(constant.defined(), "only constants are packed ahead");
+  // The address names the constant: the model keeps every constant that was packed alive.
+  return packed_.get(std::to_string(reinterpret_cast<uintptr_t>(constant.raw())) + "/" + format, pack);
+}
+
+void LowerContext::add(Step step) const {
+  step.node = node.name;
+  step.op = node.fused_from.empty() ? std::string(node.op->name) : node.fused_from;
+  out_.steps.push_back(std::move(step));
+}
+
+bool LowerContext::alias(ValueId output, ValueId input) const { return view_of(output, input, 0); }
+
+bool LowerContext::view_of(ValueId part, ValueId whole, size_t offset_bytes) const {
+  const BufferId part_id = buffer(part), whole_id = buffer(whole);
+  const auto [whole_root, whole_offset] = out_.root(whole_id);
+  if (out_.buffer(part_id).is_planned()) {
+    LATHE_CHECK(part_id != whole_root, "a buffer cannot lie inside itself");
+    out_.buffer(part_id).inside = whole_id;
+    out_.buffer(part_id).offset = offset_bytes;
+    return true;
+  }
+  // The part is a graph output. If it is all of a planned buffer, that one can become the output instead.
+  const Buffer& root = out_.buffer(whole_root);
+  if (out_.buffer(part_id).inside != BufferId::none || !root.is_planned() || whole_offset + offset_bytes != 0 ||
+      root.bytes != out_.buffer(part_id).bytes)
+    return false;
+  out_.buffer(whole_root).inside = part_id;
+  return true;
+}
+
+bool LowerContext::place_inside(ValueId part, ValueId whole, size_t offset_bytes) const {
+  const auto [part_root, part_offset] = out_.root(buffer(part));
+  const BufferId whole_id = buffer(whole);
+  Buffer& root = out_.buffer(part_root);
+  if (!root.is_planned() || part_offset != 0 || root.bytes != out_.buffer(buffer(part)).bytes ||
+      out_.root(whole_id).first == part_root)
+    return false;
+  root.inside = whole_id;
+  root.offset = offset_bytes;
+  return true;
+}
+
+LoweredGraph lower_graph(const Graph& graph, const LowerOptions& options) {
+  LoweredGraph out;
+  assign_buffers(graph, out);
+  for (NodeId id : graph.order()) {
+    LowerContext context(graph, id, options.target, options.packed, options.plans, out);
+    LowerFn* lower = options.ops.lowering_of(*context.node.op);
+    if (lower != nullptr && lower(context)) continue;
+    if (context.node.op->reference == nullptr)
+      throw Error(ErrorCode::unsupported, "node '" + context.node.name + "' (" + std::string(context.node.op->name) +
+                                              "): these types or attributes are not supported");
+    context.add(reference_step(graph, context.node, out, options.run_body));
+  }
+  bind_outputs(graph, out);
+  return out;
+}
+
+}  // namespace lathe

@@ -1,0 +1,60 @@
+#pragma once
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "graph/graph.h"
+#include "graph/pipeline.h"
+#include "lathe/profile.h"
+#include "src/runtime/runner_context.h"
+#include "src/runtime/specialization.h"
+
+namespace lathe {
+
+class GraphRunner;
+
+// A graph at one set of input shapes. Where the shape of a value depends on data (NonZero, a Loop), the graph is cut:
+//   head   everything that does not depend on that value, specialized
+//   cut    the node that makes it, run by its reference
+//   rest   everything behind it: a graph with open extents of its own, specialized when the shape is known
+// Immutable once made; thread-safe.
+class GraphPart {
+ public:
+  // `source` is copied. Throws Error when the shapes do not fit the graph.
+  GraphPart(const Graph& source, std::span<const Tensor> inputs, const std::shared_ptr<RunnerContext>& context);
+  ~GraphPart();
+
+  void run(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile) const;
+
+  const Specialization& head() const { return *head_; }
+  const Node* cut() const { return cut_.get(); }     // null: the head is everything
+  GraphRunner* rest() const { return rest_.get(); }  // null likewise
+  const std::vector<PassReport>& passes() const { return passes_; }
+
+ private:
+  // Where a value of the cut graph comes from when the part runs.
+  struct Source {
+    enum class From { absent, constant, input, head, cut, rest };
+    From from = From::absent;
+    size_t index = 0;
+    Tensor constant;
+  };
+  struct Results {
+    std::span<const Tensor> inputs;
+    std::vector<Tensor> head, cut, rest;
+  };
+  static Tensor take(const Source& source, const Results& results);
+
+  void specialize(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context);
+  void split(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context);
+  void run_split(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile) const;
+
+  std::unique_ptr<Specialization> head_;
+  std::vector<PassReport> passes_;
+  BodyRunner run_body_;
+  std::unique_ptr<const Node> cut_;
+  std::unique_ptr<GraphRunner> rest_;
+  std::vector<Source> cut_inputs_, rest_inputs_, outputs_;
+};
+
+}  // namespace lathe

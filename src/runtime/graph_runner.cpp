@@ -1,0 +1,47 @@
+#include "src/runtime/graph_runner.h"
+
+#include <algorithm>
+
+#include "graph/infer.h"
+
+namespace lathe {
+namespace {
+
+// Enough for a handful of batch sizes and sequence lengths; each entry holds an arena.
+constexpr size_t kKeptSpecializations = 16;
+
+bool has_shapes(const std::vector<Dims>& shapes, std::span<const Tensor> inputs) {
+  return std::equal(shapes.begin(), shapes.end(), inputs.begin(), inputs.end(),
+                    [](const Dims& dims, const Tensor& tensor) { return dims == tensor.dims(); });
+}
+
+}  // namespace
+
+GraphRunner::GraphRunner(std::unique_ptr<Graph> graph, std::shared_ptr<RunnerContext> context)
+    : graph_(std::move(graph)), context_(std::move(context)) {
+  infer_types(*graph_, context_->limits);
+  load_report_ = run_passes(*graph_, load_passes(), context_->pass_context(), context_->optimization_level,
+                            context_->disabled_passes);
+}
+
+std::shared_ptr<const GraphPart> GraphRunner::part_for(std::span<const Tensor> inputs) {
+  // Held while a part is made, so that threads that ask for the same shapes do not make it twice.
+  std::lock_guard lock(mutex_);
+  for (auto entry = recent_.begin(); entry != recent_.end(); ++entry)
+    if (has_shapes(entry->shapes, inputs)) {
+      recent_.splice(recent_.begin(), recent_, entry);
+      return entry->part;
+    }
+  Entry entry;
+  for (const Tensor& input : inputs) entry.shapes.push_back(input.dims());
+  entry.part = std::make_shared<const GraphPart>(*graph_, inputs, context_);
+  recent_.push_front(std::move(entry));
+  if (recent_.size() > kKeptSpecializations) recent_.pop_back();
+  return recent_.front().part;
+}
+
+void GraphRunner::run(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile) {
+  part_for(inputs)->run(inputs, outputs, profile);
+}
+
+}  // namespace lathe

@@ -1,0 +1,45 @@
+#pragma once
+#include <list>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "graph/graph.h"
+#include "graph/pipeline.h"
+#include "lathe/profile.h"
+#include "src/runtime/graph_part.h"
+#include "src/runtime/runner_context.h"
+
+namespace lathe {
+
+// A graph with open extents, and its specializations by input shape. Thread-safe.
+class GraphRunner {
+ public:
+  // Infers types and runs the load passes on `graph`.
+  GraphRunner(std::unique_ptr<Graph> graph, std::shared_ptr<RunnerContext> context);
+
+  // Any shapes and types that fit the graph. `outputs` has one tensor per graph output: defined ones are written into
+  // (Error(invalid_argument) when type or shape differ), others are allocated. `profile` may be null.
+  void run(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile);
+
+  // The specialization for these inputs, made if needed.
+  std::shared_ptr<const GraphPart> part_for(std::span<const Tensor> inputs);
+
+  const Graph& graph() const { return *graph_; }
+  const std::vector<PassReport>& load_report() const { return load_report_; }
+
+ private:
+  std::unique_ptr<Graph> graph_;
+  std::shared_ptr<RunnerContext> context_;
+  std::vector<PassReport> load_report_;
+
+  struct Entry {
+    std::vector<Dims> shapes;
+    std::shared_ptr<const GraphPart> part;
+  };
+  std::mutex mutex_;
+  std::list<Entry> recent_;  // most recently used first
+};
+
+}  // namespace lathe

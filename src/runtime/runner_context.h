@@ -1,0 +1,26 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "graph/pipeline.h"
+#include "ops/lower.h"
+#include "src/base/thread_team.h"
+
+namespace lathe {
+
+// What all graphs of one loaded model share: the main graph, bodies, and the parts behind a data-dependent shape.
+struct RunnerContext {
+  const OpRegistry& ops;
+  Limits limits;
+  Target target;
+  std::shared_ptr<ThreadTeam> team;
+  std::shared_ptr<PlanSource> plans;
+  std::shared_ptr<PackedWeights> packed = std::make_shared<PackedWeights>();
+  int optimization_level = 99;
+  std::vector<std::string> disabled_passes;
+
+  PassContext pass_context() const { return {ops, limits, vector_lanes(target.isa)}; }
+};
+
+}  // namespace lathe

@@ -1,0 +1,167 @@
+#include "lathe/session.h"
+
+#include <chrono>
+#include <map>
+
+#include "src/base/topology.h"
+#include "src/runtime/default_plans.h"
+#include "src/runtime/session_state.h"
+
+namespace lathe {
+namespace {
+
+ValueInfo info_of(const Value& value) {
+  ValueInfo info;
+  info.name = value.name;
+  info.dtype = value.type.dtype;
+  info.has_rank = value.type.has_rank;
+  for (const Dim& dim : value.type.dims) {
+    info.dims.push_back(dim.extent);
+    info.symbols.push_back(dim.symbol);
+  }
+  return info;
+}
+
+std::string describe(const ValueInfo& info) {
+  std::string text(name_of(info.dtype));
+  if (!info.has_rank) return text;
+  text += "[";
+  for (size_t d = 0; d < info.dims.size(); ++d) {
+    if (d > 0) text += ",";
+    text += info.dims[d] >= 0 ? std::to_string(info.dims[d]) : info.symbols[d].empty() ? "?" : info.symbols[d];
+  }
+  return text + "]";
+}
+
+std::string describe(const Tensor& tensor) {
+  std::string text(name_of(tensor.dtype()));
+  text += "[";
+  for (size_t d = 0; d < tensor.dims().size(); ++d) text += (d > 0 ? "," : "") + std::to_string(tensor.dims()[d]);
+  return text + "]";
+}
+
+[[noreturn]] void fail_input(const ValueInfo& info, const Tensor& tensor) {
+  throw Error(ErrorCode::invalid_argument,
+              "input '" + info.name + "': expected " + describe(info) + ", got " + describe(tensor));
+}
+
+int wanted_threads(const SessionOptions& options) {
+  if (options.threads < 0)
+    throw Error(ErrorCode::invalid_argument,
+                "option threads: expected 0 or more, got " + std::to_string(options.threads));
+  return options.threads > 0 ? options.threads : usable_threads();
+}
+
+}  // namespace
+
+Session::State::State(Model loaded, const SessionOptions& options) : model(std::move(loaded)) {
+  for (ValueId id : model.graph->inputs) inputs.push_back(info_of(model.graph->value(id)));
+  const int threads = wanted_threads(options);
+  context = std::make_shared<RunnerContext>(RunnerContext{.ops = OpRegistry::builtin(),
+                                                          .limits = {},
+                                                          .target = {usable_isa(), threads},
+                                                          .team = std::make_shared<ThreadTeam>(threads),
+                                                          .plans = default_plans(options, threads),
+                                                          .optimization_level = options.optimization_level,
+                                                          .disabled_passes = options.disabled_passes});
+  // Passes may put another value in an output's place: the names are those of the file.
+  std::vector<std::string> output_names;
+  for (ValueId id : model.graph->outputs) output_names.push_back(model.graph->value(id).name);
+  runner = std::make_unique<GraphRunner>(std::make_unique<Graph>(std::move(*model.graph)), context);
+  model.graph.reset();
+  for (size_t i = 0; i < output_names.size(); ++i) {
+    outputs.push_back(info_of(runner->graph().value(runner->graph().outputs[i])));
+    outputs[i].name = output_names[i];
+  }
+}
+
+void Session::State::check_inputs(std::span<const Tensor> given) const {
+  if (given.size() != inputs.size())
+    throw Error(ErrorCode::invalid_argument,
+                "the model has " + std::to_string(inputs.size()) + " inputs, got " + std::to_string(given.size()));
+  std::map<std::string, int64_t> symbols;
+  for (size_t i = 0; i < given.size(); ++i) {
+    const ValueInfo& info = inputs[i];
+    const Tensor& tensor = given[i];
+    if (!tensor.defined()) throw Error(ErrorCode::invalid_argument, "input '" + info.name + "' is missing");
+    if (tensor.dtype() != info.dtype) fail_input(info, tensor);
+    if (!info.has_rank) continue;
+    if (tensor.dims().size() != info.dims.size()) fail_input(info, tensor);
+    for (size_t d = 0; d < info.dims.size(); ++d) {
+      const int64_t extent = tensor.dims()[d];
+      if (info.dims[d] >= 0 && info.dims[d] != extent) fail_input(info, tensor);
+      if (info.dims[d] >= 0 || info.symbols[d].empty()) continue;
+      const auto [known, is_new] = symbols.emplace(info.symbols[d], extent);
+      if (!is_new && known->second != extent)
+        throw Error(ErrorCode::invalid_argument, "input '" + info.name + "': extent '" + info.symbols[d] + "' is " +
+                                                     std::to_string(extent) + ", but " + std::to_string(known->second) +
+                                                     " in another input");
+    }
+  }
+}
+
+void Session::State::run(std::span<const Tensor> given, std::span<Tensor> results, Profile* profile) const {
+  check_inputs(given);
+  runner->run(given, results, profile);
+}
+
+Session Session::load(const std::string& path, const SessionOptions& options) {
+  return Session(std::make_shared<State>(import_model_file(path, OpRegistry::builtin()), options));
+}
+
+Session Session::load(std::span<const std::byte> bytes, const std::string& base_directory,
+                      const SessionOptions& options) {
+  auto copy = std::make_shared<const std::string>(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return Session(std::make_shared<State>(import_model_bytes(copy, base_directory, OpRegistry::builtin()), options));
+}
+
+const std::vector<ValueInfo>& Session::inputs() const { return state_->inputs; }
+const std::vector<ValueInfo>& Session::outputs() const { return state_->outputs; }
+
+std::vector<Tensor> Session::run(std::span<const Tensor> inputs) const {
+  std::vector<Tensor> results(state_->outputs.size());
+  state_->run(inputs, results, nullptr);
+  return results;
+}
+
+std::vector<Tensor> Session::run(std::span<const NamedTensor> named) const {
+  std::vector<Tensor> ordered(state_->inputs.size());
+  for (const NamedTensor& input : named) {
+    size_t i = 0;
+    while (i < ordered.size() && state_->inputs[i].name != input.name) ++i;
+    if (i == ordered.size()) {
+      std::string known;
+      for (const ValueInfo& info : state_->inputs) known += (known.empty() ? "'" : ", '") + info.name + "'";
+      throw Error(ErrorCode::invalid_argument, "the model has no input '" + input.name + "'; it has " + known);
+    }
+    ordered[i] = input.tensor;
+  }
+  return run(std::span<const Tensor>(ordered));
+}
+
+void Session::run_into(std::span<const Tensor> inputs, std::span<Tensor> outputs) const {
+  if (outputs.size() != state_->outputs.size())
+    throw Error(ErrorCode::invalid_argument, "the model has " + std::to_string(state_->outputs.size()) +
+                                                 " outputs, got " + std::to_string(outputs.size()) + " buffers");
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (!outputs[i].defined())
+      throw Error(ErrorCode::invalid_argument, "the buffer of output '" + state_->outputs[i].name + "' is undefined");
+  state_->run(inputs, outputs, nullptr);
+}
+
+std::vector<Tensor> Session::run_profiled(std::span<const Tensor> inputs, Profile& profile) const {
+  std::vector<Tensor> results(state_->outputs.size());
+  profile.steps.clear();
+  const auto begin = std::chrono::steady_clock::now();
+  state_->run(inputs, results, &profile);
+  profile.total_ns =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();
+  const int64_t origin = std::chrono::duration_cast<std::chrono::nanoseconds>(begin.time_since_epoch()).count();
+  for (StepTime& step : profile.steps) {
+    step.begin_ns -= origin;
+    step.end_ns -= origin;
+  }
+  return results;
+}
+
+}  // namespace lathe

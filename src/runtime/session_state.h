@@ -1,0 +1,26 @@
+#pragma once
+#include <memory>
+#include <string>
+
+#include "graph/model.h"
+#include "lathe/session.h"
+#include "src/runtime/graph_runner.h"
+
+namespace lathe {
+
+// What a Session holds. Public to Lathe's own tools (inspect, tune), not installed.
+class Session::State {
+ public:
+  State(Model model, const SessionOptions& options);
+
+  // Throws Error(invalid_argument) naming the input whose count, type or shape does not fit.
+  void check_inputs(std::span<const Tensor> inputs) const;
+  void run(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile) const;
+
+  Model model;  // its graph has moved into `runner`
+  std::vector<ValueInfo> inputs, outputs;
+  std::shared_ptr<RunnerContext> context;
+  std::unique_ptr<GraphRunner> runner;
+};
+
+}  // namespace lathe

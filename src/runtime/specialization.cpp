@@ -1,0 +1,136 @@
+#include "src/runtime/specialization.h"
+
+#include <sys/mman.h>
+
+#include <chrono>
+
+#include "src/base/check.h"
+
+namespace lathe {
+namespace {
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+void run_step(const Step& step, void* const* addresses, ThreadTeam& team) {
+  if (step.threads <= 1) {
+    step.run({addresses, 0, 1});
+    return;
+  }
+  team.run(step.threads, [&](int thread) { step.run({addresses, thread, step.threads}); });
+}
+
+StepTime time_of(const Step& step) {
+  StepTime time;
+  time.node = step.node;
+  time.op = step.op;
+  time.kernel = step.kernel;
+  time.threads = step.threads;
+  time.flop = step.flop;
+  time.bytes = step.bytes;
+  return time;
+}
+
+}  // namespace
+
+// Memory for one run at a time: the arena and the addresses of all buffers.
+struct Specialization::Arena {
+  explicit Arena(size_t size) : bytes(size) {
+    constexpr size_t kHugePageFrom = size_t{1} << 20;
+    memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+      throw Error(ErrorCode::limit,
+                  "out of memory: a run needs " + std::to_string(bytes) + " bytes for intermediate results");
+    if (bytes >= kHugePageFrom) madvise(memory, bytes, MADV_HUGEPAGE);
+  }
+  ~Arena() { munmap(memory, bytes); }
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  void* memory;
+  size_t bytes;
+  std::vector<void*> addresses;
+};
+
+Specialization::Specialization(std::unique_ptr<const Graph> graph, const LowerOptions& options,
+                               std::shared_ptr<ThreadTeam> team)
+    : graph_(std::move(graph)),
+      lowered_(lower_graph(*graph_, options)),
+      memory_(plan_memory(lowered_)),
+      team_(std::move(team)) {
+  for (ValueId id : graph_->outputs) output_types_.push_back(graph_->value(id).type);
+  for (size_t b = 0; b < lowered_.buffers.size(); ++b) {
+    const auto [root, offset] = lowered_.root(static_cast<BufferId>(b));
+    if (lowered_.buffer(root).external) bound_.push_back({b, static_cast<size_t>(root), offset});
+  }
+  for (const Step& step : lowered_.steps)
+    LATHE_CHECK(step.threads <= team_->size(), "step wants more threads than there are");
+  link_weights();
+}
+
+Specialization::~Specialization() = default;
+
+// Each streaming step learns where the next one's weights begin; the last one's successor is the first, of the next
+// run.
+void Specialization::link_weights() {
+  const void* next = nullptr;
+  for (int round = 0; round < 2; ++round)
+    for (size_t s = lowered_.steps.size(); s-- > 0;) {
+      Step& step = lowered_.steps[s];
+      if (step.next_weights) *step.next_weights = next;
+      if (step.weights != nullptr) next = step.weights;
+    }
+}
+
+std::unique_ptr<Specialization::Arena> Specialization::take_arena() const {
+  {
+    std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      auto arena = std::move(idle_.back());
+      idle_.pop_back();
+      return arena;
+    }
+  }
+  auto arena = std::make_unique<Arena>(std::max<size_t>(memory_.arena_bytes, 1));
+  arena->addresses.resize(lowered_.buffers.size());
+  for (size_t b = 0; b < lowered_.buffers.size(); ++b) {
+    const auto [root, offset] = lowered_.root(static_cast<BufferId>(b));
+    if (memory_.offsets[b] != MemoryPlan::kNotInArena)
+      arena->addresses[b] = static_cast<std::byte*>(arena->memory) + memory_.offsets[b];
+    else if (const void* fixed = lowered_.buffer(root).fixed)
+      arena->addresses[b] = static_cast<std::byte*>(const_cast<void*>(fixed)) + offset;
+  }
+  return arena;
+}
+
+void Specialization::bind(Arena& arena, std::span<const Tensor> inputs, std::span<Tensor> outputs) const {
+  for (size_t i = 0; i < inputs.size(); ++i)
+    arena.addresses[static_cast<size_t>(lowered_.inputs[i])] = const_cast<void*>(inputs[i].raw());
+  for (size_t i = 0; i < outputs.size(); ++i)
+    arena.addresses[static_cast<size_t>(lowered_.outputs[i])] = outputs[i].mutable_raw();
+  for (const Bound& bound : bound_)
+    if (bound.buffer != bound.root)
+      arena.addresses[bound.buffer] = static_cast<std::byte*>(arena.addresses[bound.root]) + bound.offset;
+}
+
+void Specialization::run(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile) const {
+  auto arena = take_arena();
+  bind(*arena, inputs, outputs);
+  if (profile == nullptr) {
+    for (const Step& step : lowered_.steps) run_step(step, arena->addresses.data(), *team_);
+  } else {
+    for (const Step& step : lowered_.steps) {
+      StepTime time = time_of(step);
+      time.begin_ns = now_ns();
+      run_step(step, arena->addresses.data(), *team_);
+      time.end_ns = now_ns();
+      profile->steps.push_back(std::move(time));
+    }
+  }
+  std::lock_guard lock(mutex_);
+  idle_.push_back(std::move(arena));
+}
+
+}  // namespace lathe
