@@ -1,0 +1,287 @@
+#include "jit/expression/vector_program.h"
+
+#include <cmath>
+#include <string>
+
+#include "jit/expression/vector_builder.h"
+#include "jit/expression/vector_math.h"
+#include "jit/kernel.h"
+
+namespace lathe {
+namespace {
+
+using Id = VectorBuilder::Id;
+
+class Lowering {
+ public:
+  Lowering(const Expression& expression, Isa isa)
+      : expression_(expression), builder_(isa), values_(expression.nodes.size(), -1), uses_(values_.size(), 0) {}
+
+  VectorProgram run() {
+    if (expression_.nodes.empty()) throw JitError("an expression without nodes");
+    count_uses();
+    for (size_t i = 0; i < expression_.nodes.size(); ++i) {
+      const ExprNode& node = expression_.nodes[i];
+      // Inputs come up where they are first used: fewer registers are live.
+      if (uses_[i] == 0 || node.op == ExprOp::input || is_merged_[i]) continue;
+      values_[i] = lower(node);
+    }
+    return builder_.finish(as_stored(value(static_cast<int>(expression_.nodes.size()) - 1)));
+  }
+
+ private:
+  const ExprNode& node_at(int i) const { return expression_.nodes[static_cast<size_t>(i)]; }
+
+  void check_operand(size_t user, int operand) const {
+    if (operand < 0 || static_cast<size_t>(operand) >= user) throw JitError("an expression uses a later node");
+  }
+
+  static int operands_of(ExprOp op) {
+    if (op == ExprOp::input || op == ExprOp::constant) return 0;
+    if (op == ExprOp::select) return 3;
+    return op >= ExprOp::add ? 2 : 1;
+  }
+
+  void count_uses() {
+    is_merged_.assign(uses_.size(), false);
+    uses_.back() = 1;
+    for (size_t i = uses_.size(); i-- > 0;) {
+      if (uses_[i] == 0) continue;
+      const ExprNode& node = expression_.nodes[i];
+      const int operands[] = {node.a, node.b, node.c};
+      for (int k = 0; k < operands_of(node.op); ++k) {
+        check_operand(i, operands[k]);
+        ++uses_[static_cast<size_t>(operands[k])];
+      }
+    }
+    for (size_t i = 0; i < uses_.size(); ++i)
+      if (uses_[i] > 0) choose_merges(expression_.nodes[i]);
+  }
+
+  // A product, or a comparison, that only its user needs becomes a part of it.
+  void choose_merges(const ExprNode& node) {
+    const auto merge = [&](int i) { is_merged_[static_cast<size_t>(i)] = true; };
+    if (node.op == ExprOp::add || node.op == ExprOp::sub) {
+      if (is_single(node.b, ExprOp::mul)) return merge(node.b);
+      if (is_single(node.a, ExprOp::mul)) return merge(node.a);
+    }
+    if (node.op == ExprOp::select && is_comparison(node_at(node.a).op)) merge_if_single(node.a);
+    if (is_smooth(node.op) && is_single(node.a, ExprOp::div) && node_at(node_at(node.a).b).op == ExprOp::constant)
+      merge(node.a);
+  }
+
+  void merge_if_single(int i) {
+    if (uses_[static_cast<size_t>(i)] == 1) is_merged_[static_cast<size_t>(i)] = true;
+  }
+  bool is_single(int i, ExprOp op) const { return node_at(i).op == op && uses_[static_cast<size_t>(i)] == 1; }
+  bool is_merged(int i) const { return is_merged_[static_cast<size_t>(i)]; }
+  static bool is_comparison(ExprOp op) {
+    return op == ExprOp::equal || op == ExprOp::less || op == ExprOp::less_equal || op == ExprOp::is_nan;
+  }
+  // Where an argument may be off by half a unit: its error is below the function's own.
+  static bool is_smooth(ExprOp op) { return op == ExprOp::erf || op == ExprOp::tanh || op == ExprOp::sigmoid; }
+
+  Id value(int i) {
+    Id& id = values_[static_cast<size_t>(i)];
+    if (id < 0) {
+      const int number = node_at(i).a;
+      if (number < 0 || static_cast<size_t>(number) >= expression_.inputs.size())
+        throw JitError("an expression reads input " + std::to_string(number) + ", which it does not have");
+      id = builder_.input(number);
+    }
+    return id;
+  }
+
+  static uint32_t predicate_of(ExprOp op) {
+    if (op == ExprOp::equal) return predicate::equal;
+    if (op == ExprOp::is_nan) return predicate::unordered;
+    return op == ExprOp::less ? predicate::less : predicate::less_equal;
+  }
+
+  Id compare_and_select(const ExprNode& comparison, Id yes, Id no) {
+    const Id a = value(comparison.a);
+    const Id b = comparison.op == ExprOp::is_nan ? a : value(comparison.b);
+    return builder_.select(predicate_of(comparison.op), a, b, yes, no);
+  }
+
+  bool is_truth(int i) const {
+    const ExprNode& node = node_at(i);
+    if (node.op == ExprOp::input) return expression_.inputs[static_cast<size_t>(node.a)] == DType::boolean;
+    return is_comparison(node.op) || node.op == ExprOp::logical_and || node.op == ExprOp::logical_or ||
+           node.op == ExprOp::logical_not;
+  }
+  // 1 where the value is not 0.
+  Id truth(int i) {
+    const Id id = value(i);
+    return is_truth(i) ? id : builder_.select(predicate::not_equal, id, zero(), one(), zero());
+  }
+  Id one() { return builder_.constant(1); }
+  Id zero() { return builder_.constant(0); }
+
+  Id smooth_argument(int i) {
+    if (!is_merged(i)) return value(i);
+    const ExprNode& quotient = node_at(i);
+    return builder_.mul(value(quotient.a), builder_.constant(1.0F / node_at(quotient.b).value));
+  }
+
+  Id lower(const ExprNode& node) {
+    switch (operands_of(node.op)) {
+      case 0:
+        return builder_.constant(node.value);
+      case 1:
+        return lower_unary(node);
+      case 2:
+        return lower_binary(node);
+      default:
+        return lower_select(node);
+    }
+  }
+
+  Id lower_select(const ExprNode& node) {
+    if (is_comparison(node_at(node.a).op)) return compare_and_select(node_at(node.a), value(node.b), value(node.c));
+    return builder_.select(predicate::not_equal, value(node.a), zero(), value(node.b), value(node.c));
+  }
+
+  Id lower_unary(const ExprNode& node) {
+    VectorBuilder& b = builder_;
+    switch (node.op) {
+      case ExprOp::neg:
+        return b.neg(value(node.a));
+      case ExprOp::abs:
+        return b.abs(value(node.a));
+      case ExprOp::sqrt:
+        return b.sqrt(value(node.a));
+      case ExprOp::reciprocal:
+        return b.div(one(), value(node.a));
+      case ExprOp::exp:
+        return vector_math::exp(b, value(node.a));
+      case ExprOp::log:
+        return vector_math::log(b, value(node.a));
+      case ExprOp::erf:
+        return vector_math::erf(b, smooth_argument(node.a));
+      case ExprOp::tanh:
+        return vector_math::tanh(b, smooth_argument(node.a));
+      case ExprOp::sigmoid:
+        return vector_math::sigmoid(b, smooth_argument(node.a));
+      case ExprOp::floor:
+        return b.round(value(node.a), rounding::down);
+      case ExprOp::ceil:
+        return b.round(value(node.a), rounding::up);
+      case ExprOp::round_even:
+        return b.round(value(node.a), rounding::nearest);
+      case ExprOp::sin:
+        return vector_math::sin(b, value(node.a));
+      case ExprOp::cos:
+        return vector_math::cos(b, value(node.a));
+      case ExprOp::sign:
+        return sign_of(value(node.a));
+      case ExprOp::logical_not:
+        if (is_truth(node.a)) return b.bit_xor(value(node.a), one());
+        return b.select(predicate::equal, value(node.a), zero(), one(), zero());
+      case ExprOp::is_nan:
+        return compare_and_select(node, one(), zero());
+      default:
+        throw JitError("an operation of one operand that has no vector form");
+    }
+  }
+
+  Id sign_of(Id x) {
+    const Id not_positive = builder_.select(predicate::less, x, zero(), builder_.constant(-1), x);
+    return builder_.select(predicate::greater, x, zero(), one(), not_positive);
+  }
+
+  Id lower_binary(const ExprNode& node) {
+    VectorBuilder& b = builder_;
+    switch (node.op) {
+      case ExprOp::add:
+      case ExprOp::sub:
+        return lower_sum(node);
+      case ExprOp::mul:
+        return b.mul(value(node.a), value(node.b));
+      case ExprOp::div:
+        return b.div(value(node.a), value(node.b));
+      case ExprOp::min:
+        return b.min_or_nan(value(node.a), value(node.b));
+      case ExprOp::max:
+        return b.max_or_nan(value(node.a), value(node.b));
+      case ExprOp::pow:
+        return lower_pow(node);
+      case ExprOp::equal:
+      case ExprOp::less:
+      case ExprOp::less_equal:
+        return compare_and_select(node, one(), zero());
+      case ExprOp::logical_and:
+        return b.bit_and(truth(node.a), truth(node.b));
+      case ExprOp::logical_or:
+        return b.bit_or(truth(node.a), truth(node.b));
+      default:
+        throw JitError("an operation of two operands that has no vector form");
+    }
+  }
+
+  Id lower_sum(const ExprNode& node) {
+    const bool is_add = node.op == ExprOp::add;
+    if (is_merged(node.b)) {
+      const ExprNode& product = node_at(node.b);
+      const Id sum = value(node.a), x = value(product.a), y = value(product.b);
+      return is_add ? builder_.fma(x, y, sum) : builder_.fnma(x, y, sum);
+    }
+    if (is_merged(node.a)) {
+      const ExprNode& product = node_at(node.a);
+      const Id x = value(product.a), y = value(product.b), sum = value(node.b);
+      return is_add ? builder_.fma(x, y, sum) : builder_.fms(x, y, sum);
+    }
+    return is_add ? builder_.add(value(node.a), value(node.b)) : builder_.sub(value(node.a), value(node.b));
+  }
+
+  Id lower_pow(const ExprNode& node) {
+    VectorBuilder& b = builder_;
+    const Id x = value(node.a), y = value(node.b);
+    if (!b.is_constant(y)) return vector_math::pow(b, x, y);
+    const float exponent = b.value(y);
+    const Id square = b.mul(x, x);
+    if (exponent == 0) return one();
+    if (exponent == 1) return x;
+    if (exponent == 2) return square;
+    if (exponent == 3) return b.mul(square, x);
+    if (exponent == 4) return b.mul(square, square);
+    if (exponent == -1) return b.div(one(), x);
+    if (exponent == -2) return b.div(one(), square);
+    if (exponent != 0.5F && exponent != -0.5F) return vector_math::pow(b, x, y);
+    // pow(-0, 0.5) is 0 and pow(-inf, 0.5) is inf, unlike sqrt.
+    const Id infinity = b.constant(std::bit_cast<float>(0x7f800000));
+    const Id root = b.select(predicate::equal, x, b.neg(infinity), infinity, b.sqrt(b.add(x, zero())));
+    return exponent > 0 ? root : b.div(one(), root);
+  }
+
+  Id as_stored(Id x) {
+    VectorBuilder& b = builder_;
+    const int last = static_cast<int>(expression_.nodes.size()) - 1;
+    switch (expression_.output) {
+      case DType::u8:
+        return b.min(b.max(x, zero()), b.constant(255));
+      case DType::i8:
+        return b.min(b.max(x, b.constant(-128)), b.constant(127));
+      case DType::i32:
+        return b.min(b.max(x, b.constant(-2147483648.0F)), b.constant(2147483520.0F));
+      case DType::boolean:
+        return is_truth(last) ? x : b.select(predicate::not_equal, x, zero(), one(), zero());
+      case DType::f32:
+        return x;
+      default:
+        throw JitError("an expression's result has a type that cannot be stored");
+    }
+  }
+
+  const Expression& expression_;
+  VectorBuilder builder_;
+  std::vector<Id> values_;  // by expression node
+  std::vector<int> uses_;
+  std::vector<bool> is_merged_;
+};
+
+}  // namespace
+
+VectorProgram lower_expression(const Expression& expression, Isa isa) { return Lowering(expression, isa).run(); }
+
+}  // namespace lathe

@@ -1,0 +1,299 @@
+// Expressions as vector code: accuracy against double-precision libm over a dense sweep of all float32 numbers, and
+// agreement with the plain evaluation on random expressions, on each instruction set.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "jit/emitter.h"
+#include "jit/expression/epilogue.h"
+
+namespace lathe {
+namespace {
+
+constexpr int kMaxInputs = 4;
+using Loop = void(const float* const* inputs, float* out, int64_t vectors);
+
+// out[i] = expression(inputs[0][i], inputs[1][i], ...), by EpilogueEmitter on one accumulator.
+class EpilogueLoop : public Emitter {
+ public:
+  EpilogueLoop(Isa target, const Expression& expression) : Emitter(target), epilogue_(*this, target, expression) {
+    emit(static_cast<int>(expression.inputs.size()));
+  }
+  int temps_needed() const { return epilogue_.temps_needed(); }
+
+ private:
+  void emit(int inputs) {
+    const Gpr table = argument(0), out = argument(1), left = argument(2);
+    const Gpr offset = claim_gpr("offset"), row = claim_gpr("row");
+    const Vec accumulator = claim_vec("accumulator");
+    const std::vector<Vec> temps = claim_vecs("temps", epilogue_.temps_needed());
+    begin();
+    xor_(offset, offset);
+    const auto load_input = [&](int slot, const Vec& into) {
+      mov(row, ptr[table + slot * 8]);
+      load(into, row + offset);
+    };
+    loop_down(left, [&] {
+      if (inputs > 0) load_input(0, accumulator);
+      epilogue_.apply(accumulator, temps, load_input);
+      store(out + offset, accumulator);
+      add(offset, vec_bytes());
+    });
+    end();
+    epilogue_.emit_constants();
+  }
+
+  EpilogueEmitter epilogue_;
+};
+
+std::vector<Isa> isas() {
+  return has_avx512(usable_isa()) ? std::vector<Isa>{Isa::avx2, Isa::avx512} : std::vector<Isa>{Isa::avx2};
+}
+
+std::vector<float> run(Isa isa, const Expression& expression, const std::vector<std::vector<float>>& inputs) {
+  const Kernel<Loop> kernel(EpilogueLoop(isa, expression).finish("test"));
+  const size_t count = inputs[0].size();
+  EXPECT_EQ(count % 16, 0U);
+  const float* table[kMaxInputs] = {};
+  for (size_t i = 0; i < inputs.size(); ++i) table[i] = inputs[i].data();
+  std::vector<float> out(count);
+  kernel(static_cast<const float* const*>(table), out.data(), static_cast<int64_t>(count) / vector_lanes(isa));
+  return out;
+}
+
+Expression unary(ExprOp op) {
+  Expression expression{.inputs = {DType::f32}};
+  expression.add({.op = ExprOp::input, .a = 0});
+  expression.add({.op = op, .a = 0});
+  return expression;
+}
+
+Expression binary(ExprOp op) {
+  Expression expression{.inputs = {DType::f32, DType::f32}};
+  expression.add({.op = ExprOp::input, .a = 0});
+  expression.add({.op = ExprOp::input, .a = 1});
+  expression.add({.op = op, .a = 0, .b = 1});
+  return expression;
+}
+
+// Every `step`-th float32 bit pattern: zeros, denormals, infinities and NaNs are among them.
+std::vector<float> all_floats(uint32_t step) {
+  std::vector<float> floats = {0.0F, -0.0F,     1.0F,       -1.0F,    INFINITY, -INFINITY,
+                               NAN,  88.72284F, -87.33655F, -103.97F, -104.5F};
+  for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += step)
+    floats.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits)));
+  while (floats.size() % 16 != 0) floats.push_back(0);
+  return floats;
+}
+
+// Distance in units of the last place of float32 at the exact value; 0 when both are the same inf or NaN.
+double ulps(float got, double exact) {
+  const auto nearest = static_cast<float>(exact);
+  if (std::isnan(exact)) return std::isnan(got) ? 0 : INFINITY;
+  if (std::isinf(nearest) || std::isinf(got)) return got == nearest ? 0 : (std::fabs(exact) > 3.4028e38 ? 1 : INFINITY);
+  int exponent = 0;
+  std::frexp(exact, &exponent);
+  return std::fabs(got - exact) / std::ldexp(1.0, std::max(exponent, -125) - 24);
+}
+
+struct AccuracyCase {
+  ExprOp op;
+  double (*exact)(double);
+  double max_ulps, max_absolute;  // either is good enough
+  float largest = INFINITY;       // arguments beyond are not judged
+};
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+TEST(VectorMath, KeepsItsStatedErrorsOverAllFloats) {
+  const AccuracyCase cases[] = {
+      {ExprOp::exp, std::exp, 1, 0},
+      {ExprOp::log, std::log, 1, 0},
+      {ExprOp::erf, std::erf, 6, 0},
+      {ExprOp::tanh, std::tanh, 5, 0},
+      {ExprOp::sigmoid, sigmoid, 3, 1.2e-38},
+      {ExprOp::sin, std::sin, 0, std::ldexp(1.0, -23), 1e5F},
+      {ExprOp::cos, std::cos, 0, std::ldexp(1.0, -23), 1e5F},
+  };
+  const std::vector<float> x = all_floats(2003);
+  for (const Isa isa : isas())
+    for (const AccuracyCase& c : cases) {
+      const std::vector<float> y = run(isa, unary(c.op), {x});
+      double worst = 0, worst_absolute = 0, worst_at = 0;
+      for (size_t i = 0; i < x.size(); ++i) {
+        if (std::isfinite(x[i]) && std::fabs(x[i]) > c.largest) continue;
+        const double exact = c.exact(x[i]), error = ulps(y[i], exact);
+        const double absolute = std::fabs(y[i] - exact);
+        if (absolute <= c.max_absolute) {
+          worst_absolute = std::max(worst_absolute, absolute);
+        } else if (error > worst) {
+          worst = error;
+          worst_at = x[i];
+        }
+      }
+      RecordProperty(to_string(unary(c.op)), std::to_string(worst));
+      std::printf("  %-12s %-8s %.2f ULP at %.9g (%.3g absolute)\n", to_string(unary(c.op)).c_str(),
+                  std::string(name_of(isa)).c_str(), worst, worst_at, worst_absolute);
+      EXPECT_LE(worst, c.max_ulps) << to_string(unary(c.op)) << " at " << worst_at << " on " << name_of(isa);
+    }
+}
+
+TEST(VectorMath, RaisesToPowersLikeC) {
+  std::mt19937 random(7);
+  std::vector<float> x, y;
+  const float special[] = {0.0F, -0.0F, 1,    -1,       2,         -2,  3,      -3,
+                           0.5F, -0.5F, 2.5F, INFINITY, -INFINITY, NAN, 1e-40F, -1e30F};
+  for (const float a : special)
+    for (const float b : special) x.push_back(a), y.push_back(b);
+  std::uniform_real_distribution<float> exponents(-40, 40), logs(-3, 3);
+  for (int i = 0; i < 400000; ++i) x.push_back(std::exp2(logs(random))), y.push_back(exponents(random));
+  for (int i = 0; i < 400000; ++i) x.push_back(-std::exp2(logs(random))), y.push_back(std::round(exponents(random)));
+  for (int i = 0; i < 100000; ++i) x.push_back(1 + logs(random) * 1e-4F), y.push_back(exponents(random) * 1e4F);
+  while (x.size() % 16 != 0) x.push_back(1), y.push_back(1);
+  for (const Isa isa : isas()) {
+    const std::vector<float> z = run(isa, binary(ExprOp::pow), {x, y});
+    double worst = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double error = ulps(z[i], std::pow(static_cast<double>(x[i]), static_cast<double>(y[i])));
+      worst = std::max(worst, error);
+      ASSERT_LE(error, 2) << "pow(" << x[i] << ", " << y[i] << ") = " << z[i] << " on " << name_of(isa);
+    }
+    std::printf("  pow %s %.2f ULP\n", std::string(name_of(isa)).c_str(), worst);
+  }
+}
+
+TEST(VectorMath, KnowsCommonExponents) {
+  for (const float exponent : {0.0F, 1.0F, 2.0F, 3.0F, 4.0F, -1.0F, -2.0F, 0.5F, -0.5F, 1.7F}) {
+    Expression expression{.inputs = {DType::f32}};
+    expression.add({.op = ExprOp::input, .a = 0});
+    expression.add({.op = ExprOp::constant, .value = exponent});
+    expression.add({.op = ExprOp::pow, .a = 0, .b = 1});
+    const std::vector<float> x = {0, -0.0F, 1, 2, 3, 0.1F, 1e10F, INFINITY, -INFINITY, NAN, 7, 8, 9, 1e-20F, 0.7F, -2};
+    for (const Isa isa : isas()) {
+      const std::vector<float> y = run(isa, expression, {x});
+      for (size_t i = 0; i < x.size(); ++i)
+        EXPECT_LE(ulps(y[i], std::pow(static_cast<double>(x[i]), static_cast<double>(exponent))), 4)
+            << x[i] << " ^ " << exponent << " = " << y[i];
+    }
+  }
+}
+
+bool same(float a, float b, float tolerance) {
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) == std::isnan(b);
+  if (a == b) return true;
+  return std::fabs(a - b) <= tolerance * std::max(1.0F, std::fabs(b));
+}
+
+TEST(EpilogueEmitter, AgreesWithPlainEvaluationOnEveryExactOperation) {
+  const float special[] = {0.0F, -0.0F, 1, -1, 2.5F, -2.5F, 3.5F, INFINITY, -INFINITY, NAN, 1e-40F, 1e30F};
+  std::vector<float> x, y;
+  for (const float a : special)
+    for (const float b : special) x.push_back(a), y.push_back(b);
+  for (const Isa isa : isas())
+    for (int op = static_cast<int>(ExprOp::neg); op < static_cast<int>(ExprOp::select); ++op) {
+      const auto kind = static_cast<ExprOp>(op);
+      if (kind == ExprOp::exp || kind == ExprOp::log || kind == ExprOp::erf || kind == ExprOp::tanh ||
+          kind == ExprOp::sigmoid || kind == ExprOp::sin || kind == ExprOp::cos || kind == ExprOp::pow)
+        continue;
+      const Expression expression = kind >= ExprOp::add ? binary(kind) : unary(kind);
+      const std::vector<float> z = run(isa, expression, {x, y});
+      for (size_t i = 0; i < x.size(); ++i) {
+        const float in[] = {x[i], y[i]};
+        EXPECT_TRUE(same(z[i], evaluate(expression, in), 0))
+            << to_string(expression) << " of " << x[i] << ", " << y[i] << " is " << z[i] << " on " << name_of(isa);
+      }
+    }
+}
+
+Expression random_expression(std::mt19937& random) {
+  Expression expression;
+  const auto pick = [&](int count) { return static_cast<int>(random() % static_cast<unsigned>(count)); };
+  const int inputs = 1 + pick(kMaxInputs);
+  for (int i = 0; i < inputs; ++i) {
+    expression.inputs.push_back(pick(4) == 0 ? DType::boolean : DType::f32);
+    expression.add({.op = ExprOp::input, .a = i});
+  }
+  const ExprOp choices[] = {
+      ExprOp::neg,         ExprOp::abs,        ExprOp::floor,  ExprOp::round_even, ExprOp::sign,  ExprOp::logical_not,
+      ExprOp::is_nan,      ExprOp::add,        ExprOp::sub,    ExprOp::mul,        ExprOp::add,   ExprOp::sub,
+      ExprOp::mul,         ExprOp::min,        ExprOp::max,    ExprOp::equal,      ExprOp::less,  ExprOp::less_equal,
+      ExprOp::logical_and, ExprOp::logical_or, ExprOp::select, ExprOp::constant,   ExprOp::select};
+  for (int i = 0, length = 1 + pick(14); i < length; ++i) {
+    const int nodes = static_cast<int>(expression.nodes.size());
+    ExprNode node{.op = choices[pick(std::size(choices))], .a = pick(nodes), .b = pick(nodes), .c = pick(nodes)};
+    if (node.op == ExprOp::constant) node.value = static_cast<float>(pick(7)) - 3;
+    expression.add(node);
+  }
+  const DType outputs[] = {DType::f32, DType::f32, DType::boolean, DType::f32};
+  expression.output = outputs[pick(4)];
+  return expression;
+}
+
+// Operands are small integers, so that no operation rounds and fused multiply-adds change nothing.
+TEST(EpilogueEmitter, AgreesWithPlainEvaluationOnRandomExpressions) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 1500; ++round) {
+    const Expression expression = random_expression(random);
+    std::vector<std::vector<float>> inputs(expression.inputs.size(), std::vector<float>(32));
+    for (size_t k = 0; k < inputs.size(); ++k)
+      for (float& value : inputs[k])
+        value = static_cast<float>(random() % (expression.inputs[k] == DType::boolean ? 2 : 7)) -
+                (expression.inputs[k] == DType::boolean ? 0 : 3);
+    for (const Isa isa : isas()) {
+      std::vector<float> got;
+      try {
+        got = run(isa, expression, inputs);
+      } catch (const JitError&) {
+        continue;  // more values live at once than AVX2 has registers
+      }
+      for (size_t i = 0; i < got.size(); ++i) {
+        float in[kMaxInputs] = {};
+        for (size_t k = 0; k < inputs.size(); ++k) in[k] = inputs[k][i];
+        ASSERT_TRUE(same(got[i], evaluate(expression, in), 1e-6F))
+            << to_string(expression) << " in round " << round << " on " << name_of(isa) << ": " << got[i]
+            << " instead of " << evaluate(expression, in);
+      }
+    }
+  }
+}
+
+TEST(EpilogueEmitter, ClampsWhatIsStoredAsIntegers) {
+  const std::vector<float> x = {-3e9F, -200, -129, -128, -1, 0, 1, 127, 128, 255, 256, 3e9F, 5, 6, 7, 8};
+  for (const DType type : {DType::u8, DType::i8, DType::i32})
+    for (const Isa isa : isas()) {
+      Expression expression = unary(ExprOp::neg);
+      expression.output = type;
+      const std::vector<float> y = run(isa, expression, {x});
+      for (size_t i = 0; i < x.size(); ++i) EXPECT_EQ(y[i], evaluate(expression, &x[i]));
+    }
+}
+
+Expression gelu() {
+  Expression e{.inputs = {DType::f32}};
+  const int x = e.add({.op = ExprOp::input, .a = 0});
+  const int root = e.add({.op = ExprOp::constant, .value = 1.41421354F});
+  const int scaled = e.add({.op = ExprOp::div, .a = x, .b = root});
+  const int erf = e.add({.op = ExprOp::erf, .a = scaled});
+  const int one = e.add({.op = ExprOp::constant, .value = 1});
+  const int sum = e.add({.op = ExprOp::add, .a = erf, .b = one});
+  const int product = e.add({.op = ExprOp::mul, .a = x, .b = sum});
+  const int half = e.add({.op = ExprOp::constant, .value = 0.5F});
+  e.add({.op = ExprOp::mul, .a = product, .b = half});
+  return e;
+}
+
+TEST(EpilogueEmitter, NeedsFewRegistersForActivations) {
+  Expression silu = unary(ExprOp::sigmoid);
+  silu.add({.op = ExprOp::mul, .a = 0, .b = 1});
+  for (const Isa isa : isas()) {
+    EXPECT_LE(EpilogueLoop(isa, gelu()).temps_needed(), 4);
+    EXPECT_LE(EpilogueLoop(isa, silu).temps_needed(), 4);
+    EXPECT_LE(EpilogueLoop(isa, unary(ExprOp::tanh)).temps_needed(), 3);
+  }
+}
+
+}  // namespace
+}  // namespace lathe
