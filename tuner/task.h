@@ -1,5 +1,6 @@
 #pragma once
-// What the tuner sees of a kernel: a key, a few knobs, and a way to build and run a candidate. It knows no graph, no jit.
+// What the tuner sees of a kernel: a key, a few knobs, and a way to build and run a candidate. It knows no graph, no
+// jit.
 #include <functional>
 #include <map>
 #include <string>
@@ -29,8 +30,8 @@ struct SearchSpace {
 using Runner = std::function<void()>;
 
 struct TuningTask {
-  std::string family;    // "gemm", with the family's code version: "gemm.1"
-  std::string key;       // the task's text: shapes, types, layouts, epilogue
+  std::string family;  // "gemm", with the family's code version: "gemm.1"
+  std::string key;     // the task's text: shapes, types, layouts, epilogue
   int threads = 1;
   SearchSpace space;
   std::function<Runner(const Candidate&)> build;
