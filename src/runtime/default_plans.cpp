@@ -1,15 +1,15 @@
 #include "src/runtime/default_plans.h"
 
+#include "src/base/cpu.h"
+
 namespace lathe {
-namespace {
 
-class Untuned : public PlanSource {
- public:
-  Candidate choose(const TuningTask& task) override { return task.space.fallback; }
-};
-
-}  // namespace
-
-std::shared_ptr<PlanSource> default_plans(const SessionOptions&, int) { return std::make_shared<Untuned>(); }
+std::shared_ptr<CachedPlans> default_plans(const SessionOptions& options, CachedPlans::Recording recording) {
+  std::shared_ptr<const TuningCache> cache;
+  if (options.use_cache)
+    if (const std::string path = tuning_cache_path(options.cache_path); !path.empty())
+      cache = std::make_shared<const TuningCache>(path);
+  return std::make_shared<CachedPlans>(std::move(cache), cpu_key(cpu_facts(), usable_isa()), recording);
+}
 
 }  // namespace lathe

@@ -6,6 +6,7 @@
 #include "graph/pipeline.h"
 #include "ops/lower.h"
 #include "src/base/thread_team.h"
+#include "tuner/cached_plans.h"
 
 namespace lathe {
 
@@ -15,7 +16,7 @@ struct RunnerContext {
   Limits limits;
   Target target;
   std::shared_ptr<ThreadTeam> team;
-  std::shared_ptr<PlanSource> plans;
+  std::shared_ptr<CachedPlans> plans;
   std::shared_ptr<PackedWeights> packed = std::make_shared<PackedWeights>();
   int optimization_level = 99;
   std::vector<std::string> disabled_passes;

@@ -61,7 +61,7 @@ Session::State::State(Model loaded, const SessionOptions& options) : model(std::
                                                           .limits = {},
                                                           .target = {usable_isa(), threads},
                                                           .team = std::make_shared<ThreadTeam>(threads),
-                                                          .plans = default_plans(options, threads),
+                                                          .plans = default_plans(options, CachedPlans::Recording::on),
                                                           .optimization_level = options.optimization_level,
                                                           .disabled_passes = options.disabled_passes});
   // Passes may put another value in an output's place: the names are those of the file.

@@ -1,0 +1,156 @@
+// lathe bench MODEL: how long a run takes, and where the time goes.
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "src/base/topology.h"
+#include "tools/machine_peak.h"
+#include "tools/model_inputs.h"
+#include "tools/model_options.h"
+#include "tools/profile_report.h"
+#include "tools/tensor_files.h"
+#include "tools/verbs.h"
+
+namespace lathe::tools {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct BenchOptions {
+  ModelOptions model;
+  InputOptions inputs;
+  int warmup = 3;
+  int iterations = 0;  // 0: by duration
+  std::string duration = "2s";
+  std::vector<double> percentiles{50, 90, 99};
+  std::string json;
+  std::string output_directory;
+  std::string trace;
+  bool is_profiled = false;
+};
+
+double milliseconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+// "2s", "500ms", "1.5" (seconds).
+double parse_seconds(const std::string& text) {
+  size_t used = 0;
+  double value = -1;
+  try {
+    value = std::stod(text, &used);
+  } catch (const std::exception&) {
+  }
+  const std::string unit = value < 0 ? "?" : text.substr(used);
+  if (unit == "ms") return value / 1e3;
+  if (unit == "s" || unit.empty()) return value;
+  throw Error(ErrorCode::invalid_argument, "option --duration: '" + text + "' is not a time such as 2s or 500ms");
+}
+
+double percentile(const std::vector<double>& sorted, double percent) {
+  const auto rank = static_cast<size_t>(percent / 100 * static_cast<double>(sorted.size() - 1) + 0.5);
+  return sorted[std::min(rank, sorted.size() - 1)];
+}
+
+std::vector<double> time_runs(const Session& session, const std::vector<Tensor>& inputs, std::vector<Tensor>& results,
+                              const BenchOptions& options) {
+  for (int i = 0; i < options.warmup; ++i) session.run_into(inputs, results);
+  const double budget_ms = parse_seconds(options.duration) * 1e3;
+  std::vector<double> times;
+  const auto start = Clock::now();
+  while (options.iterations > 0 ? static_cast<int>(times.size()) < options.iterations
+                                : times.empty() || milliseconds_since(start) < budget_ms) {
+    const auto begin = Clock::now();
+    session.run_into(inputs, results);
+    times.push_back(milliseconds_since(begin));
+  }
+  return times;
+}
+
+double peak_rss_mb() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text << "\n";
+  file.close();
+  if (!file) throw Error(ErrorCode::io, "cannot write '" + path + "'");
+}
+
+void profile(const Session& session, const std::vector<Tensor>& inputs, const BenchOptions& options) {
+  constexpr int kRuns = 11;
+  std::vector<Profile> runs(kRuns);
+  for (Profile& run : runs) (void)session.run_profiled(inputs, run);
+  const int threads = options.model.session.threads > 0 ? options.model.session.threads : usable_threads();
+  fmt::print("{}", profile_table(runs, measure_peak(threads)));
+  if (!options.trace.empty()) write_text(options.trace, chrome_trace(runs.back()));
+}
+
+void bench(const BenchOptions& options) {
+  const auto begin = Clock::now();
+  const Session session = Session::load(options.model.model, options.model.session);
+  const std::vector<Tensor> inputs = make_inputs(session, options.inputs);
+  std::vector<Tensor> results = session.run(inputs);
+  const double load_ms = milliseconds_since(begin);
+  const std::vector<double> times = time_runs(session, inputs, results, options);
+
+  if (!options.output_directory.empty()) {
+    std::filesystem::create_directories(options.output_directory);
+    for (size_t i = 0; i < results.size(); ++i)
+      write_npy(options.output_directory + "/" + std::to_string(i) + ".npy", results[i]);
+  }
+  std::vector<double> sorted = times;
+  std::sort(sorted.begin(), sorted.end());
+  nlohmann::json report{
+      {"model", options.model.model},
+      {"runs", times.size()},
+      {"median_ms", percentile(sorted, 50)},
+      {"min_ms", sorted.front()},
+      {"mean_ms", std::accumulate(times.begin(), times.end(), 0.0) / static_cast<double>(times.size())},
+      {"load_ms", load_ms},
+      {"rss_mb", peak_rss_mb()}};
+  fmt::print("{} runs: median {:.3f} ms, min {:.3f} ms", times.size(), percentile(sorted, 50), sorted.front());
+  for (double percent : options.percentiles) {
+    report["p" + fmt::format("{:g}", percent) + "_ms"] = percentile(sorted, percent);
+    fmt::print(", p{:g} {:.3f} ms", percent, percentile(sorted, percent));
+  }
+  fmt::print("; load and first run {:.1f} ms, peak memory {:.0f} MB\n", load_ms, peak_rss_mb());
+  if (!options.json.empty()) {
+    report["times_ms"] = times;
+    write_text(options.json, report.dump());
+  }
+  if (options.is_profiled || !options.trace.empty()) profile(session, inputs, options);
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app) {
+  auto options = std::make_shared<BenchOptions>();
+  CLI::App* verb = app.add_subcommand("bench", "time a model");
+  options->model.add_to(*verb);
+  options->inputs.add_to(*verb);
+  verb->add_option("--warmup", options->warmup, "runs before the clock starts")->check(CLI::NonNegativeNumber);
+  verb->add_option("--iterations", options->iterations, "number of timed runs")->check(CLI::PositiveNumber);
+  verb->add_option("--duration", options->duration, "time to run for: 2s, 500ms");
+  verb->add_option("--percentile", options->percentiles, "percentiles to report")->check(CLI::Range(0.0, 100.0));
+  verb->add_option("--json", options->json, "write the figures to this file");
+  verb->add_option("--output-dir", options->output_directory, "write the last run's results: 0.npy, 1.npy, ...");
+  CLI::Option* profile_option =
+      verb->add_option("--profile", options->trace, "print time by layer; with =FILE also write a Chrome trace")
+          ->expected(0, 1);
+  verb->callback([options, profile_option] {
+    options->is_profiled = profile_option->count() > 0;
+    bench(*options);
+  });
+}
+
+}  // namespace lathe::tools

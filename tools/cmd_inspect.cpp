@@ -1,0 +1,125 @@
+// lathe inspect MODEL: what the model is and what Lathe makes of it.
+#include <fmt/format.h>
+
+#include <fstream>
+
+#include "graph/text.h"
+#include "jit/kernel.h"
+#include "src/runtime/session_state.h"
+#include "tools/model_inputs.h"
+#include "tools/model_options.h"
+#include "tools/verbs.h"
+
+namespace lathe::tools {
+namespace {
+
+struct InspectOptions {
+  ModelOptions model;
+  InputOptions inputs;
+  std::string assembly_node;
+  bool shows_graph = false;
+};
+
+std::string describe(const ValueInfo& info) {
+  std::string text = fmt::format("{}: {}", info.name, name_of(info.dtype));
+  if (!info.has_rank) return text;
+  text += "[";
+  for (size_t d = 0; d < info.dims.size(); ++d)
+    text += (d > 0 ? "," : "") + (info.dims[d] >= 0         ? std::to_string(info.dims[d])
+                                  : info.symbols[d].empty() ? std::string("?")
+                                                            : info.symbols[d]);
+  return text + "]";
+}
+
+void print_passes(const char* when, const std::vector<PassReport>& reports) {
+  fmt::print("\npasses {}:\n", when);
+  for (const PassReport& report : reports)
+    if (report.fired > 0)
+      fmt::print("  {:<28} fired {:>3} times, {:>5} -> {:>5} nodes, {:>8.2f} ms\n", report.name, report.fired,
+                 report.nodes_before, report.nodes_after, report.milliseconds);
+}
+
+void print_steps(const Specialization& head) {
+  fmt::print("\nsteps:\n");
+  for (const Step& step : head.lowered().steps)
+    fmt::print("  {:<30} {:<30} x{} {}\n", step.op, step.node, step.threads, step.kernel);
+}
+
+// Nodes by number of blocked and plain results.
+void print_layouts(const Graph& graph) {
+  int blocked = 0, plain = 0, reorders = 0;
+  for (NodeId id : graph.order()) {
+    const Node& node = graph.node(id);
+    if (node.op->name == "Reorder") ++reorders;
+    for (ValueId output : node.outputs)
+      if (output != ValueId::none) (graph.value(output).type.layout == Layout{} ? plain : blocked) += 1;
+  }
+  fmt::print("\nlayouts: {} values channel-blocked, {} plain, {} reorders\n", blocked, plain, reorders);
+}
+
+void print_part(const GraphPart& part, const InspectOptions& options, const RunnerContext& context) {
+  print_passes("for these shapes", part.passes());
+  if (options.shows_graph) fmt::print("\ngraph:\n{}", to_text(part.head().graph()));
+  print_layouts(part.head().graph());
+  print_steps(part.head());
+  if (part.cut() != nullptr)
+    fmt::print("  ... cut at {} ({}): what follows depends on its result's shape\n", part.cut()->name,
+               part.cut()->op->name);
+  const KernelCacheStats kernels = kernel_cache_stats();
+  fmt::print("\nmemory: {:.2f} MB for intermediate results, {:.2f} MB of packed weights, {} kernels of {:.2f} MB\n",
+             static_cast<double>(part.head().memory().arena_bytes) / 1e6,
+             static_cast<double>(context.packed->bytes()) / 1e6, kernels.kernels,
+             static_cast<double>(kernels.bytes) / 1e6);
+}
+
+// Raw machine code, for `objdump -D -b binary -m i386:x86-64`.
+void write_assembly(const Specialization& head, const std::string& node) {
+  for (const Step& step : head.lowered().steps) {
+    if (step.node != node) continue;
+    const auto code = find_code(step.kernel);
+    if (code.empty())
+      throw Error(ErrorCode::invalid_argument,
+                  "option --asm: node '" + node + "' runs '" + step.kernel + "', which has no code of its own");
+    const std::string file = "lathe_kernel.bin";
+    std::ofstream(file, std::ios::binary)
+        .write(reinterpret_cast<const char*>(code.data()), static_cast<std::streamsize>(code.size()));
+    fmt::print("wrote {} bytes to {}; read them with: objdump -D -b binary -m i386:x86-64 {}\n", code.size(), file,
+               file);
+    return;
+  }
+  throw Error(ErrorCode::invalid_argument, "option --asm: no step of a node '" + node + "' (see the list of steps)");
+}
+
+void inspect(const InspectOptions& options) {
+  const Session session = Session::load(options.model.model, options.model.session);
+  const Session::State& state = *session.state();
+  fmt::print("model {}: IR {}, producer '{}'", state.model.source, state.model.ir_version, state.model.producer);
+  for (const auto& [domain, version] : state.model.opsets)
+    fmt::print(", {} {}", domain.empty() ? "ai.onnx" : domain, version);
+  fmt::print("\n\ninputs:\n");
+  for (const ValueInfo& info : session.inputs()) fmt::print("  {}\n", describe(info));
+  fmt::print("outputs:\n");
+  for (const ValueInfo& info : session.outputs()) fmt::print("  {}\n", describe(info));
+  fmt::print("\nnodes after loading: {}\n", state.runner->graph().order().size());
+  print_passes("at load", state.runner->load_report());
+
+  const std::vector<Tensor> inputs = make_inputs(session, options.inputs);
+  state.check_inputs(inputs);
+  const auto part = state.runner->part_for(inputs);
+  if (!options.assembly_node.empty()) return write_assembly(part->head(), options.assembly_node);
+  print_part(*part, options, *state.context);
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app) {
+  auto options = std::make_shared<InspectOptions>();
+  CLI::App* verb = app.add_subcommand("inspect", "show a model's inputs, passes, layouts, kernels and memory");
+  options->model.add_to(*verb);
+  options->inputs.add_to(*verb);
+  verb->add_flag("--graph", options->shows_graph, "print the optimized graph");
+  verb->add_option("--asm", options->assembly_node, "write the machine code of this node's kernel");
+  verb->callback([options] { inspect(*options); });
+}
+
+}  // namespace lathe::tools

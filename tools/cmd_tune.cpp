@@ -1,0 +1,119 @@
+// lathe tune MODEL: measures plans for the model's tasks and keeps the winners in the tuning cache.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "cache/tuning_cache.h"
+#include "src/base/cpu.h"
+#include "src/runtime/session_state.h"
+#include "tools/model_inputs.h"
+#include "tools/model_options.h"
+#include "tools/verbs.h"
+#include "tuner/candidate.h"
+#include "tuner/search.h"
+
+namespace lathe::tools {
+namespace {
+
+struct TuneOptions {
+  ModelOptions model;
+  InputOptions inputs;
+  std::string budget = "60s";
+  bool is_forced = false;
+};
+
+double parse_seconds(const std::string& text) {
+  try {
+    size_t used = 0;
+    const double value = std::stod(text, &used);
+    const std::string unit = text.substr(used);
+    if (value > 0 && (unit.empty() || unit == "s")) return value;
+    if (value > 0 && unit == "ms") return value / 1e3;
+    if (value > 0 && unit == "m") return value * 60;
+    if (value > 0 && unit == "h") return value * 3600;
+  } catch (const std::exception&) {
+  }
+  throw Error(ErrorCode::invalid_argument, "option --budget: '" + text + "' is not a time such as 60s, 10m or 2h");
+}
+
+std::string shortened(std::string text) {
+  if (text.size() > 60) text = text.substr(0, 58) + "..";
+  return text;
+}
+
+// The tasks that lowering this model asks plans for, costliest first, without those that the cache already has.
+std::vector<TuningTask> tasks_to_tune(const CachedPlans& plans, const TuningCache& cache, bool is_forced) {
+  std::vector<TuningTask> tasks = plans.recorded();
+  if (!is_forced)
+    std::erase_if(tasks, [&](const TuningTask& task) { return cache.find(plans.key_of(task)).has_value(); });
+  std::stable_sort(tasks.begin(), tasks.end(),
+                   [](const TuningTask& a, const TuningTask& b) { return a.flop > b.flop; });
+  return tasks;
+}
+
+SearchResult tune_task(const TuningTask& task, double seconds, const std::string& label) {
+  const bool is_terminal = isatty(STDERR_FILENO) != 0;
+  SearchOptions options;
+  options.budget = std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9));
+  const SearchResult result = search(task, options, steady_tuner_clock(), [&](const SearchProgress& progress) {
+    if (is_terminal)
+      fmt::print(stderr, "\r{} {} measured, best {:.1f} us \x1b[K", label, progress.measured, progress.best_ns / 1e3);
+  });
+  if (is_terminal) fmt::print(stderr, "\r\x1b[K");
+  return result;
+}
+
+void tune(const TuneOptions& options) {
+  const double budget = parse_seconds(options.budget);
+  const Session session = Session::load(options.model.model, options.model.session);
+  const Session::State& state = *session.state();
+  const std::vector<Tensor> inputs = make_inputs(session, options.inputs);
+  state.check_inputs(inputs);
+  (void)state.runner->part_for(inputs);
+
+  const std::string path = tuning_cache_path(options.model.session.cache_path);
+  if (path.empty()) throw Error(ErrorCode::io, "no place for the tuning cache: give --cache FILE or set LATHE_CACHE");
+  TuningCache cache(path, TuningCache::Access::read_write);
+  if (!cache.problem().empty()) throw Error(ErrorCode::io, "tuning cache '" + path + "': " + cache.problem());
+  const CachedPlans& plans = *state.context->plans;
+  const std::vector<TuningTask> tasks = tasks_to_tune(plans, cache, options.is_forced);
+  fmt::print("{} tasks, {} to tune, cache {}\n", plans.recorded().size(), tasks.size(), path);
+
+  const auto begin = std::chrono::steady_clock::now();
+  size_t faster = 0;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    if (spent >= budget) {
+      fmt::print("budget spent: {} tasks left as they were\n", tasks.size() - i);
+      break;
+    }
+    const SearchResult result = tune_task(tasks[i], (budget - spent) / static_cast<double>(tasks.size() - i),
+                                          fmt::format("[{}/{}] {}", i + 1, tasks.size(), shortened(tasks[i].key)));
+    if (result.measured == 0) continue;
+    const auto now =
+        std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch());
+    cache.store(plans.key_of(tasks[i]),
+                {to_string(result.winner), result.nanoseconds, result.spread, now.count(), LATHE_VERSION});
+    const double ratio = result.fallback_nanoseconds / std::max(result.nanoseconds, 1.0);
+    if (result.winner != tasks[i].space.fallback) ++faster;
+    fmt::print("{:>8.1f} us  x{:.2f}  {} {}  {}\n", result.nanoseconds / 1e3, ratio, tasks[i].family, tasks[i].key,
+               to_string(result.winner));
+  }
+  fmt::print("{} tasks got a faster plan\n", faster);
+}
+
+}  // namespace
+
+void add_tune(CLI::App& app) {
+  auto options = std::make_shared<TuneOptions>();
+  CLI::App* verb = app.add_subcommand("tune", "search faster plans for a model and keep them in the tuning cache");
+  options->model.add_to(*verb);
+  options->inputs.add_to(*verb);
+  verb->add_option("--budget", options->budget, "time to spend: 60s, 10m");
+  verb->add_flag("--force", options->is_forced, "tune again what the cache already has");
+  verb->callback([options] { tune(*options); });
+}
+
+}  // namespace lathe::tools

@@ -1,0 +1,25 @@
+#pragma once
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "lathe/session.h"
+
+namespace lathe::tools {
+
+// Where a verb takes the model's inputs from: files, a folder, or made-up elements.
+struct InputOptions {
+  std::vector<std::string> files;  // name=file.npy, name=file.npz:array, name=file.pb
+  std::string directory;           // INDEX.npy or INDEX.pb or input_INDEX.pb, one per input
+  std::string fill = "random";     // random, zeros, ones
+  uint64_t seed = 0;
+  std::vector<std::string> shapes;  // name:1x3x224x224
+  std::vector<std::string> dims;    // symbol=8
+  void add_to(CLI::App& verb);
+};
+
+// One tensor per input of the session. Open extents without --shape or --dim become 1.
+// Throws Error(invalid_argument) naming the option or input.
+std::vector<Tensor> make_inputs(const Session& session, const InputOptions& options);
+
+}  // namespace lathe::tools

@@ -1,0 +1,14 @@
+#pragma once
+#include <CLI/CLI.hpp>
+
+namespace lathe::tools {
+
+// Each verb is one file, cmd_<verb>.cpp: it adds its subcommand; the callback throws CLI::RuntimeError(exit code) when
+// the verb ends with another code than 0.
+void add_run(CLI::App& app);
+void add_bench(CLI::App& app);
+void add_inspect(CLI::App& app);
+void add_test(CLI::App& app);
+void add_tune(CLI::App& app);
+
+}  // namespace lathe::tools
