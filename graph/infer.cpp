@@ -1,0 +1,245 @@
+#include "graph/infer.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "graph/text.h"
+#include "lathe/error.h"
+
+namespace lathe {
+namespace {
+
+// Bodies may infer their bodies more than once each (a Loop looks for a fixed point): deeper ones stay unknown, so that
+// nesting cannot cost exponential time.
+constexpr int kInferredBodyDepth = 8;
+// What is folded here is shape arithmetic; anything larger is left to the fold-constants pass.
+constexpr int64_t kFoldedElements = 4096;
+constexpr int64_t kFoldedInputElements = 65536;
+
+size_t own_input_count(const Node& node) {
+  const size_t fused = node.epilogue ? static_cast<size_t>(node.epilogue->inputs) : 0;
+  return node.inputs.size() - fused - static_cast<size_t>(node.captures);
+}
+
+class Inference {
+ public:
+  Inference(const Limits& limits, int depth) : limits_(limits), depth_(depth) {}
+
+  std::vector<TensorType> outputs_of(const Graph& graph, const Node& node) const {
+    std::vector<TensorType> types;
+    std::vector<Tensor> constants;
+    for (const ValueId id : node.inputs) {
+      types.push_back(id == ValueId::none ? TensorType() : graph.value(id).type);
+      constants.push_back(id == ValueId::none ? Tensor() : graph.value(id).constant);
+      types.back().layout = {};
+    }
+    const size_t own = own_input_count(node);
+    const std::span<const TensorType> all(types);
+    InferContext context(node, all.first(own), std::span<const Tensor>(constants).first(own));
+    const std::span<const TensorType> captured = all.subspan(own, static_cast<size_t>(node.captures));
+    context.infer_body = [this, captured](const Graph& body, std::span<const TensorType> inputs) {
+      return body_outputs(body, inputs, captured);
+    };
+    node.op->infer(context);
+    std::vector<TensorType> outputs = context.outputs();
+    if (node.epilogue && !outputs.empty()) {
+      if (is_pointwise(node)) outputs[0] = broadcast_of(node, types);
+      outputs[0].dtype = node.epilogue->expression.output;
+    }
+    return outputs;
+  }
+
+  void run(Graph& graph) const {
+    std::vector<NodeId> kept;
+    bool folded_any = false;
+    for (const NodeId id : graph.order()) {
+      infer_one(graph, graph.node(id));
+      if (fold_small(graph, graph.node(id))) {
+        folded_any = true;
+      } else {
+        kept.push_back(id);
+      }
+    }
+    if (folded_any) graph.set_order(std::move(kept));
+  }
+
+ private:
+  static bool is_pointwise(const Node& node) { return node.op->domain == "lathe" && node.op->name == "Pointwise"; }
+
+  // numpy's rule over all operands, the epilogue's included.
+  static TensorType broadcast_of(const Node& node, std::span<const TensorType> types) {
+    int rank = 0;
+    for (const TensorType& type : types) {
+      if (!type.has_rank) return TensorType::unranked(DType::undefined);
+      rank = std::max(rank, type.rank());
+    }
+    TensorType result{DType::undefined, true, std::vector<Dim>(static_cast<size_t>(rank), Dim{1, ""}), {}};
+    for (const TensorType& type : types) {
+      for (int i = 0; i < type.rank(); ++i) {
+        Dim& into = result.dims[static_cast<size_t>(rank - type.rank() + i)];
+        const Dim& from = type.dims[static_cast<size_t>(i)];
+        if (from == into || from.extent == 1) continue;
+        if (into.extent == 1) {
+          into = from;
+        } else if (into.known() && from.known()) {
+          throw Error(ErrorCode::invalid_model, describe(node) + ": operands do not broadcast: " + to_string(type));
+        } else if (from.known()) {
+          into = from;  // an unknown extent beside a known one > 1 must be 1 or equal to it
+        } else if (!into.known()) {
+          into = Dim();
+        }
+      }
+    }
+    return result;
+  }
+
+  std::vector<TensorType> body_outputs(const Graph& body, std::span<const TensorType> inputs,
+                                       std::span<const TensorType> captured) const {
+    Graph copy = body;
+    if (depth_ < kInferredBodyDepth) {
+      const size_t given = std::min(inputs.size(), copy.inputs.size());
+      for (size_t i = 0; i < given; ++i) bind(copy, copy.inputs[i], inputs[i]);
+      // Callers may pass the captures themselves or leave them to us.
+      if (inputs.size() + captured.size() == copy.inputs.size()) {
+        for (size_t i = 0; i < captured.size(); ++i) bind(copy, copy.inputs[inputs.size() + i], captured[i]);
+      }
+      Inference(limits_, depth_ + 1).run(copy);
+    }
+    std::vector<TensorType> types;
+    for (const ValueId id : copy.outputs) {
+      types.push_back(depth_ < kInferredBodyDepth ? copy.value(id).type
+                                                  : TensorType::unranked(copy.value(id).type.dtype));
+    }
+    return types;
+  }
+
+  static void bind(Graph& body, ValueId input, const TensorType& type) {
+    Value& value = body.value(input);
+    if (type.dtype == DType::undefined) return;
+    value.type = type;
+  }
+
+  void infer_one(Graph& graph, const Node& node) const {
+    const std::vector<TensorType> inferred = outputs_of(graph, node);
+    for (size_t i = 0; i < node.outputs.size() && i < inferred.size(); ++i) {
+      if (node.outputs[i] == ValueId::none) continue;
+      merge(node, graph.value(node.outputs[i]), inferred[i]);
+    }
+  }
+
+  // A declared extent is only a claim, and buffers are sized by these types: extents are taken from inference alone.
+  // The element type is taken from the declaration where inference has none, and must agree where it has.
+  static void merge(const Node& node, Value& value, const TensorType& inferred) {
+    const DType declared = value.type.dtype;
+    if (declared != DType::undefined && inferred.dtype != DType::undefined && declared != inferred.dtype) {
+      throw Error(ErrorCode::invalid_model, describe(node) + ": output '" + value.name + "' is declared " +
+                                                std::string(name_of(declared)) + ", but the operator gives " +
+                                                std::string(name_of(inferred.dtype)));
+    }
+    const Layout layout = value.type.layout;
+    value.type = inferred;
+    value.type.layout = layout;
+    if (inferred.dtype == DType::undefined) value.type.dtype = declared;
+  }
+
+  bool fold_small(Graph& graph, Node& node) const {
+    if (!can_fold(graph, node)) return false;
+    std::vector<Tensor> results = known_results(graph, node);
+    if (results.empty()) return false;
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      if (node.outputs[i] == ValueId::none) continue;
+      Value& value = graph.value(node.outputs[i]);
+      value.type = TensorType::of(results[i].dtype(), results[i].dims());
+      value.constant = std::move(results[i]);
+      value.producer = NodeId::none;
+      node.outputs[i] = ValueId::none;
+    }
+    return true;
+  }
+
+  static bool can_fold(const Graph& graph, const Node& node) {
+    if (node.captures > 0 || !node.op->deterministic || node.outputs.empty()) return false;
+    for (const ValueId id : node.outputs) {
+      if (id == ValueId::none) continue;
+      const TensorType& type = graph.value(id).type;
+      if (!type.is_static() || type.layout.channel_block != 0) return false;
+      if (!is_integer(type.dtype) && type.dtype != DType::boolean && type.dtype != DType::f32) return false;
+      if (!at_most(type, kFoldedElements)) return false;
+    }
+    return std::none_of(node.attributes.begin(), node.attributes.end(), [](const auto& entry) {
+      return std::holds_alternative<std::shared_ptr<const Graph>>(entry.second) ||
+             std::holds_alternative<std::vector<std::shared_ptr<const Graph>>>(entry.second);
+    });
+  }
+
+  static bool at_most(const TensorType& type, int64_t limit) {
+    int64_t elements = 1;
+    for (const Dim& dim : type.dims) {
+      if (dim.extent == 0) return true;
+    }
+    for (const Dim& dim : type.dims) {
+      if (dim.extent > limit / elements) return false;
+      elements *= dim.extent;
+    }
+    return true;
+  }
+
+  // The node's results where they are known now; empty otherwise.
+  std::vector<Tensor> known_results(const Graph& graph, const Node& node) const {
+    if (node.op->domain.empty() && node.op->name == "Shape") return shape_of(graph, node);
+    if (node.op->reference == nullptr && !node.epilogue) return {};
+    std::vector<Tensor> inputs;
+    int64_t elements = 0;
+    for (const ValueId id : node.inputs) {
+      inputs.push_back(id == ValueId::none ? Tensor() : graph.value(id).constant);
+      if (id != ValueId::none && !inputs.back().defined()) return {};
+      elements += inputs.back().size();
+    }
+    if (elements > kFoldedInputElements) return {};
+    try {
+      return checked_results(node, run_reference(node, inputs, limits_));
+    } catch (const Error&) {
+      return {};  // bad data is an error of the run that reaches it, if any does
+    }
+  }
+
+  static std::vector<Tensor> checked_results(const Node& node, std::vector<Tensor> results) {
+    if (results.size() < node.outputs.size()) return {};
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      if (node.outputs[i] != ValueId::none && !results[i].defined()) return {};
+    }
+    return results;
+  }
+
+  static std::vector<Tensor> shape_of(const Graph& graph, const Node& node) {
+    if (node.inputs.empty() || node.inputs[0] == ValueId::none) return {};
+    const TensorType& type = graph.value(node.inputs[0]).type;
+    if (!type.has_rank) return {};
+    const int64_t rank = type.rank();
+    const auto bounded = [rank](int64_t axis) { return std::clamp<int64_t>(axis < 0 ? axis + rank : axis, 0, rank); };
+    const int64_t begin = bounded(node.attributes.get_int("start", 0));
+    const int64_t end = bounded(node.attributes.get_int("end", std::numeric_limits<int64_t>::max()));
+    std::vector<int64_t> extents;
+    for (int64_t axis = begin; axis < end; ++axis) {
+      const Dim& dim = type.dims[static_cast<size_t>(axis)];
+      if (!dim.known()) return {};
+      extents.push_back(dim.extent);
+    }
+    const Dims dims{static_cast<int64_t>(extents.size())};
+    return {Tensor::from<int64_t>(dims, std::span<const int64_t>(extents))};
+  }
+
+  const Limits& limits_;
+  int depth_;
+};
+
+}  // namespace
+
+void infer_types(Graph& graph, const Limits& limits) { Inference(limits, 0).run(graph); }
+
+std::vector<TensorType> infer_node(const Graph& graph, const Node& node) {
+  const Limits limits;
+  return Inference(limits, 0).outputs_of(graph, node);
+}
+
+}  // namespace lathe

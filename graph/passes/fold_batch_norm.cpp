@@ -1,0 +1,265 @@
+// BatchNormalization, and products and sums with constants per channel, go into the weights of the convolution or
+// matrix product before them; where there is none, a chain of them becomes one product and one sum.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "graph/passes/passes.h"
+#include "graph/passes/rewrite.h"
+
+namespace lathe::passes {
+namespace {
+
+constexpr int kArithmeticVersion = 14;
+
+// y = scale * x + shift, per channel (axis 1).
+struct Affine {
+  std::vector<double> scale, shift;
+
+  void then(const Affine& next) {
+    for (size_t c = 0; c < scale.size(); ++c) {
+      scale[c] *= next.scale[c];
+      shift[c] = shift[c] * next.scale[c] + next.shift[c];
+    }
+  }
+  static Affine none(size_t channels) { return {std::vector<double>(channels, 1), std::vector<double>(channels, 0)}; }
+};
+
+std::vector<double> as_doubles(const Tensor& tensor) {
+  const auto elements = tensor.elements<float>();
+  return {elements.begin(), elements.end()};
+}
+
+// A constant that broadcasts along axis 1 of a tensor of this rank (or is a scalar), one element per channel.
+std::optional<std::vector<double>> per_channel(const Tensor& tensor, size_t channels, int rank) {
+  if (tensor.dtype() != DType::f32 || tensor.rank() > rank) return std::nullopt;
+  if (tensor.size() == 1) return std::vector<double>(channels, *tensor.data<float>());
+  const int axis = tensor.rank() - (rank - 1);  // of the channels, in the constant
+  if (axis < 0 || static_cast<size_t>(tensor.size()) != channels) return std::nullopt;
+  if (tensor.dims()[static_cast<size_t>(axis)] != tensor.size()) return std::nullopt;
+  return as_doubles(tensor);
+}
+
+std::optional<Affine> affine_of_batch_norm(const Rewriter& rewriter, const Graph& graph, const Node& node,
+                                           size_t channels) {
+  if (node.attributes.get_int("training_mode", 0) != 0 || node.attributes.get_int("spatial", 1) == 0)
+    return std::nullopt;
+  for (size_t i = 1; i < node.outputs.size(); ++i) {
+    if (node.outputs[i] != ValueId::none && rewriter.is_used(node.outputs[i])) return std::nullopt;
+  }
+  std::vector<std::vector<double>> constants;
+  for (size_t slot = 1; slot < 5; ++slot) {
+    const Tensor tensor = constant_of(graph, input_or_none(node, slot));
+    if (tensor.dtype() != DType::f32 || tensor.rank() != 1 || static_cast<size_t>(tensor.size()) != channels) {
+      return std::nullopt;
+    }
+    constants.push_back(as_doubles(tensor));
+  }
+  const double epsilon = node.attributes.get_float("epsilon", 1e-5f);
+  Affine affine = Affine::none(channels);
+  for (size_t c = 0; c < channels; ++c) {
+    affine.scale[c] = constants[0][c] / std::sqrt(constants[3][c] + epsilon);
+    affine.shift[c] = constants[1][c] - constants[2][c] * affine.scale[c];
+  }
+  return affine;
+}
+
+std::optional<Affine> affine_of_arithmetic(const Graph& graph, const Node& node, ValueId x, size_t channels, int rank) {
+  if (node.version < 7 || node.inputs.size() != 2) return std::nullopt;
+  const size_t slot = node.inputs[0] == x ? 0 : 1;
+  if (node.inputs[1 - slot] == x) return std::nullopt;
+  const auto constant = per_channel(constant_of(graph, node.inputs[1 - slot]), channels, rank);
+  if (!constant) return std::nullopt;
+  Affine affine = Affine::none(channels);
+  if (is_op(node, "Mul")) {
+    affine.scale = *constant;
+  } else if (is_op(node, "Add")) {
+    affine.shift = *constant;
+  } else if (is_op(node, "Div") && slot == 0) {
+    for (size_t c = 0; c < channels; ++c) affine.scale[c] = 1 / (*constant)[c];
+  } else if (is_op(node, "Sub")) {
+    for (size_t c = 0; c < channels; ++c) affine.shift[c] = (slot == 0 ? -1 : 1) * (*constant)[c];
+    if (slot == 1) std::fill(affine.scale.begin(), affine.scale.end(), -1);
+  } else {
+    return std::nullopt;
+  }
+  return affine;
+}
+
+std::optional<Affine> affine_of(const Rewriter& rewriter, const Graph& graph, const Node& node, ValueId x,
+                                size_t channels, int rank) {
+  if (node.epilogue || node.captures > 0 || node.outputs[0] == ValueId::none) return std::nullopt;
+  if (is_op(node, "BatchNormalization")) {
+    return node.inputs[0] == x ? affine_of_batch_norm(rewriter, graph, node, channels) : std::nullopt;
+  }
+  return affine_of_arithmetic(graph, node, x, channels, rank);
+}
+
+struct Chain {
+  Affine total;
+  std::vector<NodeId> nodes;
+  ValueId result;
+  bool has_batch_norm = false;
+};
+
+// The affine nodes behind `x`, as long as each is the only reader of the one before.
+Chain chain_behind(const Rewriter& rewriter, const Graph& graph, ValueId x, size_t channels, int rank) {
+  Chain chain{Affine::none(channels), {}, x};
+  while (true) {
+    const NodeId user = rewriter.only_user(chain.result);
+    if (user == NodeId::none) return chain;
+    const Node& node = graph.node(user);
+    const std::optional<Affine> next = affine_of(rewriter, graph, node, chain.result, channels, rank);
+    if (!next) return chain;
+    chain.total.then(*next);
+    chain.nodes.push_back(user);
+    chain.result = node.outputs[0];
+    chain.has_batch_norm = chain.has_batch_norm || is_op(node, "BatchNormalization");
+  }
+}
+
+Tensor as_floats(const std::vector<double>& numbers, Dims dims) {
+  Tensor tensor(DType::f32, std::move(dims));
+  std::transform(numbers.begin(), numbers.end(), tensor.mutable_data<float>(),
+                 [](double x) { return static_cast<float>(x); });
+  return tensor;
+}
+
+// How the output channel follows from the place of a weight.
+struct WeightLayout {
+  size_t channels = 0;
+  int rank = 0;                                    // of the result
+  std::function<size_t(size_t index)> channel_of;  // of element `index`
+};
+
+std::optional<WeightLayout> weight_layout(const Node& node, const Tensor& weights) {
+  if (weights.dtype() != DType::f32 || weights.rank() < 2 || weights.size() == 0) return std::nullopt;
+  const auto extent = [&](size_t axis) { return static_cast<size_t>(weights.dims()[axis]); };
+  const size_t all = static_cast<size_t>(weights.size());
+  if (is_op(node, "Conv")) {
+    const size_t each = all / extent(0);
+    return WeightLayout{extent(0), weights.rank(), [each](size_t i) { return i / each; }};
+  }
+  if (is_op(node, "ConvTranspose")) {
+    const auto groups = static_cast<size_t>(std::max<int64_t>(1, node.attributes.get_int("group", 1)));
+    if (extent(0) % groups != 0) return std::nullopt;
+    const size_t in_group = extent(0) / groups, outputs = extent(1), window = all / extent(0) / outputs;
+    return WeightLayout{groups * outputs, weights.rank(),
+                        [=](size_t i) { return i / (window * outputs) / in_group * outputs + i / window % outputs; }};
+  }
+  if (!is_op(node, "Gemm") || weights.rank() != 2) return std::nullopt;
+  const size_t columns = extent(1);
+  if (node.attributes.get_int("transB", 0) != 0) {
+    return WeightLayout{extent(0), 2, [columns](size_t i) { return i / columns; }};
+  }
+  return WeightLayout{columns, 2, [columns](size_t i) { return i % columns; }};
+}
+
+// The bias per channel as it is added to the result; nullopt when it is not known or not per channel.
+std::optional<std::vector<double>> bias_of(const Graph& graph, const Node& node, size_t channels) {
+  const ValueId bias = input_or_none(node, 2);
+  if (bias == ValueId::none) return std::vector<double>(channels, 0);
+  const Tensor tensor = constant_of(graph, bias);
+  if (tensor.dtype() != DType::f32) return std::nullopt;
+  if (!is_op(node, "Gemm")) {
+    if (static_cast<size_t>(tensor.size()) != channels) return std::nullopt;
+    return as_doubles(tensor);
+  }
+  auto numbers = per_channel(tensor, channels, 2);
+  if (numbers) {
+    for (double& number : *numbers) number *= node.attributes.get_float("beta", 1);
+  }
+  return numbers;
+}
+
+bool fold_into_weights(Rewriter& rewriter, NodeId id) {
+  Graph& graph = rewriter.graph();
+  const Node& node = graph.node(id);
+  if (node.epilogue || (!is_op(node, "Conv") && !is_op(node, "ConvTranspose") && !is_op(node, "Gemm"))) return false;
+  const Tensor weights = constant_of(graph, input_or_none(node, 1));
+  const std::optional<WeightLayout> layout = weight_layout(node, weights);
+  if (!layout) return false;
+  const Chain chain = chain_behind(rewriter, graph, node.outputs[0], layout->channels, layout->rank);
+  std::optional<std::vector<double>> bias = bias_of(graph, node, layout->channels);
+  if (chain.nodes.empty() || !bias) return false;
+
+  const std::vector<double>& scale = chain.total.scale;
+  if (std::any_of(scale.begin(), scale.end(), [](double factor) { return factor != 1; })) {
+    Tensor scaled(DType::f32, weights.dims());
+    const float* from = weights.data<float>();
+    float* to = scaled.mutable_data<float>();
+    for (size_t i = 0; i < static_cast<size_t>(weights.size()); ++i) {
+      to[i] = static_cast<float>(from[i] * scale[layout->channel_of(i)]);
+    }
+    const std::string name = graph.value(node.inputs[1]).name;
+    rewriter.set_input(id, 1, rewriter.add_constant(name, std::move(scaled)));
+  }
+  for (size_t c = 0; c < bias->size(); ++c) (*bias)[c] = (*bias)[c] * scale[c] + chain.total.shift[c];
+  const ValueId sum =
+      rewriter.add_constant(graph.node(id).name + "/bias", as_floats(*bias, {static_cast<int64_t>(layout->channels)}));
+  graph.node(id).inputs.resize(3, ValueId::none);
+  rewriter.set_input(id, 2, sum);
+  if (is_op(graph.node(id), "Gemm")) graph.node(id).attributes.set("beta", 1.f);
+  for (const NodeId folded : chain.nodes) {
+    graph.node(id).fused_from += (graph.node(id).fused_from.empty() ? std::string(graph.node(id).op->name) : "") + "+" +
+                                 std::string(graph.node(folded).op->name);
+  }
+  for (const NodeId folded : chain.nodes) {
+    if (graph.node(folded).outputs[0] == chain.result) rewriter.move_output(chain.result, id);
+    rewriter.erase(folded);
+  }
+  return true;
+}
+
+// A chain that begins with a BatchNormalization and has no weights before it: x * scale + shift.
+bool spell_out(Rewriter& rewriter, const PassContext& context, NodeId id) {
+  Graph& graph = rewriter.graph();
+  const Node& node = graph.node(id);
+  if (!is_op(node, "BatchNormalization") || node.epilogue) return false;
+  const ValueId x = node.inputs[0];
+  const TensorType type = graph.value(x).type;
+  const Tensor scale = constant_of(graph, input_or_none(node, 1));
+  if (type.dtype != DType::f32 || !type.has_rank || type.rank() < 2 || !scale.defined()) return false;
+  const auto channels = static_cast<size_t>(scale.size());
+  const std::optional<Affine> first = affine_of(rewriter, graph, node, x, channels, type.rank());
+  const OpSchema *mul = context.ops.find("", "Mul", kArithmeticVersion),
+                 *add = context.ops.find("", "Add", kArithmeticVersion);
+  if (!first || mul == nullptr || add == nullptr) return false;
+  Chain chain = chain_behind(rewriter, graph, node.outputs[0], channels, type.rank());
+  Affine total = *first;
+  total.then(chain.total);
+
+  Dims dims(static_cast<size_t>(type.rank() - 1), 1);
+  dims[0] = static_cast<int64_t>(channels);
+  const std::string name = node.name;
+  const ValueId scales = rewriter.add_constant(name + "/scale", as_floats(total.scale, dims));
+  const ValueId shifts = rewriter.add_constant(name + "/shift", as_floats(total.shift, dims));
+  const ValueId scaled = rewriter.add_value(name + "/scaled", type);
+  rewriter.erase(id);
+  for (const NodeId merged : chain.nodes) rewriter.erase(merged);
+  rewriter.add({.op = mul, .version = kArithmeticVersion, .name = "", .inputs = {x, scales}, .outputs = {scaled}}, id);
+  rewriter.add({.op = add,
+                .version = kArithmeticVersion,
+                .name = "",
+                .inputs = {scaled, shifts},
+                .outputs = {chain.result},
+                .fused_from = "BatchNormalization"},
+               id);
+  return true;
+}
+
+}  // namespace
+
+bool fold_batch_norm(Graph& graph, const PassContext& context) {
+  Rewriter rewriter(graph);
+  bool changed = false;
+  const std::vector<NodeId> order = graph.order();
+  for (const NodeId id : order) {
+    if (!rewriter.is_live(id)) continue;
+    changed = fold_into_weights(rewriter, id) || spell_out(rewriter, context, id) || changed;
+  }
+  rewriter.finish();
+  return changed;
+}
+
+}  // namespace lathe::passes

@@ -1,0 +1,116 @@
+// Nodes whose inputs are all known are computed at load, by their references.
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "graph/infer.h"
+#include "graph/passes/passes.h"
+#include "graph/passes/rewrite.h"
+#include "lathe/error.h"
+#include "src/base/checked_size.h"
+
+namespace lathe::passes {
+namespace {
+
+// Results up to this size are always kept; larger ones must not be much larger than what they are made of, or folding
+// an Expand would trade a moment of computing for memory that stays.
+constexpr size_t kFreelyKeptBytes = size_t{1} << 20;
+constexpr size_t kGrowth = 4;  // int8 weights to float32
+// References are plain loops: about a second's worth of them.
+constexpr double kMultiplyAdds = 3e8;
+
+bool is_product(const Node& node) {
+  static constexpr std::array<std::string_view, 14> kProducts = {
+      "MatMul",        "Gemm",        "Conv", "ConvTranspose", "Einsum", "MatMulInteger", "ConvInteger",
+      "QLinearMatMul", "QLinearConv", "LSTM", "GRU",           "RNN",    "Attention",     "DeformConv"};
+  return std::find(kProducts.begin(), kProducts.end(), node.op->name) != kProducts.end();
+}
+
+// The product of an M*K and a K*N matrix takes sqrt(MK * KN * MN) multiply-adds.
+bool is_cheap(const Node& node, const std::vector<Tensor>& inputs, const TensorType& output) {
+  if (!is_product(node)) return true;
+  if (!output.is_static()) return false;
+  double volume = 1;
+  for (size_t i = 0; i < inputs.size() && i < 3; ++i)
+    volume *= std::max<double>(1, static_cast<double>(inputs[i].size()));
+  for (const Dim& dim : output.dims) volume *= static_cast<double>(std::max<int64_t>(1, dim.extent));
+  return std::sqrt(volume) <= kMultiplyAdds;
+}
+
+bool is_small(const Node& node, const Graph& graph, size_t input_bytes, const Limits& limits) {
+  const size_t allowed = std::min(limits.folded_bytes, std::max(kFreelyKeptBytes, kGrowth * input_bytes));
+  for (const ValueId id : node.outputs) {
+    if (id == ValueId::none) continue;
+    const TensorType& type = graph.value(id).type;
+    // Where the size depends on the data (NonZero), it is bounded by the inputs'.
+    if (!type.is_static()) {
+      if (input_bytes > kFreelyKeptBytes) return false;
+      continue;
+    }
+    try {
+      if (checked_bytes(type.dtype, type.extents()) > allowed) return false;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// The results, or nothing when the node must stay.
+std::vector<Tensor> results_of(const Graph& graph, const Node& node, const PassContext& context) {
+  if (!node.op->deterministic || node.captures > 0 || has_bodies(node)) return {};
+  if (node.op->reference == nullptr && !is_lathe_op(node, "Pointwise")) return {};
+  std::vector<Tensor> inputs;
+  size_t input_bytes = 0;
+  for (const ValueId id : node.inputs) {
+    inputs.push_back(constant_of(graph, id));
+    if (id != ValueId::none && !inputs.back().defined()) return {};
+    input_bytes += inputs.back().defined() ? inputs.back().bytes() : 0;
+  }
+  for (const ValueId id : node.outputs) {
+    if (id != ValueId::none && graph.value(id).type.layout.channel_block != 0) return {};
+  }
+  if (!is_small(node, graph, input_bytes, context.limits)) return {};
+  const TensorType first = node.outputs[0] == ValueId::none ? TensorType() : graph.value(node.outputs[0]).type;
+  if (!is_cheap(node, inputs, first)) return {};
+  try {
+    return run_reference(node, inputs, context.limits);
+  } catch (const Error&) {
+    return {};  // bad data is an error of the run that reaches it, if any does
+  }
+}
+
+bool all_defined(const Node& node, const std::vector<Tensor>& results) {
+  if (results.size() < node.outputs.size()) return false;
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    if (node.outputs[i] != ValueId::none && !results[i].defined()) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool fold_constants(Graph& graph, const PassContext& context) {
+  std::vector<NodeId> kept;
+  for (const NodeId id : graph.order()) {
+    Node& node = graph.node(id);
+    const std::vector<Tensor> results = node.outputs.empty() ? std::vector<Tensor>() : results_of(graph, node, context);
+    if (results.empty() || !all_defined(node, results)) {
+      kept.push_back(id);
+      continue;
+    }
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      if (node.outputs[i] == ValueId::none) continue;
+      Value& value = graph.value(node.outputs[i]);
+      value.producer = NodeId::none;
+      value.constant = results[i];
+      value.type = TensorType::of(results[i].dtype(), results[i].dims());
+      node.outputs[i] = ValueId::none;
+    }
+  }
+  if (kept.size() == graph.order().size()) return false;
+  graph.set_order(std::move(kept));
+  return true;
+}
+
+}  // namespace lathe::passes

@@ -1,0 +1,184 @@
+// Pointwise work behind a node that can do it on its accumulators (Node::epilogue) moves there.
+#include <algorithm>
+#include <set>
+
+#include "graph/passes/fusion.h"
+#include "graph/passes/passes.h"
+
+namespace lathe::passes {
+namespace {
+
+// An accumulator's expression must live in vector registers.
+constexpr size_t kExpressionNodes = 48;
+constexpr size_t kExtraInputs = 4;
+constexpr size_t kGroupNodes = 32;
+
+// The axis along which an extra input may have one element per channel.
+int channel_axis(const Node& node, int rank) {
+  const bool is_spatial = node.op->name.find("Conv") != std::string_view::npos ||
+                          node.op->name.find("Pool") != std::string_view::npos || node.op->name == "Resize";
+  return is_spatial ? 1 : rank - 1;
+}
+
+// Scalars, one element per channel, and operands of the result's own shape.
+bool is_admissible(const TensorType& extra, const TensorType& result, int axis) {
+  if (extra.dtype != DType::f32 || !extra.has_rank || extra.rank() > result.rank()) return false;
+  if (is_scalar(extra) || same_shape(extra, result)) return true;
+  const int shift = result.rank() - extra.rank();
+  for (int i = 0; i < extra.rank(); ++i) {
+    const Dim& dim = extra.dims[static_cast<size_t>(i)];
+    if (dim.extent == 1) continue;
+    if (i + shift != axis || !same_dim(dim, result.dims[static_cast<size_t>(axis)])) return false;
+  }
+  return true;
+}
+
+// Grows forward from a node's result through its readers, in topological order, and remembers the longest group after
+// which only one value is read from outside.
+class Group {
+ public:
+  Group(const Rewriter& rewriter, Graph& graph, const std::vector<int>& position, NodeId root)
+      : rewriter_(rewriter), graph_(graph), position_(position), builder_(graph), best_(graph) {
+    const Node& node = graph.node(root);
+    result_ = node.outputs[0];
+    type_ = graph.value(result_).type;
+    axis_ = channel_axis(node, type_.rank());
+    if (node.epilogue) {
+      // The accumulator has no value of its own: the fused result's id stands for it until the expression renames it.
+      std::vector<ValueId> operands{result_};
+      operands.insert(operands.end(), node.inputs.end() - node.epilogue->inputs, node.inputs.end());
+      builder_.add_input(result_);
+      builder_.append_as(result_, node, operands, node.epilogue->expression);
+    } else {
+      builder_.add_input(result_);
+    }
+    values_ = {result_};
+  }
+
+  // True when there is something to fuse.
+  bool grow() {
+    for (const Graph::Use use : rewriter_.uses(result_)) enqueue(use.node);
+    while (!pending_.empty() && members_.size() < kGroupNodes) {
+      const NodeId next = static_cast<NodeId>(pending_.begin()->second);
+      pending_.erase(pending_.begin());
+      if (!join(next)) break;
+      if (is_closed() && graph_.value(values_.back()).type.dtype == DType::f32) {
+        best_ = builder_;
+        best_members_ = members_.size();
+      }
+    }
+    return best_members_ > 0;
+  }
+
+  std::vector<NodeId> members() const {
+    return {members_.begin(), members_.begin() + static_cast<std::ptrdiff_t>(best_members_)};
+  }
+  ValueId exit() const { return values_[best_members_]; }
+  const ExpressionBuilder& builder() const { return best_; }
+
+ private:
+  void enqueue(NodeId id) { pending_.emplace(position_[index_of(id)], static_cast<int>(id)); }
+
+  bool join(NodeId id) {
+    const Node& node = graph_.node(id);
+    const std::optional<Expression> expression = fusible_expression(graph_, node);
+    if (!expression || builder_.has_input(node.outputs[0])) return false;
+    for (const ValueId input : node.inputs) {
+      if (input == ValueId::none || is_member(input)) continue;
+      // Constants that become part of the expression (Clip's bounds) are scalars: admissible as well.
+      if (!is_admissible(graph_.value(input).type, type_, axis_) && !is_unread(node, *expression, input)) return false;
+    }
+    builder_.append(node, *expression);
+    if (builder_.inputs().size() > kExtraInputs + 1 || builder_.size() > kExpressionNodes) return false;
+    members_.push_back(id);
+    values_.push_back(node.outputs[0]);
+    for (const Graph::Use use : rewriter_.uses(node.outputs[0])) enqueue(use.node);
+    return true;
+  }
+
+  static bool is_unread(const Node& node, const Expression& expression, ValueId input) {
+    return std::none_of(expression.nodes.begin(), expression.nodes.end(), [&](const ExprNode& each) {
+      return each.op == ExprOp::input && node.inputs[static_cast<size_t>(each.a)] == input;
+    });
+  }
+
+  bool is_member(ValueId id) const { return std::find(values_.begin(), values_.end(), id) != values_.end(); }
+
+  // All values but the last are read only by members.
+  bool is_closed() const {
+    for (size_t i = 0; i + 1 < values_.size(); ++i) {
+      if (rewriter_.is_output(values_[i])) return false;
+      for (const Graph::Use use : rewriter_.uses(values_[i])) {
+        if (std::find(members_.begin(), members_.end(), use.node) == members_.end()) return false;
+      }
+    }
+    return true;
+  }
+
+  const Rewriter& rewriter_;
+  Graph& graph_;
+  const std::vector<int>& position_;
+  ExpressionBuilder builder_, best_;
+  ValueId result_ = ValueId::none;
+  TensorType type_;
+  int axis_ = 1;
+  std::vector<NodeId> members_;
+  std::vector<ValueId> values_;  // the root's result, then each member's
+  size_t best_members_ = 0;
+  std::set<std::pair<int, int>> pending_;  // position, node
+};
+
+bool can_carry(const Graph& graph, const Node& node) {
+  if (!node.op->fuses_epilogue || node.outputs.empty() || node.outputs[0] == ValueId::none) return false;
+  if (node.epilogue && node.epilogue->expression.output != DType::f32) return false;
+  const TensorType& type = graph.value(node.outputs[0]).type;
+  if (type.dtype != DType::f32 || !type.has_rank || type.layout.channel_block != 0) return false;
+  return std::all_of(node.outputs.begin() + 1, node.outputs.end(), [](ValueId id) { return id == ValueId::none; });
+}
+
+std::string described(const Node& node) {
+  return node.fused_from.empty() ? std::string(node.op->name) : node.fused_from;
+}
+
+void apply(Rewriter& rewriter, NodeId root, const Group& group) {
+  Graph& graph = rewriter.graph();
+  Node& node = graph.node(root);
+  std::string name = described(node);
+  const ValueId exit = group.exit();
+  for (const NodeId member : group.members()) {
+    name += "+" + described(graph.node(member));
+    rewriter.erase(member);
+  }
+  const size_t own = own_input_count(node) + static_cast<size_t>(node.captures);
+  const std::vector<ValueId> extras(group.builder().inputs().begin() + 1, group.builder().inputs().end());
+  node.inputs.resize(own + extras.size());
+  for (size_t i = 0; i < extras.size(); ++i) rewriter.set_input(root, own + i, extras[i]);
+  node.epilogue = Epilogue{group.builder().finish(graph.value(exit).type.dtype), static_cast<int>(extras.size())};
+  node.fused_from = std::move(name);
+  rewriter.move_output(exit, root);
+}
+
+}  // namespace
+
+bool fuse_epilogue(Graph& graph, const PassContext&) {
+  Rewriter rewriter(graph);
+  std::vector<NodeId> order = graph.order();
+  int count = 0;
+  for (const NodeId id : order) count = std::max(count, static_cast<int>(id) + 1);
+  std::vector<int> position(static_cast<size_t>(count), 0);
+  for (size_t i = 0; i < order.size(); ++i) position[index_of(order[i])] = static_cast<int>(i);
+  // From the back: of two operands of a sum, the one that is made last has the other one at hand.
+  std::reverse(order.begin(), order.end());
+  bool changed = false;
+  for (const NodeId id : order) {
+    if (!rewriter.is_live(id) || !can_carry(graph, graph.node(id))) continue;
+    Group group(rewriter, graph, position, id);
+    if (!group.grow()) continue;
+    apply(rewriter, id, group);
+    changed = true;
+  }
+  rewriter.finish();
+  return changed;
+}
+
+}  // namespace lathe::passes

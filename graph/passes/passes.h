@@ -1,0 +1,19 @@
+#pragma once
+// Every pass, each in the file of its name. True: the graph changed. Their order and its reasons are in pipeline.cpp.
+#include "graph/pipeline.h"
+
+namespace lathe::passes {
+
+bool choose_layouts(Graph& graph, const PassContext& context);
+bool fold_batch_norm(Graph& graph, const PassContext& context);
+bool fold_constants(Graph& graph, const PassContext& context);
+bool fold_if(Graph& graph, const PassContext& context);
+bool fuse_epilogue(Graph& graph, const PassContext& context);
+bool fuse_layer_norm(Graph& graph, const PassContext& context);
+bool fuse_pointwise(Graph& graph, const PassContext& context);
+bool merge_common(Graph& graph, const PassContext& context);
+bool remove_dead(Graph& graph, const PassContext& context);
+bool remove_identities(Graph& graph, const PassContext& context);
+bool sink_constants(Graph& graph, const PassContext& context);
+
+}  // namespace lathe::passes

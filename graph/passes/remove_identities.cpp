@@ -1,0 +1,196 @@
+// Nodes that change nothing, and pairs of them that undo or swallow one another.
+#include <algorithm>
+#include <array>
+
+#include "graph/passes/passes.h"
+#include "graph/passes/rewrite.h"
+
+namespace lathe::passes {
+namespace {
+
+constexpr int kReshapeVersion = 14;
+
+bool is_one_of(const Node& node, std::initializer_list<std::string_view> names) {
+  return node.op->domain.empty() && std::find(names.begin(), names.end(), node.op->name) != names.end();
+}
+
+// Gives the elements of input 0, in their order, another shape.
+bool is_reshape(const Node& node) { return is_one_of(node, {"Reshape", "Flatten", "Squeeze", "Unsqueeze"}); }
+
+bool is_other_output_used(const Rewriter& rewriter, const Node& node) {
+  return std::any_of(node.outputs.begin() + 1, node.outputs.end(),
+                     [&](ValueId id) { return id != ValueId::none && rewriter.is_used(id); });
+}
+
+bool is_inference_dropout(const Rewriter& rewriter, Graph& graph, const Node& node) {
+  if (is_other_output_used(rewriter, node)) return false;
+  if (node.version < 7) return node.attributes.get_int("is_test", 0) != 0;
+  const ValueId training = input_or_none(node, 2);
+  if (training == ValueId::none) return true;
+  const Tensor flag = constant_of(graph, training);
+  return flag.dtype() == DType::boolean && flag.size() == 1 && !*flag.data<bool>();
+}
+
+bool is_same_order(const std::vector<int64_t>& perm) {
+  for (size_t i = 0; i < perm.size(); ++i) {
+    if (perm[i] != static_cast<int64_t>(i)) return false;
+  }
+  return true;
+}
+
+std::vector<int64_t> permutation_of(const Graph& graph, const Node& node) {
+  const TensorType& type = graph.value(node.inputs[0]).type;
+  std::vector<int64_t> perm = node.attributes.get_ints("perm");
+  if (perm.empty() && type.has_rank) {
+    for (int i = type.rank(); i-- > 0;) perm.push_back(i);
+  }
+  return perm;
+}
+
+// As same_shape, where the number of elements is equal too: then one extent follows from the others.
+bool same_shape_of_same_elements(const TensorType& a, const TensorType& b) {
+  if (!a.has_rank || !b.has_rank || a.rank() != b.rank()) return false;
+  int different = 0;
+  for (size_t i = 0; i < a.dims.size(); ++i) {
+    if (a.dims[i].extent == 0 || b.dims[i].extent == 0) return false;
+    if (same_dim(a.dims[i], b.dims[i])) continue;
+    // An unknown extent that may be zero says nothing about its neighbours.
+    if (a.dims[i].known() && b.dims[i].known()) return false;
+    ++different;
+  }
+  const auto may_be_zero = [](const Dim& dim) { return !dim.known(); };
+  if (different == 1) return std::count_if(a.dims.begin(), a.dims.end(), may_be_zero) <= 1;
+  return different == 0;
+}
+
+bool all_equal(const std::optional<std::vector<int64_t>>& numbers, int64_t value) {
+  return numbers && std::all_of(numbers->begin(), numbers->end(), [value](int64_t each) { return each == value; });
+}
+
+bool is_whole_slice(const Graph& graph, const Node& node) {
+  const ValueId steps = input_or_none(node, 4);
+  if (steps != ValueId::none) {
+    const auto known = integers_of(graph, steps);
+    if (!known || std::any_of(known->begin(), known->end(), [](int64_t step) { return step < 0; })) return false;
+  }
+  return true;
+}
+
+bool is_empty_pad(const Graph& graph, const Node& node) {
+  if (node.version < 11) return all_equal(node.attributes.get_ints("pads"), 0) && node.attributes.has("pads");
+  return all_equal(integers_of(graph, input_or_none(node, 1)), 0);
+}
+
+// x + 0, x - 0, x * 1, x / 1: the slot of x, or -1.
+int neutral_operand(const Graph& graph, const Node& node) {
+  const bool is_sum = is_one_of(node, {"Add", "Sub"}), is_product = is_one_of(node, {"Mul", "Div"});
+  if ((!is_sum && !is_product) || node.version < 7) return -1;
+  const bool commutes = is_one_of(node, {"Add", "Mul"});
+  for (size_t slot = 0; slot < (commutes ? 2u : 1u); ++slot) {
+    const ValueId x = node.inputs[slot], other = node.inputs[1 - slot];
+    const std::optional<float> value = scalar_of(graph, other);
+    if (!value || *value != (is_sum ? 0.f : 1.f)) continue;
+    if (broadcasts_into(graph.value(other).type, graph.value(x).type)) return static_cast<int>(slot);
+  }
+  return -1;
+}
+
+// The value that output 0 always equals, or none.
+ValueId equal_input(const Rewriter& rewriter, Graph& graph, const Node& node) {
+  if (node.epilogue || node.inputs.empty() || node.outputs.empty() || node.outputs[0] == ValueId::none ||
+      node.inputs[0] == ValueId::none) {
+    return ValueId::none;
+  }
+  const ValueId x = node.inputs[0];
+  const TensorType &from = graph.value(x).type, &to = graph.value(node.outputs[0]).type;
+  const bool is_same = [&] {
+    if (is_one_of(node, {"Identity"})) return true;
+    if (is_one_of(node, {"Dropout"})) return is_inference_dropout(rewriter, graph, node);
+    if (is_one_of(node, {"Cast", "CastLike"})) return from.dtype != DType::undefined && from.dtype == to.dtype;
+    if (is_one_of(node, {"Concat", "Sum", "Max", "Min", "Mean"})) return node.inputs.size() == 1;
+    if (is_one_of(node, {"Transpose"})) return from.has_rank && is_same_order(permutation_of(graph, node));
+    if (is_reshape(node)) return same_shape_of_same_elements(from, to);
+    if (is_one_of(node, {"Expand"})) return same_shape(from, to);
+    if (is_one_of(node, {"Tile"})) return node.version >= 6 && all_equal(integers_of(graph, input_or_none(node, 1)), 1);
+    if (is_one_of(node, {"Slice"})) return same_shape(from, to) && is_whole_slice(graph, node);
+    if (is_one_of(node, {"Pad"})) return is_empty_pad(graph, node);
+    return false;
+  }();
+  if (is_same) return x;
+  const int slot = neutral_operand(graph, node);
+  return slot < 0 ? ValueId::none : node.inputs[static_cast<size_t>(slot)];
+}
+
+// Transpose(Transpose(x)).
+bool merge_transposes(Rewriter& rewriter, NodeId id) {
+  Graph& graph = rewriter.graph();
+  Node& node = graph.node(id);
+  if (!is_one_of(node, {"Transpose"}) || node.epilogue) return false;
+  const NodeId before = rewriter.producer_if(node.inputs[0], "Transpose");
+  if (before == NodeId::none) return false;
+  const std::vector<int64_t> first = permutation_of(graph, graph.node(before)), second = permutation_of(graph, node);
+  if (first.size() != second.size() || first.empty()) return false;
+  std::vector<int64_t> both;
+  for (const int64_t axis : second) both.push_back(first[static_cast<size_t>(axis)]);
+  node.attributes.set("perm", std::move(both));
+  rewriter.set_input(id, 0, graph.node(before).inputs[0]);
+  return true;
+}
+
+// A reshape behind a reshape: the first one does not matter.
+bool merge_reshapes(Rewriter& rewriter, const PassContext& context, NodeId id) {
+  Graph& graph = rewriter.graph();
+  const Node& node = graph.node(id);
+  if (!is_reshape(node) || node.epilogue || node.inputs[0] == ValueId::none) return false;
+  const NodeId before = graph.value(node.inputs[0]).producer;
+  if (before == NodeId::none || !rewriter.is_live(before) || !is_reshape(graph.node(before)) ||
+      graph.node(before).epilogue) {
+    return false;
+  }
+  const ValueId source = graph.node(before).inputs[0], result = node.outputs[0];
+  if (same_shape(graph.value(source).type, graph.value(result).type) && rewriter.replace(result, source)) {
+    rewriter.erase(id);
+    return true;
+  }
+  const TensorType& type = graph.value(result).type;
+  if (!type.is_static()) return false;
+  const Dims extents = type.extents();
+  // A zero in a shape means "as the input has it".
+  if (std::count(extents.begin(), extents.end(), 0) > 0) return false;
+  const OpSchema* schema = context.ops.find("", "Reshape", kReshapeVersion);
+  if (schema == nullptr) return false;
+  const Dims dims{static_cast<int64_t>(extents.size())};
+  const ValueId shape = rewriter.add_constant(graph.value(result).name + "/shape",
+                                              Tensor::from<int64_t>(dims, std::span<const int64_t>(extents)));
+  const std::string name = node.name;
+  rewriter.erase(id);
+  rewriter.add({.op = schema, .version = kReshapeVersion, .name = name, .inputs = {source, shape}, .outputs = {result}},
+               id);
+  return true;
+}
+
+}  // namespace
+
+bool remove_identities(Graph& graph, const PassContext& context) {
+  Rewriter rewriter(graph);
+  bool changed = false;
+  const std::vector<NodeId> order = graph.order();
+  for (const NodeId id : order) {
+    changed = merge_transposes(rewriter, id) || changed;
+    const Node& node = graph.node(id);
+    const ValueId same = equal_input(rewriter, graph, node);
+    if (same != ValueId::none) {
+      const ValueId result = node.outputs[0];
+      if (rewriter.replace(result, same)) {
+        rewriter.erase(id);
+        changed = true;
+      }
+      continue;
+    }
+    changed = merge_reshapes(rewriter, context, id) || changed;
+  }
+  rewriter.finish();
+  return changed;
+}
+
+}  // namespace lathe::passes

@@ -1,0 +1,80 @@
+#pragma once
+// What passes share: uses kept up to date while nodes come and go, and questions about constants and shapes.
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/graph.h"
+#include "graph/op_schema.h"
+
+namespace lathe {
+
+bool is_op(const Node& node, std::string_view name);  // of ai.onnx
+bool is_lathe_op(const Node& node, std::string_view name);
+bool has_bodies(const Node& node);
+size_t own_input_count(const Node& node);  // without captures and the epilogue's
+ValueId input_or_none(const Node& node, size_t slot);
+
+// The constant behind a value; undefined when it has none (or is absent).
+Tensor constant_of(const Graph& graph, ValueId id);
+// The value of a float32 constant of one element, whatever its rank.
+std::optional<float> scalar_of(const Graph& graph, ValueId id);
+// The elements of an int64 or int32 constant.
+std::optional<std::vector<int64_t>> integers_of(const Graph& graph, ValueId id);
+
+// Certainly equal extents: known and equal, or of one symbol.
+bool same_dim(const Dim& a, const Dim& b);
+bool same_shape(const TensorType& a, const TensorType& b);
+// Broadcasting an operand of type `other` against `type` certainly gives the shape of `type`.
+bool broadcasts_into(const TensorType& other, const TensorType& type);
+bool is_scalar(const TensorType& type);  // of rank 0, or all extents 1
+
+// Edits one graph. Erased nodes leave order() and new ones find their place in finish(); until then only the questions
+// asked here see the changes. Node references do not survive add().
+class Rewriter {
+ public:
+  explicit Rewriter(Graph& graph);
+
+  Graph& graph() { return graph_; }
+  // Live uses by nodes; graph outputs are not among them.
+  std::vector<Graph::Use> uses(ValueId id) const;
+  bool is_output(ValueId id) const { return output_uses_[index_of(id)] > 0; }
+  bool is_used(ValueId id) const;
+  // The one node that uses this value, in one slot or several; none for several nodes or a graph output.
+  NodeId only_user(ValueId id) const;
+  bool is_live(NodeId id) const { return index_of(id) >= is_erased_.size() || !is_erased_[index_of(id)]; }
+  // The producing node, if it is this operator of ai.onnx; none otherwise.
+  NodeId producer_if(ValueId id, std::string_view op) const;
+
+  void set_input(NodeId node, size_t slot, ValueId to);
+  // Every use becomes `to`, but a graph output keeps its value, for the name is the user's: false, and nothing happens,
+  // when `from` is a graph output and `to` cannot take its place (an input, a constant, an output itself).
+  // Requires: the producer of `from` is erased next.
+  bool replace(ValueId from, ValueId to);
+  // The outputs lose their producer.
+  void erase(NodeId id);
+  ValueId add_value(const std::string& like, TensorType type);
+  ValueId add_constant(const std::string& like, Tensor tensor);
+  // The new node stands where `place` stands or stood, as far as its operands let it: the order of execution decides
+  // how much memory is alive. An empty name is made up from the first output's.
+  NodeId add(Node node, NodeId place);
+  // The output moves from its producer to `to`, slot 0. Requires: the producer is erased or about to be.
+  void move_output(ValueId output, NodeId to);
+
+  // Puts order() right. True when anything was changed.
+  bool finish();
+
+ private:
+  std::string fresh(const std::string& like);
+
+  Graph& graph_;
+  std::vector<std::vector<Graph::Use>> uses_;  // may hold stale entries: checked when read
+  std::vector<int> output_uses_;
+  std::vector<bool> is_erased_;
+  std::vector<std::vector<NodeId>> placed_at_;  // new nodes by the old node whose place they take
+  std::vector<NodeId> place_of_;                // by node; none: an old one
+  bool is_changed_ = false;
+};
+
+}  // namespace lathe

@@ -1,0 +1,159 @@
+#include "graph/pipeline.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "graph/infer.h"
+#include "graph/passes/passes.h"
+#include "graph/passes/rewrite.h"
+#include "graph/verify.h"
+
+namespace lathe {
+namespace {
+
+// Passes feed one another, but a graph settles after two or three rounds; the bound is for graphs made to never settle.
+constexpr int kRounds = 8;
+
+class PassRunner {
+ public:
+  PassRunner(const std::vector<Pass>& passes, const PassContext& context, int level,
+             const std::vector<std::string>& disabled)
+      : context_(context) {
+    for (const Pass& pass : passes) {
+      const bool is_disabled = std::find(disabled.begin(), disabled.end(), pass.name) != disabled.end();
+      if (pass.level <= level && !is_disabled) passes_.push_back(pass);
+      if (pass.level <= level && !is_disabled) reports_.push_back({.name = pass.name});
+    }
+  }
+
+  // Simple passes settle before the fusing ones begin: a fusion hides the parts that it is made of.
+  void settle(Graph& graph) {
+    repeat(graph, 1);
+    repeat(graph, 99);
+    settle_bodies(graph);
+  }
+
+  void once(Graph& graph) { round(graph, 99); }
+
+  std::vector<PassReport> reports() const { return reports_; }
+
+ private:
+  void repeat(Graph& graph, int level) {
+    for (int i = 0; i < kRounds && round(graph, level); ++i) infer_types(graph, context_.limits);
+  }
+
+  bool round(Graph& graph, int level) {
+    bool changed = false;
+    for (size_t i = 0; i < passes_.size(); ++i) {
+      if (passes_[i].level <= level) changed = run(graph, i) || changed;
+    }
+    return changed;
+  }
+
+  bool run(Graph& graph, size_t i) {
+    PassReport& report = reports_[i];
+    const size_t before = graph.order().size();
+    const auto begin = std::chrono::steady_clock::now();
+    const bool changed = passes_[i].run(graph, context_);
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+    report.milliseconds += took.count();
+    if (report.fired == 0) report.nodes_before = before;
+    if (changed || report.fired == 0) report.nodes_after = graph.order().size();
+    report.fired += changed;
+#ifndef NDEBUG
+    if (changed) verify(graph);
+#endif
+    return changed;
+  }
+
+  void settle_bodies(Graph& graph) {
+    for (const NodeId id : graph.order()) {
+      if (!has_bodies(graph.node(id))) continue;
+      Node& node = graph.node(id);
+      std::vector<std::pair<std::string, Attribute>> settled;
+      for (const auto& [name, attribute] : node.attributes) {
+        if (const auto* body = std::get_if<std::shared_ptr<const Graph>>(&attribute)) {
+          settled.emplace_back(name, settled_body(graph, node, **body));
+        } else if (const auto* bodies = std::get_if<std::vector<std::shared_ptr<const Graph>>>(&attribute)) {
+          std::vector<std::shared_ptr<const Graph>> all;
+          for (const auto& each : *bodies) all.push_back(settled_body(graph, node, *each));
+          settled.emplace_back(name, std::move(all));
+        }
+      }
+      for (auto& [name, attribute] : settled) node.attributes.set(name, std::move(attribute));
+    }
+  }
+
+  std::shared_ptr<const Graph> settled_body(const Graph& outer, const Node& node, const Graph& body) {
+    auto copy = std::make_shared<Graph>(body);
+    const size_t captures = static_cast<size_t>(node.captures), formal = copy->inputs.size() - captures;
+    // What a body is declared to take is only a claim, and a loop may hand it another shape each time.
+    for (size_t i = 0; i < formal; ++i) {
+      TensorType& type = copy->value(copy->inputs[i]).type;
+      type = TensorType::unranked(type.dtype);
+    }
+    for (size_t i = 0; i < captures; ++i) {
+      copy->value(copy->inputs[formal + i]).type = outer.value(node.inputs[own_input_count(node) + i]).type;
+    }
+    infer_types(*copy, context_.limits);
+    settle(*copy);
+    return copy;
+  }
+
+  const PassContext& context_;
+  std::vector<Pass> passes_;
+  std::vector<PassReport> reports_;
+};
+
+}  // namespace
+
+const std::vector<Pass>& load_passes() {
+  static const std::vector<Pass> kPasses = {
+      // First what brings constants into sight and opens up control flow.
+      {"sink-constants", passes::sink_constants, 1},
+      {"fold-if", passes::fold_if, 1},
+      {"fold-constants", passes::fold_constants, 1},
+      // Patterns below are written without identities in between, and count readers: dead ones must be gone.
+      {"remove-identities", passes::remove_identities, 1},
+      {"merge-common", passes::merge_common, 1},
+      {"remove-dead", passes::remove_dead, 1},
+      // Before any fusion: what goes into weights costs nothing at all.
+      {"fold-batch-norm", passes::fold_batch_norm, 1},
+      // Before pointwise fusion, which would swallow its parts.
+      {"fuse-layer-norm", passes::fuse_layer_norm, 2},
+      // Epilogues first: what rides on a product or convolution saves a whole pass over memory; pointwise fusion takes
+      // what is left.
+      {"fuse-epilogue", passes::fuse_epilogue, 2},
+      {"fuse-pointwise", passes::fuse_pointwise, 2},
+  };
+  return kPasses;
+}
+
+const std::vector<Pass>& specialize_passes() {
+  static const std::vector<Pass> kPasses = {
+      // With every extent known, shape arithmetic is constant, and what it fed may be too.
+      {"fold-if", passes::fold_if, 1},
+      {"fold-constants", passes::fold_constants, 1},
+      {"remove-identities", passes::remove_identities, 1},
+      {"remove-dead", passes::remove_dead, 1},
+      // Again: shapes that could not be compared by symbol can be compared now.
+      {"fuse-epilogue", passes::fuse_epilogue, 2},
+      {"fuse-pointwise", passes::fuse_pointwise, 2},
+      // Last: the passes above neither know nor keep layouts.
+      {"choose-layouts", passes::choose_layouts, 3},
+  };
+  return kPasses;
+}
+
+std::vector<PassReport> run_passes(Graph& graph, const std::vector<Pass>& passes, const PassContext& context, int level,
+                                   const std::vector<std::string>& disabled) {
+  PassRunner runner(passes, context, level, disabled);
+  if (&passes == &specialize_passes()) {
+    runner.once(graph);
+  } else {
+    runner.settle(graph);
+  }
+  return runner.reports();
+}
+
+}  // namespace lathe
