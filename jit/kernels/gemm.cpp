@@ -1,0 +1,396 @@
+#include "jit/kernels/gemm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "jit/emitter.h"
+#include "jit/expression/epilogue.h"
+
+namespace lathe {
+namespace {
+
+constexpr int kF32 = sizeof(float);
+constexpr int kCacheLine = 64;
+constexpr int kRowsPerBase = 9;  // rows that one base register reaches with strides 1, 3, 5, 7 scaled by 1, 2, 4, 8
+
+// Few rows: hold A's broadcasts and stream B through one register. Many: hold a row of B, broadcast A one by one.
+bool holds_a(const GemmTilePlan& plan) { return !plan.embed_broadcast && plan.rows < plan.vecs; }
+
+int vec_registers_needed(const GemmTilePlan& plan) {
+  const int work = plan.embed_broadcast ? plan.vecs : holds_a(plan) ? plan.rows + 1 : plan.vecs + 1;
+  const bool keeps_mask = plan.masked && plan.b_in_place && !has_avx512(plan.isa);
+  return plan.rows * plan.vecs + work + keeps_mask;
+}
+
+class GemmTileEmitter : public Emitter {
+ public:
+  explicit GemmTileEmitter(const GemmTilePlan& plan) : Emitter(plan.isa), plan_(plan) {
+    if (plan.epilogue) {
+      epilogue_ = std::make_unique<EpilogueEmitter>(static_cast<Xbyak::CodeGenerator&>(*this), plan.isa,
+                                                    plan.epilogue->expression);
+    }
+    for (int base = 0; base * kRowsPerBase < plan.rows; ++base) a_.push_back(claim_gpr("a"));
+    spills_ = must_spill();
+  }
+
+  std::shared_ptr<const CodePages> emit() {
+    begin();
+    open_frame();
+    load_arguments();
+    L(next_tile_);
+    init_accumulators();
+    multiply();
+    finish_tile();
+    dec(qword[rsp + kTilesLeft]);
+    jnz(next_tile_, T_NEAR);
+    mov(tmp_, ptr[rsp + kPrefetch]);
+    mov(ptr[args_ + offsetof(GemmTileArgs, prefetch)], tmp_);
+    close_frame();
+    end();
+    emit_constants();
+    return finish(plan_.key());
+  }
+
+ private:
+  // --- The frame: state that changes from tile to tile, then room for accumulators.
+  enum Frame { kOldStack = 0, kTilesLeft = 8, kA = 16, kC = 24, kPrefetch = 32, kRowsLeft = 40, kInputs = 64 };
+  static constexpr int kSpill = kInputs + 8 * kMaxGemmInputs;
+
+  void open_frame() {
+    mov(tmp_, rsp);
+    sub(rsp, kSpill + (spills_ ? plan_.rows * plan_.vecs * vec_bytes() : 0));
+    and_(rsp, -kCacheLine);
+    mov(ptr[rsp + kOldStack], tmp_);
+  }
+  void close_frame() { mov(rsp, ptr[rsp + kOldStack]); }
+
+  void load_arguments() {
+    copy_to_frame(kTilesLeft, offsetof(GemmTileArgs, tiles));
+    copy_to_frame(kA, offsetof(GemmTileArgs, a));
+    copy_to_frame(kC, offsetof(GemmTileArgs, c));
+    copy_to_frame(kPrefetch, offsetof(GemmTileArgs, prefetch));
+    for (int i = 0; i < input_count(); ++i) copy_to_frame(kInputs + 8 * i, offsetof(GemmTileArgs, inputs) + 8 * i);
+    if (plan_.masked && has_masks()) {
+      mov(tmp_, ptr[args_ + offsetof(GemmTileArgs, tail_lanes)]);
+      mov(b_.cvt32(), -1);
+      bzhi(b_.cvt32(), b_.cvt32(), tmp_.cvt32());
+      kmovw(tail_k_, b_.cvt32());
+    }
+    if (keeps_mask_) load_mask(*keeps_mask_);
+  }
+  void copy_to_frame(int to, size_t from) {
+    mov(tmp_, ptr[args_ + from]);
+    mov(ptr[rsp + to], tmp_);
+  }
+
+  // --- C += A * B
+  void init_accumulators() {
+    if (!plan_.accumulate) {
+      for (const Vec& acc : acc_) zero(acc);
+      return;
+    }
+    if (needs_late_mask()) load_mask(work_[0]);
+    mov(c_, ptr[rsp + kC]);
+    for (int row = 0; row < plan_.rows; ++row) {
+      for (int v = 0; v < plan_.vecs; ++v) load_columns(acc(row, v), c_ + v * vec_bytes(), v, mask_vec(work_[0]));
+      if (row + 1 < plan_.rows) add(c_, ptr[args_ + offsetof(GemmTileArgs, c_stride_bytes)]);
+    }
+  }
+
+  void multiply() {
+    point_at_a();
+    mov(b_, ptr[args_ + offsetof(GemmTileArgs, b)]);
+    if (plan_.prefetch_lines) mov(prefetch_, ptr[rsp + kPrefetch]);
+    mov(k_left_, ptr[args_ + offsetof(GemmTileArgs, k)]);
+    Xbyak::Label unrolled, rest, single, done;
+    if (plan_.k_unroll > 1) {
+      sub(k_left_, plan_.k_unroll);
+      jl(rest, T_NEAR);
+      align(32);
+      L(unrolled);
+      rank1_updates(plan_.k_unroll, plan_.prefetch_lines);
+      sub(k_left_, plan_.k_unroll);
+      jge(unrolled, T_NEAR);
+      L(rest);
+      add(k_left_, plan_.k_unroll);
+    } else {
+      test(k_left_, k_left_);
+    }
+    jz(done, T_NEAR);
+    L(single);
+    rank1_updates(1, plan_.k_unroll == 1 ? plan_.prefetch_lines : 0);
+    dec(k_left_);
+    jnz(single, T_NEAR);
+    L(done);
+    if (plan_.prefetch_lines) mov(ptr[rsp + kPrefetch], prefetch_);
+  }
+
+  // Row r is at a_[r / 9] + (r % 9) * stride: strides 1, 3, 5, 7 and the scales 1, 2, 4, 8 reach 0 .. 8.
+  void point_at_a() {
+    mov(a_[0], ptr[rsp + kA]);
+    mov(a_stride_[0], ptr[args_ + offsetof(GemmTileArgs, a_stride_bytes)]);
+    const int reach = std::min(plan_.rows - 1, kRowsPerBase);
+    if (reach >= 3) lea(a_stride_[1], ptr[a_stride_[0] + a_stride_[0] * 2]);
+    if (reach >= 5) lea(a_stride_[2], ptr[a_stride_[0] + a_stride_[0] * 4]);
+    if (reach >= 7) lea(a_stride_[3], ptr[a_stride_[1] + a_stride_[0] * 4]);
+    for (size_t base = 1; base < a_.size(); ++base) {
+      lea(a_[base], ptr[a_[base - 1] + a_stride_[0] * 8]);
+      add(a_[base], a_stride_[0]);
+    }
+  }
+  Xbyak::RegExp a_at(int row, int k) const {
+    const Gpr& base = a_[static_cast<size_t>(row / kRowsPerBase)];
+    const int step = row % kRowsPerBase;
+    if (step == 0) return base + k * kF32;
+    int odd = step, scale = 1;
+    for (; odd % 2 == 0; odd /= 2) scale *= 2;
+    return base + a_stride_[static_cast<size_t>(odd / 2)] * scale + k * kF32;
+  }
+
+  // acc[row][v] += A[row][k] * B[k][v] for the next `steps` values of k, with `lines` prefetches spread among them.
+  void rank1_updates(int steps, int lines) {
+    int slot = 0, prefetched = 0;
+    const int slots = steps * std::max(plan_.rows, 1);
+    const auto pace = [&] {  // called once a row of each step
+      for (; prefetched < lines && prefetched * slots <= slot * lines; ++prefetched) {
+        prefetcht1(ptr[prefetch_ + prefetched * kCacheLine]);
+      }
+      ++slot;
+    };
+    for (int k = 0; k < steps; ++k) {
+      if (holds_a(plan_)) {
+        update_holding_a(k, pace);
+      } else {
+        update_holding_b(k, pace);
+      }
+      if (plan_.b_in_place) add(b_, ptr[args_ + offsetof(GemmTileArgs, b_stride_bytes)]);
+    }
+    for (const Gpr& base : a_) add(base, steps * kF32);
+    if (!plan_.b_in_place) add(b_, steps * plan_.vecs * vec_bytes());
+    if (lines) add(prefetch_, lines * kCacheLine);
+  }
+  Xbyak::RegExp b_at(int k, int v) const { return b_ + ((plan_.b_in_place ? 0 : k * plan_.vecs) + v) * vec_bytes(); }
+  bool is_partial(int v) const { return plan_.masked && v == plan_.vecs - 1; }
+
+  template <class Pace>
+  void update_holding_b(int k, Pace pace) {
+    for (int v = 0; v < plan_.vecs; ++v) load_b(work_[static_cast<size_t>(v)], k, v);
+    for (int row = 0; row < plan_.rows; ++row) {
+      if (!plan_.embed_broadcast) broadcast(work_.back(), a_at(row, k));
+      for (int v = 0; v < plan_.vecs; ++v) {
+        const Vec& b_vec = work_[static_cast<size_t>(v)];
+        if (plan_.embed_broadcast) {
+          vfmadd231ps(acc(row, v), b_vec, ptr_b[a_at(row, k)]);
+        } else {
+          vfmadd231ps(acc(row, v), b_vec, work_.back());
+        }
+      }
+      pace();
+    }
+  }
+
+  template <class Pace>
+  void update_holding_a(int k, Pace pace) {
+    for (int row = 0; row < plan_.rows; ++row) {
+      broadcast(work_[static_cast<size_t>(row)], a_at(row, k));
+      pace();
+    }
+    for (int v = 0; v < plan_.vecs; ++v) {
+      const bool partial = plan_.b_in_place && is_partial(v);
+      if (plan_.rows == 1 && !partial) {
+        vfmadd231ps(acc(0, v), work_[0], ptr[b_at(k, v)]);
+        continue;
+      }
+      load_b(work_.back(), k, v);
+      for (int row = 0; row < plan_.rows; ++row)
+        vfmadd231ps(acc(row, v), work_.back(), work_[static_cast<size_t>(row)]);
+    }
+  }
+
+  void load_b(const Vec& into, int k, int v) {
+    if (!plan_.b_in_place) return load(into, b_at(k, v));
+    load_columns(into, b_at(k, v), v, keeps_mask_ ? *keeps_mask_ : Vec());
+  }
+
+  // --- C = epilogue(acc): in registers when they suffice, else through the frame, row by row in a loop.
+  int input_count() const { return plan_.epilogue ? static_cast<int>(plan_.epilogue->inputs.size()) : 0; }
+  bool needs_late_mask() const { return plan_.masked && !has_masks() && !keeps_mask_; }
+  Vec mask_vec(const Vec& late) const { return keeps_mask_ ? *keeps_mask_ : late; }
+  bool must_spill() const {
+    if (!epilogue_) return false;
+    const int left = static_cast<int>(work_.size()) + free_vecs() - (needs_late_mask() ? 1 : 0);
+    return epilogue_->temps_needed() > left;
+  }
+
+  void finish_tile() {
+    mov(c_, ptr[rsp + kC]);
+    std::vector<Gpr> inputs = input_pointers();
+    std::vector<Vec> temps = work_;
+    while (free_vecs() > 0) temps.push_back(claim_vec("temp"));
+    const std::vector<Vec> claimed(temps.begin() + static_cast<long>(work_.size()), temps.end());
+    if (spills_) {
+      finish_rows_in_loop(inputs, temps);
+    } else {
+      finish_rows_in_registers(inputs, temps);
+    }
+    if (epilogue_ && static_cast<int>(temps.size()) + (spills_ ? rows_x_vecs() - 1 : 0) < epilogue_->temps_needed()) {
+      throw JitError("the epilogue needs more registers than there are: " + plan_.key());
+    }
+    for (const Vec& vec : claimed) release(vec);
+    for (size_t i = 0; i < inputs.size(); ++i) mov(ptr[rsp + kInputs + 8 * static_cast<int>(i)], inputs[i]);
+    mov(ptr[rsp + kC], c_);
+    imul(tmp_, ptr[args_ + offsetof(GemmTileArgs, a_stride_bytes)], plan_.rows);
+    add(ptr[rsp + kA], tmp_);
+  }
+
+  // The registers of A's addresses are free between tiles.
+  std::vector<Gpr> input_pointers() {
+    std::vector<Gpr> free_now = a_stride_;
+    free_now.insert(free_now.end(), {k_left_, prefetch_, b_});
+    free_now.insert(free_now.end(), a_.begin(), a_.end());
+    std::vector<Gpr> inputs(free_now.begin(), free_now.begin() + input_count());
+    for (int i = 0; i < input_count(); ++i) mov(inputs[static_cast<size_t>(i)], ptr[rsp + kInputs + 8 * i]);
+    return inputs;
+  }
+
+  void finish_rows_in_registers(const std::vector<Gpr>& inputs, std::vector<Vec> temps) {
+    Vec mask = mask_vec(Vec());
+    if (needs_late_mask()) {
+      mask = temps.back();
+      temps.pop_back();
+      load_mask(mask);
+    }
+    for (int row = 0; row < plan_.rows; ++row) {
+      finish_row(inputs, temps, mask, [&](int v) { return acc(row, v); });
+    }
+  }
+
+  void finish_rows_in_loop(const std::vector<Gpr>& inputs, std::vector<Vec> temps) {
+    for (size_t i = 0; i < acc_.size(); ++i) store(rsp + kSpill + static_cast<int>(i) * vec_bytes(), acc_[i]);
+    temps.insert(temps.end(), acc_.begin() + 1, acc_.end());
+    Vec mask = mask_vec(Vec());
+    if (needs_late_mask()) {
+      mask = temps.back();
+      temps.pop_back();
+      load_mask(mask);
+    }
+    lea(tmp_, ptr[rsp + kSpill]);
+    Xbyak::Label next_row;
+    mov(qword[rsp + kRowsLeft], plan_.rows);
+    L(next_row);
+    finish_row(inputs, temps, mask, [&](int v) {
+      load(acc_[0], tmp_ + v * vec_bytes());
+      return acc_[0];
+    });
+    add(tmp_, plan_.vecs * vec_bytes());
+    dec(qword[rsp + kRowsLeft]);
+    jnz(next_row, T_NEAR);
+  }
+
+  template <class Accumulator>
+  void finish_row(const std::vector<Gpr>& inputs, const std::vector<Vec>& temps, const Vec& mask, Accumulator get) {
+    for (int v = 0; v < plan_.vecs; ++v) {
+      const Vec acc = get(v);
+      if (epilogue_) {
+        epilogue_->apply(acc, temps, [&](int slot, const Xbyak::Xmm& into) {
+          const size_t i = static_cast<size_t>(slot - 1);
+          if (plan_.epilogue->inputs[i] == GemmInputAccess::uniform) return broadcast(into, Xbyak::RegExp(inputs[i]));
+          load_columns(into, inputs[i] + v * vec_bytes(), v, mask);
+        });
+      }
+      store_columns(c_ + v * vec_bytes(), acc, v, mask);
+    }
+    add(c_, ptr[args_ + offsetof(GemmTileArgs, c_stride_bytes)]);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      add(inputs[i], ptr[args_ + offsetof(GemmTileArgs, input_stride_bytes) + 8 * i]);
+    }
+  }
+
+  // --- AVX2 against AVX-512: mask vector against opmask.
+  void load_mask(const Vec& vec) {
+    if (has_masks()) return;
+    mov(tmp_, lanes());
+    sub(tmp_, ptr[args_ + offsetof(GemmTileArgs, tail_lanes)]);
+    lea(c_, ptr[rip + mask_table_]);
+    vmovups(vec, ptr[c_ + tmp_ * kF32]);
+    uses_mask_table_ = true;
+    mov(c_, ptr[rsp + kC]);
+  }
+  void load_columns(const Vec& vec, const Xbyak::RegExp& at, int v, const Vec& mask) {
+    if (!is_partial(v)) {
+      load(vec, at);
+    } else if (has_masks()) {
+      vmovups(vec | tail_k_ | T_z, ptr[at]);
+    } else {
+      vmaskmovps(vec, mask, ptr[at]);
+    }
+  }
+  void store_columns(const Xbyak::RegExp& at, const Vec& vec, int v, const Vec& mask) {
+    if (!is_partial(v)) {
+      store(at, vec);
+    } else if (has_masks()) {
+      vmovups(ptr[at] | tail_k_, vec);
+    } else {
+      vmaskmovps(ptr[at], mask, vec);
+    }
+  }
+  void emit_constants() {
+    if (epilogue_) epilogue_->emit_constants();
+    if (!uses_mask_table_) return;
+    align(kCacheLine);
+    L(mask_table_);
+    for (int i = 0; i < lanes(); ++i) dd(~0u);
+    for (int i = 0; i < lanes(); ++i) dd(0);
+  }
+
+  int rows_x_vecs() const { return plan_.rows * plan_.vecs; }
+  const Vec& acc(int row, int v) const { return acc_[static_cast<size_t>(row * plan_.vecs + v)]; }
+
+  const GemmTilePlan plan_;
+  std::unique_ptr<EpilogueEmitter> epilogue_;
+  const Gpr args_ = argument(0);
+  const Gpr b_ = claim_gpr("b"), c_ = claim_gpr("c");
+  const Gpr k_left_ = claim_gpr("k_left"), prefetch_ = claim_gpr("prefetch"), tmp_ = claim_gpr("tmp");
+  const std::vector<Gpr> a_stride_ = {claim_gpr("a_stride"), claim_gpr("3 a_stride"), claim_gpr("5 a_stride"),
+                                      claim_gpr("7 a_stride")};
+  std::vector<Gpr> a_;  // of rows 0, 9, 18, 27
+  const std::vector<Vec> acc_ = claim_vecs("acc", plan_.rows* plan_.vecs);
+  const std::vector<Vec> work_ = claim_vecs("work", plan_.embed_broadcast ? plan_.vecs
+                                                    : holds_a(plan_)      ? plan_.rows + 1
+                                                                          : plan_.vecs + 1);
+  const std::optional<Vec> keeps_mask_ =
+      plan_.masked && plan_.b_in_place && !has_masks() ? std::optional<Vec>(claim_vec("mask")) : std::nullopt;
+  bool spills_ = false;
+  bool uses_mask_table_ = false;
+  const Xbyak::Opmask tail_k_ = k1;
+  Xbyak::Label next_tile_, mask_table_;
+};
+
+}  // namespace
+
+bool GemmTilePlan::is_valid() const {
+  if (rows < 1 || rows > 4 * kRowsPerBase || vecs < 1 || k_unroll < 1 || k_unroll > 16) return false;
+  if (prefetch_lines < 0 || (embed_broadcast && !has_avx512(isa))) return false;
+  if (epilogue && epilogue->inputs.size() > static_cast<size_t>(kMaxGemmInputs)) return false;
+  return vec_registers_needed(*this) <= vector_registers(isa);
+}
+
+std::string GemmTilePlan::key() const {
+  std::string text = fmt::format("gemm_tile {} {}x{} k{} p{}{}{}{}{}", name_of(isa), rows, vecs, k_unroll,
+                                 prefetch_lines, embed_broadcast ? " embed" : "", accumulate ? " acc" : "",
+                                 masked ? " masked" : "", b_in_place ? " inplace" : "");
+  if (epilogue) {
+    text += " " + to_string(epilogue->expression) + " ";
+    for (const GemmInputAccess access : epilogue->inputs) text += access == GemmInputAccess::columns ? 'c' : 'u';
+  }
+  return text;
+}
+
+GemmTile gemm_tile(const GemmTilePlan& plan) {
+  if (!plan.is_valid()) throw JitError("out of range or over the register budget: " + plan.key());
+  return GemmTile(cached_code(plan.key(), [&] { return GemmTileEmitter(plan).emit(); }));
+}
+
+}  // namespace lathe

@@ -1,0 +1,70 @@
+#pragma once
+// One register tile of a float32 matrix product, repeated down the rows of one panel of B:
+//
+//   C[rows*tiles x cols] = epilogue( [C +] A[rows*tiles x k] * B[k x cols] ),   cols <= vecs * lanes(isa)
+//
+// A and C are row-major with any row stride and are never touched outside their rows and columns. B is either packed
+// (step k is vecs * lanes consecutive floats, zero-padded) or read in place (row-major, any row stride).
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "jit/kernel.h"
+#include "src/base/cpu.h"
+#include "src/base/expression.h"
+
+namespace lathe {
+
+// How one extra input of the epilogue (slot 1, 2, ...) lies over the tile; its row stride is an argument (0: the same
+// for all rows).
+enum class GemmInputAccess : uint8_t {
+  columns,  // one value per column, consecutive
+  uniform,  // one value for all columns
+};
+
+struct GemmEpilogue {
+  Expression expression;                // input 0: the product; all inputs and the output float32
+  std::vector<GemmInputAccess> inputs;  // of slot 1, 2, ...
+  bool operator==(const GemmEpilogue&) const = default;
+};
+
+// Everything that changes the code; extents, strides and addresses are arguments.
+struct GemmTilePlan {
+  Isa isa = Isa::avx2;
+  int rows = 1;
+  int vecs = 1;
+  int k_unroll = 4;
+  int prefetch_lines = 0;        // of the coming weights, for each k_unroll steps
+  bool embed_broadcast = false;  // FMA with a broadcast memory operand: no register for A (AVX-512)
+  bool accumulate = false;       // start from C instead of zero
+  bool masked = false;           // the last vector of each row is partial: GemmTileArgs::tail_lanes
+  bool b_in_place = false;       // B by row stride instead of packed
+  std::optional<GemmEpilogue> epilogue;
+
+  bool operator==(const GemmTilePlan&) const = default;
+  bool is_valid() const;
+  std::string key() const;
+};
+
+inline constexpr int kMaxGemmInputs = 8;
+
+struct GemmTileArgs {
+  const float* a;
+  const float* b;
+  float* c;
+  int64_t k;      // >= 0
+  int64_t tiles;  // >= 1: row tiles, one below the other
+  int64_t a_stride_bytes, b_stride_bytes, c_stride_bytes;
+  const void* prefetch;                 // first line to prefetch; on return the first one not yet prefetched
+  int64_t tail_lanes;                   // valid lanes of the last vector, when the plan is masked
+  const float* inputs[kMaxGemmInputs];  // of slots 1, 2, ...: at the tile's first row and column
+  int64_t input_stride_bytes[kMaxGemmInputs];
+};
+
+using GemmTile = Kernel<void(GemmTileArgs*)>;
+
+// From the process's code cache. Throws JitError unless is_valid().
+GemmTile gemm_tile(const GemmTilePlan& plan);
+
+}  // namespace lathe

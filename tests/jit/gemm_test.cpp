@@ -1,0 +1,221 @@
+#include "jit/kernels/gemm.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+namespace lathe {
+namespace {
+
+// Floats that end where an unreadable page begins.
+class GuardedFloats {
+ public:
+  explicit GuardedFloats(size_t count) : count_(count) {
+    const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    body_ = (count * sizeof(float) + page - 1) / page * page;
+    mapped_ = body_ + page;
+    memory_ = static_cast<char*>(mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    mprotect(memory_ + body_, page, PROT_NONE);
+  }
+  ~GuardedFloats() { munmap(memory_, mapped_); }
+  GuardedFloats(const GuardedFloats&) = delete;
+  GuardedFloats& operator=(const GuardedFloats&) = delete;
+  float* data() { return reinterpret_cast<float*>(memory_ + body_) - count_; }
+  size_t size() const { return count_; }
+  float& operator[](size_t i) { return data()[i]; }
+
+ private:
+  size_t count_, body_, mapped_;
+  char* memory_;
+};
+
+struct TileCase {
+  GemmTilePlan plan;
+  int64_t k = 0, tiles = 1, tail_lanes = 0, gap = 0;  // gap: elements between rows
+};
+
+std::ostream& operator<<(std::ostream& out, const TileCase& test) {
+  return out << test.plan.key() << " k=" << test.k << " tiles=" << test.tiles << " tail=" << test.tail_lanes
+             << " gap=" << test.gap;
+}
+
+// The tile's operands, each ending at a guard page, and the product by plain loops.
+class TileBench {
+ public:
+  explicit TileBench(const TileCase& test, unsigned seed)
+      : test_(test),
+        lanes_(vector_lanes(test.plan.isa)),
+        rows_(test.plan.rows * test.tiles),
+        columns_((test.plan.vecs - (test.plan.masked ? 1 : 0)) * lanes_ + test.tail_lanes),
+        a_stride_(test.k + test.gap),
+        c_stride_(columns_ + test.gap),
+        b_stride_(test.plan.b_in_place ? columns_ + test.gap : test.plan.vecs * lanes_),
+        a_(span_of(rows_, a_stride_, test.k)),
+        b_(span_of(test.k, b_stride_, test.plan.b_in_place ? columns_ : b_stride_)),
+        c_(span_of(rows_, c_stride_, columns_)),
+        residual_(c_.size()),
+        bias_(static_cast<size_t>(columns_)),
+        random_(seed) {
+    for (GuardedFloats* floats : {&a_, &b_, &c_, &residual_, &bias_}) {
+      for (size_t i = 0; i < floats->size(); ++i) (*floats)[i] = std::uniform_real_distribution<float>(-1, 1)(random_);
+    }
+    for (size_t i = 0; i < c_.size(); ++i) before_.push_back(c_[i]);
+  }
+
+  void run(const GemmTile& kernel) {
+    GemmTileArgs args = {};
+    args.a = a_.data();
+    args.b = b_.data();
+    args.c = c_.data();
+    args.k = test_.k;
+    args.tiles = test_.tiles;
+    args.a_stride_bytes = a_stride_ * 4;
+    args.b_stride_bytes = b_stride_ * 4;
+    args.c_stride_bytes = c_stride_ * 4;
+    args.prefetch = b_.data();
+    args.tail_lanes = test_.tail_lanes;
+    args.inputs[0] = bias_.data();
+    args.inputs[1] = residual_.data();
+    args.input_stride_bytes[1] = c_stride_ * 4;
+    args.inputs[2] = bias_.data();
+    args.input_stride_bytes[2] = columns_ >= rows_ ? 4 : 0;
+    kernel(&args);
+  }
+
+  // max |error| over the bound k * eps * sum |a * b|; and that nothing else was written.
+  void check() {
+    for (size_t i = 0; i < c_.size(); ++i) {
+      const int64_t row = static_cast<int64_t>(i) / c_stride_, column = static_cast<int64_t>(i) % c_stride_;
+      if (column >= columns_) {
+        ASSERT_EQ(c_[i], before_[i]) << "written between rows " << row << " and " << row + 1;
+        continue;
+      }
+      double sum = test_.plan.accumulate ? before_[i] : 0, magnitude = 1;
+      for (int64_t k = 0; k < test_.k; ++k) {
+        const double term = double(a_[static_cast<size_t>(row * a_stride_ + k)]) *
+                            double(b_[static_cast<size_t>(k * b_stride_ + column)]);
+        sum += term;
+        magnitude += std::abs(term);
+      }
+      if (test_.plan.epilogue) {
+        const float uniform = bias_[columns_ >= rows_ ? static_cast<size_t>(row) : 0];
+        const float inputs[] = {static_cast<float>(sum), bias_[static_cast<size_t>(column)], residual_[i], uniform};
+        sum = evaluate(test_.plan.epilogue->expression, inputs);
+      }
+      ASSERT_NEAR(c_[i], sum, static_cast<double>(test_.k + 8) * 1.2e-7 * magnitude * 4)
+          << "row " << row << " column " << column;
+    }
+  }
+
+ private:
+  // The last row needs no gap behind it.
+  static size_t span_of(int64_t rows, int64_t stride, int64_t columns) {
+    return static_cast<size_t>(rows == 0 ? 0 : (rows - 1) * stride + columns);
+  }
+
+  const TileCase test_;
+  const int64_t lanes_, rows_, columns_, a_stride_, c_stride_, b_stride_;
+  GuardedFloats a_, b_, c_, residual_, bias_;
+  std::mt19937 random_;
+  std::vector<float> before_;
+};
+
+GemmEpilogue bias_residual_gelu(bool long_form) {
+  GemmEpilogue epilogue;
+  Expression& e = epilogue.expression;
+  e.inputs = {DType::f32, DType::f32, DType::f32, DType::f32};
+  const auto input = [&](int i) { return e.add({ExprOp::input, i}); };
+  const auto constant = [&](float value) { return e.add({.op = ExprOp::constant, .value = value}); };
+  int x = e.add({ExprOp::add, input(0), input(1)});
+  x = e.add({ExprOp::add, x, input(2)});
+  x = e.add({ExprOp::mul, x, input(3)});
+  if (long_form) {
+    const int erf = e.add({ExprOp::erf, e.add({ExprOp::mul, x, constant(0.70710678f)})});
+    e.add({ExprOp::mul, e.add({ExprOp::mul, x, constant(0.5f)}), e.add({ExprOp::add, erf, constant(1)})});
+  } else {
+    e.add({ExprOp::max, x, constant(0)});
+  }
+  epilogue.inputs = {GemmInputAccess::columns, GemmInputAccess::columns, GemmInputAccess::uniform};
+  return epilogue;
+}
+
+std::vector<Isa> isas() {
+  std::vector<Isa> all = {Isa::avx2};
+  if (has_avx512(usable_isa())) all.push_back(Isa::avx512);
+  return all;
+}
+
+class GemmTileTest : public testing::TestWithParam<Isa> {};
+
+TEST_P(GemmTileTest, MatchesPlainLoopsOverRandomShapes) {
+  std::mt19937 random(20240611);
+  const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+  int tried = 0;
+  for (int round = 0; round < 3000 && tried < 250; ++round) {
+    TileCase test;
+    test.plan.isa = GetParam();
+    const int lanes = vector_lanes(GetParam());
+    test.plan.rows = pick(1, 30);
+    test.plan.vecs = pick(1, 14);
+    test.plan.k_unroll = pick(1, 4);
+    test.plan.prefetch_lines = pick(0, 3);
+    test.plan.embed_broadcast = pick(0, 3) == 0;
+    test.plan.accumulate = pick(0, 1);
+    test.plan.masked = pick(0, 1);
+    test.plan.b_in_place = pick(0, 1);
+    if (pick(0, 2) == 0) test.plan.epilogue = bias_residual_gelu(pick(0, 1));
+    test.k = pick(0, 40);
+    test.tiles = pick(1, 3);
+    test.tail_lanes = test.plan.masked ? pick(1, lanes - 1) : 0;
+    test.gap = pick(0, 1) * pick(1, 20);
+    if (!test.plan.is_valid()) continue;
+    SCOPED_TRACE(testing::PrintToString(test));
+    TileBench bench(test, random());
+    bench.run(gemm_tile(test.plan));
+    bench.check();
+    if (HasFatalFailure()) return;
+    ++tried;
+  }
+  EXPECT_GE(tried, 200);
+}
+
+TEST_P(GemmTileTest, RefusesPlansOverTheRegisterBudget) {
+  GemmTilePlan plan;
+  plan.isa = GetParam();
+  plan.rows = vector_registers(GetParam());
+  EXPECT_THROW(gemm_tile(plan), JitError);
+  plan.rows = 0;
+  EXPECT_THROW(gemm_tile(plan), JitError);
+}
+
+TEST_P(GemmTileTest, AdvancesThePrefetchPointerByItsShare) {
+  TileCase test;
+  test.plan.isa = GetParam();
+  test.plan.rows = 4;
+  test.plan.vecs = 2;
+  test.plan.prefetch_lines = 2;
+  std::vector<float> a(4 * 8 * 3), b(8 * 32), c(4 * 32 * 3);
+  GemmTileArgs args = {};
+  args.a = a.data();
+  args.b = b.data();
+  args.c = c.data();
+  args.k = 8;
+  args.tiles = 3;
+  args.a_stride_bytes = 8 * 4;
+  args.c_stride_bytes = 32 * 4;
+  args.prefetch = b.data();
+  gemm_tile(test.plan)(&args);
+  EXPECT_EQ(static_cast<const char*>(args.prefetch) - reinterpret_cast<char*>(b.data()), 3 * 2 * 2 * 64);
+}
+
+INSTANTIATE_TEST_SUITE_P(Isas, GemmTileTest, testing::ValuesIn(isas()),
+                         [](const auto& test) { return std::string(name_of(test.param)); });
+
+}  // namespace
+}  // namespace lathe
