@@ -83,7 +83,11 @@ void Graph::sort() {
   if (sorted.size() != order_.size()) {
     const auto stuck = std::find_if(missing.begin(), missing.end(), [](int count) { return count > 0; });
     const Node& culprit = node(order_[static_cast<size_t>(stuck - missing.begin())]);
-    throw Error(ErrorCode::invalid_model, describe(culprit) + ": depends on its own output (the graph has a cycle)");
+    const auto output =
+        std::find_if(culprit.outputs.begin(), culprit.outputs.end(), [](ValueId id) { return id != ValueId::none; });
+    throw Error(ErrorCode::invalid_model, describe(culprit) + ": depends on its own output " +
+                                              (output == culprit.outputs.end() ? "" : quoted(value(*output).name)) +
+                                              " (the graph has a cycle)");
   }
   order_ = std::move(sorted);
 }

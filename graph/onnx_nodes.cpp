@@ -127,8 +127,9 @@ void GraphImporter::resolve_inputs(const onnx::NodeProto& proto, Node& node, Sco
     }
     node.inputs.push_back(*id);
   }
-  // Absent inputs at the end say nothing.
-  while (!node.inputs.empty() && node.inputs.back() == ValueId::none) node.inputs.pop_back();
+  // Absent inputs at the end say nothing, unless the operator counts them.
+  const size_t kept = node.op != nullptr ? static_cast<size_t>(node.op->min_inputs) : 0;
+  while (node.inputs.size() > kept && node.inputs.back() == ValueId::none) node.inputs.pop_back();
 }
 
 void GraphImporter::read_attributes(const onnx::NodeProto& proto, Node& node, Scope& scope, std::vector<Body>& bodies) {

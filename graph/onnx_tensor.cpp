@@ -95,6 +95,17 @@ std::optional<Tensor> read_typed(DType dtype, const Dims& dims, const onnx::Tens
   }
 }
 
+// Elements that the extents claim, none of them allocated. No file holds as many as overflow: such extents are a lie of
+// the model and not a limit of the machine.
+int64_t claimed_elements(DType dtype, const Dims& dims) {
+  try {
+    if (dtype != DType::string) checked_bytes(dtype, dims);
+    return checked_elements(dims);
+  } catch (const Error& error) {
+    throw Error(ErrorCode::invalid_model, error.what());
+  }
+}
+
 // True when the only typed field in use is the one that belongs to `dtype`.
 bool in_right_field(DType dtype, const TypedFields& fields) {
   int64_t right = fields.int32_data;
@@ -188,10 +199,7 @@ Tensor TensorReader::read_elements(const onnx::TensorProto& proto) {
   }
   if (proto.has_segment()) throw Error(ErrorCode::unsupported, "tensors in segments are not supported");
   const Dims dims(proto.dims().begin(), proto.dims().end());
-  const int64_t count = checked_elements(dims);
-  if (dtype != DType::string && checked_bytes(dtype, dims) > limits_.tensor_bytes) {
-    throw Error(ErrorCode::limit, to_string(dims) + " elements are more than the limit for one tensor");
-  }
+  const int64_t count = claimed_elements(dtype, dims);
 
   const TypedFields fields(proto);
   const std::optional<size_t> payload = payload_of(proto);
@@ -246,7 +254,9 @@ Tensor TensorReader::view(DType dtype, const Dims& dims, std::string_view bytes,
 }
 
 Tensor TensorReader::read_external(DType dtype, const Dims& dims, const onnx::TensorProto& proto) {
-  const ExternalData::View found = external_.resolve(location_of(proto), checked_bytes(dtype, dims));
+  const size_t bytes = checked_bytes(dtype, dims);
+  if (bytes > limits_.tensor_bytes) throw Error(ErrorCode::limit, "is larger than the limit for one tensor");
+  const ExternalData::View found = external_.resolve(location_of(proto), bytes);
   return view(dtype, dims, {found.bytes.data(), found.bytes.size()}, found.owner, true);
 }
 

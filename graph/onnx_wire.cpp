@@ -132,7 +132,7 @@ class Scanner {
   // Appends a copy of the message without its payloads. The recursion is as deep as the graphs are nested.
   void copy(std::string_view bytes, Message message, int depth) {
     if (depth > depth_) {
-      throw Error(ErrorCode::limit, "graphs are nested more than " + std::to_string(depth_) + " deep");
+      throw Error(ErrorCode::limit, "graphs are nested more than " + std::to_string(depth_ - 1) + " deep");
     }
     bool has_payload = false;
     while (!bytes.empty()) {

@@ -26,8 +26,8 @@ struct Skeleton {
 inline constexpr int kPayloadField = 536'000'123;
 inline constexpr size_t kSmallestPayload = 1024;  // bytes; below, copying is cheaper than a view
 
-// Throws Error(invalid_model) on malformed bytes, Error(limit) when graphs are nested more than `depth` deep or the
-// skeleton reaches protobuf's 2 GiB.
+// Throws Error(invalid_model) on malformed bytes, Error(limit) when a graph is one of more than `depth` nested ones
+// (the main graph included) or the skeleton reaches protobuf's 2 GiB.
 Skeleton skeleton_of_model(std::string_view bytes, int depth);
 Skeleton skeleton_of_tensor(std::string_view bytes);
 

@@ -40,6 +40,9 @@ bool fits(AttributeSpec::Kind kind, const Attribute& value) {
   return false;
 }
 
+// ONNX wants two inputs of a Loop, trip count and condition, and lets both be absent.
+bool counts_absent_inputs(const OpSchema& op) { return op.domain.empty() && op.name == "Loop"; }
+
 std::string_view expected(AttributeSpec::Kind kind) {
   static constexpr std::string_view kNames[] = {"an int",  "a float",        "a string",         "a tensor",
                                                 "a graph", "a list of ints", "a list of floats", "a list of strings",
@@ -112,7 +115,7 @@ class Verifier {
       const ValueId input = node.inputs[slot];
       if (input == ValueId::none) {
         const bool is_own = static_cast<int>(slot) < own;
-        if (!is_own || static_cast<int>(slot) < op.min_inputs) {
+        if (!is_own || (static_cast<int>(slot) < op.min_inputs && !counts_absent_inputs(op))) {
           reject(describe(node) + ": required input " + std::to_string(slot) + " is absent");
         }
         continue;
@@ -179,6 +182,7 @@ class Verifier {
         for (const auto& each : *bodies) check_body(node, name, each);
       }
     }
+    check_body_arity(node);
     if (!has_body && node.captures != 0) reject(describe(node) + ": has captures but no body");
   }
 
@@ -188,6 +192,28 @@ class Verifier {
       reject(describe(node) + ": body " + quoted(name) + " lacks inputs for the captures");
     }
     Verifier(*body, depth_ + 1).run();
+  }
+
+  // What ONNX fixes of the bodies of If and Loop; Scan's depends on an attribute and is checked by its own inference.
+  static void check_body_arity(const Node& node) {
+    if (!node.op->domain.empty() || (node.op->name != "If" && node.op->name != "Loop")) return;
+    const bool is_loop = node.op->name == "Loop";
+    const size_t own_inputs = node.inputs.size() - static_cast<size_t>(node.captures);
+    // Loop: trip count and condition are the loop's own; the body has iteration number and condition instead, and gives
+    // the condition back.
+    const size_t carried = own_inputs > 2 ? own_inputs - 2 : 0;
+    const size_t inputs = static_cast<size_t>(node.captures) + (is_loop ? 2 + carried : 0);
+    const size_t outputs = node.outputs.size() + (is_loop ? 1 : 0);
+    for (const auto& [name, value] : node.attributes) {
+      const auto* body = std::get_if<std::shared_ptr<const Graph>>(&value);
+      if (body == nullptr) continue;
+      const bool has_states = !is_loop || (*body)->outputs.size() > carried;
+      if ((*body)->inputs.size() != inputs || (*body)->outputs.size() < outputs || !has_states) {
+        reject(describe(node) + ": body " + quoted(name) + " has " + std::to_string((*body)->inputs.size()) +
+               " inputs and " + std::to_string((*body)->outputs.size()) + " outputs, expected " +
+               std::to_string(inputs) + " and " + std::to_string(outputs) + " or more (captures included)");
+      }
+    }
   }
 
   const Graph& graph_;
