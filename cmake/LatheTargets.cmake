@@ -9,6 +9,10 @@ endfunction()
 function(lathe_options name)
   target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                                             $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
+  lathe_warnings(${name})
+endfunction()
+
+function(lathe_warnings name)
   target_compile_options(${name} PRIVATE -Wall -Wextra -Wshadow -Wno-missing-field-initializers
                                          $<$<BOOL:${LATHE_WERROR}>:-Werror>)
   if(LATHE_SANITIZE)

@@ -1,0 +1,39 @@
+# make demo    sets up, builds, fetches a real text-recognition model, runs it
+# make test    sets up, builds, runs all tests
+# make build   sets up and builds into build/release
+# make format  formats all sources
+# make tidy    lints all sources
+PRESET ?= release
+JOBS ?= $(shell nproc)
+SOURCES = git ls-files '*.cpp' '*.h'
+
+.PHONY: demo test build configure format tidy clean
+demo:
+	@tools/setup.sh build demo
+	@$(MAKE) --no-print-directory build-only TARGETS=recognize_text
+	@tools/demo.sh build/$(PRESET)/examples/recognize_text
+
+test:
+	@tools/setup.sh build test
+	@$(MAKE) --no-print-directory build-only
+	ctest --test-dir build/$(PRESET) -j $(JOBS) --output-on-failure --progress
+
+build:
+	@tools/setup.sh build test
+	@$(MAKE) --no-print-directory build-only
+
+.PHONY: build-only
+build-only:
+	cmake --preset $(PRESET) --log-level=WARNING
+	cmake --build build/$(PRESET) -j $(JOBS) $(if $(TARGETS),--target $(TARGETS))
+
+format:
+	@tools/setup.sh ci
+	$(SOURCES) | xargs clang-format -i
+
+tidy:
+	@tools/setup.sh ci
+	tools/tidy.sh build/$(PRESET) $(JOBS)
+
+clean:
+	rm -rf build

@@ -1,0 +1,17 @@
+#!/bin/sh
+# Lints our sources: tools/tidy.sh BUILD_FOLDER [JOBS] [FILES...]. A file that was clean is not looked at again until its
+# preprocessed text, the checks or clang-tidy change; stamps are in BUILD_FOLDER/tidy.
+set -eu
+build=$1 jobs=${2:-$(nproc)}
+[ $# -ge 2 ] && shift 2 || shift 1
+[ -f "$build/compile_commands.json" ] || cmake -B "$build" -G Ninja --log-level=WARNING
+mkdir -p "$build/tidy"
+[ $# -gt 0 ] || set -- $(git ls-files '*.cpp' ':!tests/package/*')
+version=$(clang-tidy --version | sha256sum)
+export build version
+printf '%s\n' "$@" | xargs -P "$jobs" -n 1 sh -c '
+  key=$( { echo "$version"; cat .clang-tidy; g++ -std=c++20 -E -P -I. -Iinclude "$0" 2>/dev/null; } | sha256sum | cut -c1-32)
+  stamp="$build/tidy/$key"
+  [ -e "$stamp" ] && exit 0
+  clang-tidy --quiet -p "$build" --warnings-as-errors="*" "$0" 2>/dev/null && : >"$stamp" || { echo "tidy: $0" >&2; exit 1; }
+'
