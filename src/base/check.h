@@ -6,7 +6,7 @@ namespace lathe {
 }  // namespace lathe
 
 // An invariant of Lathe's own; never for user input. On in release builds. Throws Error(internal).
-#define LATHE_CHECK(condition, what)                                                 \
-  do {                                                                               \
-    if (!(condition)) ::lathe::fail_check(#condition, (what), __FILE__, __LINE__);   \
+#define LATHE_CHECK(condition, what)                                               \
+  do {                                                                             \
+    if (!(condition)) ::lathe::fail_check(#condition, (what), __FILE__, __LINE__); \
   } while (false)

@@ -21,8 +21,8 @@ struct CpuFacts {
 };
 
 const CpuFacts& cpu_facts();
-// The best set that CPU and operating system offer, capped by LATHE_ISA=avx2|avx512|avx512_vnni|avx512_bf16 (read once).
-// Throws Error(unsupported) without AVX2 and FMA, Error(invalid_argument) on another value of LATHE_ISA.
+// The best set that CPU and operating system offer, capped by LATHE_ISA=avx2|avx512|avx512_vnni|avx512_bf16 (read
+// once). Throws Error(unsupported) without AVX2 and FMA, Error(invalid_argument) on another value of LATHE_ISA.
 Isa usable_isa();
 
 }  // namespace lathe

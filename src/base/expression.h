@@ -13,9 +13,36 @@ enum class ExprOp : uint8_t {
   input,     // input number `a`, converted to float32 from its element type
   constant,  // `value`
   // one operand
-  neg, abs, sqrt, reciprocal, exp, log, erf, tanh, sigmoid, floor, ceil, round_even, sin, cos, sign, logical_not, is_nan,
+  neg,
+  abs,
+  sqrt,
+  reciprocal,
+  exp,
+  log,
+  erf,
+  tanh,
+  sigmoid,
+  floor,
+  ceil,
+  round_even,
+  sin,
+  cos,
+  sign,
+  logical_not,
+  is_nan,
   // two operands; comparisons and logic give 0 or 1
-  add, sub, mul, div, min, max, pow, equal, less, less_equal, logical_and, logical_or,
+  add,
+  sub,
+  mul,
+  div,
+  min,
+  max,
+  pow,
+  equal,
+  less,
+  less_equal,
+  logical_and,
+  logical_or,
   // three operands: a != 0 ? b : c
   select,
 };
@@ -42,7 +69,7 @@ struct Expression {
   }
 };
 
-std::string to_string(const Expression& expression);  // "max(x0 + x1, 0)"; also the key of its kernels
+std::string to_string(const Expression& expression);                // "max(x0 + x1, 0)"; also the key of its kernels
 float evaluate(const Expression& expression, const float* inputs);  // the plain reference; `inputs` already float32
 // Puts `inner` in place of input `slot` of `outer`; inner's inputs are appended behind outer's others.
 Expression substitute(const Expression& outer, int slot, const Expression& inner);

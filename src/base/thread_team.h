@@ -21,7 +21,8 @@ class ThreadTeam {
   void run(int threads, Job job, void* context);
   template <class Body>
   void run(int threads, Body&& body) {
-    run(threads, [](void* context, int thread) { (*static_cast<std::remove_reference_t<Body>*>(context))(thread); },
+    run(
+        threads, [](void* context, int thread) { (*static_cast<std::remove_reference_t<Body>*>(context))(thread); },
         const_cast<void*>(static_cast<const void*>(&body)));
   }
 
