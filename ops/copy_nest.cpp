@@ -1,0 +1,213 @@
+#include "ops/copy_nest.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "src/base/check.h"
+#include "src/base/thread_team.h"
+
+namespace lathe {
+namespace {
+
+struct Bytes16 {
+  uint64_t halves[2];
+};
+
+// Axes with one element go; an axis whose strides continue the next inner one joins it.
+std::vector<MoveAxis> merged(std::vector<MoveAxis> axes) {
+  std::erase_if(axes, [](const MoveAxis& axis) { return axis.count == 1; });
+  std::stable_sort(axes.begin(), axes.end(),
+                   [](const MoveAxis& a, const MoveAxis& b) { return std::abs(a.to_stride) > std::abs(b.to_stride); });
+  std::vector<MoveAxis> result;
+  for (const MoveAxis& axis : axes) {
+    if (!result.empty() && result.back().from_stride == axis.count * axis.from_stride &&
+        result.back().to_stride == axis.count * axis.to_stride) {
+      result.back() = {result.back().count * axis.count, axis.from_stride, axis.to_stride};
+    } else {
+      result.push_back(axis);
+    }
+  }
+  return result;
+}
+
+template <class T>
+void copy_elements(const char* from, char* to, const MoveAxis& axis) {
+  if (axis.to_stride == static_cast<int64_t>(sizeof(T)) && axis.from_stride == 0) {
+    T value;
+    std::memcpy(&value, from, sizeof(T));
+    std::fill_n(reinterpret_cast<T*>(to), axis.count, value);
+    return;
+  }
+  for (int64_t i = 0; i < axis.count; ++i) {
+    std::memcpy(to + i * axis.to_stride, from + i * axis.from_stride, sizeof(T));
+  }
+}
+
+// In square tiles, so that lines of both sides stay in L1. 16: as many lines as L1 has ways to spare.
+template <class T>
+void transpose_tiles(const char* from, char* to, const MoveAxis& rows, const MoveAxis& columns) {
+  constexpr int64_t kTile = 16;
+  for (int64_t c0 = 0; c0 < columns.count; c0 += kTile) {
+    const int64_t c_end = std::min(columns.count, c0 + kTile);
+    for (int64_t r0 = 0; r0 < rows.count; r0 += kTile) {
+      const int64_t r_end = std::min(rows.count, r0 + kTile);
+      for (int64_t c = c0; c < c_end; ++c) {
+        T* out = reinterpret_cast<T*>(to + c * columns.to_stride);
+        const char* in = from + c * static_cast<int64_t>(sizeof(T));
+        for (int64_t r = r0; r < r_end; ++r) std::memcpy(out + r, in + r * rows.from_stride, sizeof(T));
+      }
+    }
+  }
+}
+
+template <class Body>
+void with_element(size_t bytes, Body body) {
+  switch (bytes) {
+    case 1:
+      return body(uint8_t());
+    case 2:
+      return body(uint16_t());
+    case 4:
+      return body(uint32_t());
+    case 8:
+      return body(uint64_t());
+    case 16:
+      return body(Bytes16());
+    default:
+      LATHE_CHECK(false, "an element of 1, 2, 4, 8 or 16 bytes");
+  }
+}
+
+// Short runs: a call of memcpy costs more than they do.
+void copy_run(const char* from, char* to, int64_t bytes) {
+  if (bytes == 8) {
+    std::memcpy(to, from, 8);
+  } else if (bytes == 16) {
+    std::memcpy(to, from, 16);
+  } else if (bytes == 4) {
+    std::memcpy(to, from, 4);
+  } else if (bytes == 12) {
+    std::memcpy(to, from, 12);
+  } else if (bytes > 16 && bytes <= 32) {
+    std::memcpy(to, from, 16);
+    std::memcpy(to + bytes - 16, from + bytes - 16, 16);
+  } else {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+  }
+}
+
+}  // namespace
+
+CopyNest::CopyNest(std::vector<MoveAxis> axes, size_t element_bytes, Isa isa) : element_bytes_(element_bytes) {
+  is_empty_ = std::any_of(axes.begin(), axes.end(), [](const MoveAxis& axis) { return axis.count == 0; });
+  if (is_empty_) return;
+  outer_ = merged(std::move(axes));
+  const auto take = [&](auto wanted) -> std::optional<MoveAxis> {
+    const auto found = std::find_if(outer_.begin(), outer_.end(), wanted);
+    if (found == outer_.end()) return std::nullopt;
+    const MoveAxis axis = *found;
+    outer_.erase(found);
+    return axis;
+  };
+  const auto to_bytes = [&](MoveAxis axis) {
+    const auto size = static_cast<int64_t>(element_bytes_);
+    return MoveAxis{axis.count, axis.from_stride * size, axis.to_stride * size};
+  };
+  run_bytes_ = static_cast<int64_t>(element_bytes_);
+  if (const auto run = take([](const MoveAxis& a) { return a.from_stride == 1 && a.to_stride == 1; })) {
+    run_bytes_ *= run->count;
+  } else if (const auto rows = take([](const MoveAxis& a) { return a.to_stride == 1; })) {
+    const auto columns = take([](const MoveAxis& a) { return a.from_stride == 1; });
+    kind_ = columns && rows->from_stride != 0 ? Inner::transpose : Inner::elements;
+    rows_ = to_bytes(*rows);
+    if (columns) columns_ = to_bytes(*columns);
+    if (columns && kind_ == Inner::elements) outer_.push_back(*columns);
+    if (kind_ == Inner::transpose && element_bytes_ == 4 && rows->from_stride > 0) {
+      kernel_ = transpose_kernel(plan_transpose(isa, rows->count, columns->count));
+    }
+  } else if (!outer_.empty()) {
+    kind_ = Inner::elements;
+    rows_ = to_bytes(outer_.back());
+    outer_.pop_back();
+  }
+  for (MoveAxis& axis : outer_) axis = to_bytes(axis);
+}
+
+double CopyNest::bytes() const {
+  if (is_empty_) return 0;
+  double total = 2 * static_cast<double>(kind_ == Inner::run ? run_bytes_ : rows_.count * run_bytes_);
+  if (kind_ == Inner::transpose) total *= static_cast<double>(columns_.count);
+  for (const MoveAxis& axis : outer_) total *= static_cast<double>(axis.count);
+  return total;
+}
+
+std::string CopyNest::to_string() const {
+  if (kind_ == Inner::run) return "copy runs of " + std::to_string(run_bytes_) + " bytes";
+  if (kind_ == Inner::elements) return "copy elements of " + std::to_string(element_bytes_) + " bytes";
+  return "transpose " + std::to_string(rows_.count) + "x" + std::to_string(columns_.count) + " of " +
+         std::to_string(element_bytes_) + " bytes";
+}
+
+void CopyNest::run(const void* from, void* to) const {
+  if (!is_empty_) walk(0, static_cast<const char*>(from), static_cast<char*>(to));
+}
+
+CopyNest::Part CopyNest::part(int thread, int threads) const {
+  Part part{*this};
+  if (threads == 1 || is_empty_) return part;
+  CopyNest& nest = part.nest;
+  // The longest axis is split: outer ones first, then the inner loop's own.
+  const auto longest = std::max_element(nest.outer_.begin(), nest.outer_.end(),
+                                        [](const MoveAxis& a, const MoveAxis& b) { return a.count < b.count; });
+  MoveAxis* split = longest != nest.outer_.end() ? &*longest : nullptr;
+  int64_t unit = 1;
+  if (split == nullptr || split->count < threads) {
+    if (kind_ == Inner::run && run_bytes_ > 4096) {
+      const Range lines = split_evenly((run_bytes_ + 63) / 64, thread, threads);
+      part.from_bytes = part.to_bytes = lines.begin * 64;
+      nest.run_bytes_ = std::min<int64_t>(lines.end * 64, run_bytes_) - part.from_bytes;
+      return part;
+    }
+    if (kind_ == Inner::transpose && columns_.count >= 16 * threads) {
+      split = &nest.columns_;
+      unit = 16;  // a tile
+    } else if (kind_ == Inner::elements) {
+      split = &nest.rows_;
+    }
+  }
+  if (split == nullptr) {
+    nest.is_empty_ = thread != 0;
+    return part;
+  }
+  const Range units = split_evenly((split->count + unit - 1) / unit, thread, threads);
+  const int64_t begin = units.begin * unit, end = std::min<int64_t>(units.end * unit, split->count);
+  nest.is_empty_ = begin >= end;
+  part.from_bytes = begin * split->from_stride;
+  part.to_bytes = begin * split->to_stride;
+  split->count = end - begin;
+  return part;
+}
+
+void CopyNest::walk(size_t axis, const char* from, char* to) const {
+  if (axis == outer_.size()) return inner(from, to);
+  const MoveAxis& loop = outer_[axis];
+  if (axis + 1 == outer_.size() && kind_ == Inner::run) {
+    for (int64_t i = 0; i < loop.count; ++i) copy_run(from + i * loop.from_stride, to + i * loop.to_stride, run_bytes_);
+    return;
+  }
+  for (int64_t i = 0; i < loop.count; ++i) walk(axis + 1, from + i * loop.from_stride, to + i * loop.to_stride);
+}
+
+void CopyNest::inner(const char* from, char* to) const {
+  if (kind_ == Inner::run) return copy_run(from, to, run_bytes_);
+  if (kind_ == Inner::transpose) return transpose(from, to);
+  with_element(element_bytes_, [&](auto element) { copy_elements<decltype(element)>(from, to, rows_); });
+}
+
+void CopyNest::transpose(const char* from, char* to) const {
+  if (kernel_) return kernel_(from, to, rows_.from_stride, columns_.to_stride, rows_.count, columns_.count);
+  with_element(element_bytes_, [&](auto element) { transpose_tiles<decltype(element)>(from, to, rows_, columns_); });
+}
+
+}  // namespace lathe

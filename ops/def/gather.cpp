@@ -1,0 +1,294 @@
+// Gather (runs along one axis), GatherElements (one element each), GatherND (runs by index tuples).
+#include <algorithm>
+#include <cstring>
+
+#include "lathe/error.h"
+#include "ops/copy_elements.h"
+#include "ops/copy_infer.h"
+#include "ops/copy_step.h"
+#include "ops/op_def.h"
+#include "src/base/thread_team.h"
+
+namespace lathe::ops {
+namespace {
+
+// Indices of any extents as int64, each counted from the front and within [0, extent).
+std::vector<int64_t> indices_within(const ReferenceContext& context, const Tensor& indices, int64_t extent) {
+  std::vector<int64_t> values =
+      integers_of(context, indices.rank() > 1 ? indices.reshaped({indices.size()}) : indices, "input 1 (indices)");
+  for (int64_t& index : values) {
+    if (index < -extent || index >= extent) {
+      context.fail("index " + std::to_string(index) + " is out of range for an axis of " + std::to_string(extent));
+    }
+    if (index < 0) index += extent;
+  }
+  return values;
+}
+
+void check_index_type(InferContext& context) {
+  if (!context.has_input(1)) context.fail("input 1 (indices) is missing");
+  const DType dtype = context.input(1).dtype;
+  if (dtype != DType::i64 && dtype != DType::i32) {
+    context.fail("input 1 (indices) is " + std::string(name_of(dtype)) + ", expected int32 or int64");
+  }
+}
+
+// ---- Gather
+
+void infer_gather(InferContext& context) {
+  check_index_type(context);
+  const TensorType &data = context.input(0), &indices = context.input(1);
+  if (!data.has_rank) return context.set_output(0, TensorType::unranked(data.dtype));
+  const auto axis =
+      static_cast<ptrdiff_t>(axis_within(context, context.node.attributes.get_int("axis", 0), data.rank()));
+  if (!indices.has_rank) return context.set_output(0, TensorType::unranked(data.dtype));
+  TensorType result = ranked(data.dtype, 0);
+  result.dims.assign(data.dims.begin(), data.dims.begin() + axis);
+  result.dims.insert(result.dims.end(), indices.dims.begin(), indices.dims.end());
+  result.dims.insert(result.dims.end(), data.dims.begin() + axis + 1, data.dims.end());
+  context.set_output(0, std::move(result));
+}
+
+// Extents before, of and behind the gathered axis.
+struct AxisSplit {
+  int64_t outer = 1, extent = 1, inner = 1;
+};
+AxisSplit split_at(const Dims& dims, size_t axis) {
+  AxisSplit split;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    (i < axis ? split.outer : i == axis ? split.extent : split.inner) *= dims[i];
+  }
+  return split;
+}
+
+void reference_gather(ReferenceContext& context) {
+  const Tensor data = spread_elements(context.inputs[0]);
+  const Tensor& indices = context.inputs[1];
+  const auto axis = static_cast<size_t>(axis_within(context, context.node.attributes.get_int("axis", 0), data.rank()));
+  const AxisSplit split = split_at(data.dims(), axis);
+  const std::vector<int64_t> picks = indices_within(context, indices, split.extent);
+  const auto at = static_cast<ptrdiff_t>(axis);
+  Dims dims(data.dims().begin(), data.dims().begin() + at);
+  dims.insert(dims.end(), indices.dims().begin(), indices.dims().end());
+  dims.insert(dims.end(), data.dims().begin() + at + 1, data.dims().end());
+  Tensor result = make_output(context, data.dtype(), dims);
+  const auto count = static_cast<int64_t>(picks.size());
+  for (int64_t i = 0; i < count; ++i) {
+    const MoveAxis axes[] = {{split.outer, split.extent * split.inner, count * split.inner}, {split.inner, 1, 1}};
+    move_elements(data, picks[static_cast<size_t>(i)] * split.inner, result, i * split.inner, axes);
+  }
+  context.outputs[0] = pack_elements(result, context.inputs[0].dtype());
+}
+
+template <class Index>
+bool are_within(std::span<const Index> indices, int64_t extent) {
+  return std::all_of(indices.begin(), indices.end(), [&](Index index) { return index >= -extent && index < extent; });
+}
+
+bool all_within(const Tensor& indices, int64_t extent) {
+  return indices.dtype() == DType::i64 ? are_within(indices.elements<int64_t>(), extent)
+                                       : are_within(indices.elements<int32_t>(), extent);
+}
+
+// Everything that the run-time lookup needs, by value.
+struct Lookup {
+  AxisSplit split;
+  int64_t count;
+  size_t element_bytes;
+  bool is_wide;
+  BufferId data, indices, out;
+
+  int64_t pick(const void* at, int64_t i) const {
+    const int64_t index = is_wide ? static_cast<const int64_t*>(at)[i] : static_cast<const int32_t*>(at)[i];
+    return index < 0 ? index + split.extent : index;
+  }
+  void copy(const StepArgs& args) const {
+    const auto* from = args.at<const char>(data);
+    auto* to = args.at<char>(out);
+    const auto run = static_cast<size_t>(split.inner) * element_bytes;
+    const Range range = split_evenly(split.outer * count, args.thread, args.threads);
+    for (long row = range.begin; row < range.end; ++row) {
+      const int64_t index = pick(args.at<const void>(indices), row % count);
+      const auto source = static_cast<size_t>(row / count * split.extent + index) * run;
+      std::memcpy(to + static_cast<size_t>(row) * run, from + source, run);
+    }
+  }
+};
+
+// Checks the indices on the calling thread, where an error can be reported; then copies on all.
+void add_lookup(LowerContext& context, const Lookup& lookup) {
+  Step check{.kernel = "check indices", .reads = {lookup.indices}};
+  check.run = [lookup, name = context.node.name](const StepArgs& args) {
+    const int64_t extent = lookup.split.extent;
+    for (int64_t i = 0; i < lookup.count; ++i) {
+      const int64_t index = lookup.pick(args.at<const void>(lookup.indices), i);
+      if (index < 0 || index >= extent) {
+        throw Error(ErrorCode::invalid_argument, "node '" + name + "' (Gather): index " +
+                                                     std::to_string(index < 0 ? index - extent : index) +
+                                                     " is out of range for an axis of " + std::to_string(extent));
+      }
+    }
+  };
+  context.add(std::move(check));
+  Step copy{.kernel = "gather rows", .reads = {lookup.data, lookup.indices}, .writes = {lookup.out}};
+  copy.bytes = 2.0 * static_cast<double>(lookup.split.outer * lookup.count * lookup.split.inner) *
+               static_cast<double>(lookup.element_bytes);
+  copy.threads = copy.bytes > 512e3 ? context.target.threads : 1;
+  copy.run = [lookup](const StepArgs& args) { lookup.copy(args); };
+  context.add(std::move(copy));
+}
+
+bool lower_gather(LowerContext& context) {
+  const TensorType& data = context.input_type(0);
+  const int bits = bits_of(data.dtype);
+  if (bits < 8 || data.dtype == DType::string) return false;
+  const Tensor indices = context.constant(1);
+  const Dims index_dims = context.input_type(1).extents();
+  const bool is_wide = context.input_type(1).dtype == DType::i64;
+  int64_t axis = context.node.attributes.get_int("axis", 0);
+  if (axis < 0) axis += data.rank();
+  const AxisSplit split = split_at(data.extents(), static_cast<size_t>(axis));
+  int64_t count = 1;
+  for (const int64_t extent : index_dims) count *= extent;
+  if (!indices.defined() || !all_within(indices, split.extent) || count > 16) {
+    add_lookup(context, {split, count, static_cast<size_t>(bits) / 8, is_wide, context.buffer(context.input(0)),
+                         context.buffer(context.input(1)), context.buffer(context.output(0))});
+    return true;
+  }
+  if (count * split.outer * split.inner == 0) return true;
+  std::vector<CopyJob> jobs;
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t pick = is_wide ? indices.data<int64_t>()[i] : indices.data<int32_t>()[i];
+    if (pick < 0) pick += split.extent;
+    const auto offset_bytes = static_cast<size_t>(pick * split.inner) * static_cast<size_t>(bits) / 8;
+    if (count == 1 && split.outer == 1 && context.view_of(context.output(0), context.input(0), offset_bytes))
+      return true;
+    jobs.push_back({context.buffer(context.input(0)),
+                    context.buffer(context.output(0)),
+                    pick * split.inner,
+                    i * split.inner,
+                    {{split.outer, split.extent * split.inner, count * split.inner}, {split.inner, 1, 1}}});
+  }
+  return add_copy_step(context, data.dtype, std::move(jobs));
+}
+
+// ---- GatherElements
+
+void infer_elements(InferContext& context) {
+  check_index_type(context);
+  const TensorType &data = context.input(0), &indices = context.input(1);
+  TensorType result = indices;
+  result.dtype = data.dtype;
+  if (data.has_rank) {
+    axis_within(context, context.node.attributes.get_int("axis", 0), data.rank());
+    if (indices.has_rank && indices.rank() != data.rank()) context.fail("indices and data differ in rank");
+  }
+  context.set_output(0, std::move(result));
+}
+
+void reference_elements(ReferenceContext& context) {
+  const Tensor data = spread_elements(context.inputs[0]);
+  const Tensor& indices = context.inputs[1];
+  if (indices.rank() != data.rank()) context.fail("indices and data differ in rank");
+  const auto axis = static_cast<size_t>(axis_within(context, context.node.attributes.get_int("axis", 0), data.rank()));
+  for (size_t d = 0; d < indices.dims().size(); ++d) {
+    if (d != axis && indices.dims()[d] > data.dims()[d]) {
+      context.fail("indices have extent " + std::to_string(indices.dims()[d]) + " on axis " + std::to_string(d) +
+                   ", data has " + std::to_string(data.dims()[d]));
+    }
+  }
+  const std::vector<int64_t> picks = indices_within(context, indices, data.dims()[axis]);
+  const std::vector<int64_t> strides = strides_of(data.dims());
+  Tensor result = make_output(context, data.dtype(), indices.dims());
+  Dims at(indices.dims().size(), 0);
+  for (size_t i = 0; i < picks.size(); ++i) {
+    int64_t from = picks[i] * strides[axis];
+    for (size_t d = 0; d < at.size(); ++d) from += d == axis ? 0 : at[d] * strides[d];
+    move_elements(data, from, result, static_cast<int64_t>(i), {});
+    for (size_t d = at.size(); d-- > 0 && ++at[d] == indices.dims()[d];) at[d] = 0;
+  }
+  context.outputs[0] = pack_elements(result, context.inputs[0].dtype());
+}
+
+// ---- GatherND
+
+void infer_nd(InferContext& context) {
+  check_index_type(context);
+  const TensorType &data = context.input(0), &indices = context.input(1);
+  if (!data.has_rank || !indices.has_rank || indices.dims.empty() || !indices.dims.back().known()) {
+    if (indices.has_rank && indices.dims.empty()) context.fail("indices have rank 0");
+    return context.set_output(0, TensorType::unranked(data.dtype));
+  }
+  const int64_t batch = context.node.attributes.get_int("batch_dims", 0), depth = indices.dims.back().extent;
+  if (batch < 0 || batch >= indices.rank() || depth < 0 || depth > data.rank() - batch) {
+    context.fail("batch_dims " + std::to_string(batch) + " and tuples of " + std::to_string(depth) +
+                 " indices do not fit data of rank " + std::to_string(data.rank()));
+  }
+  TensorType result = ranked(data.dtype, 0);
+  result.dims.assign(indices.dims.begin(), indices.dims.end() - 1);
+  result.dims.insert(result.dims.end(), data.dims.begin() + static_cast<ptrdiff_t>(batch + depth), data.dims.end());
+  context.set_output(0, std::move(result));
+}
+
+void reference_nd(ReferenceContext& context) {
+  const Tensor data = spread_elements(context.inputs[0]);
+  const Tensor& indices = context.inputs[1];
+  if (indices.rank() == 0) context.fail("indices have rank 0");
+  const int64_t batch = context.node.attributes.get_int("batch_dims", 0), depth = indices.dims().back();
+  if (batch < 0 || batch >= indices.rank() || depth > data.rank() - batch) context.fail("batch_dims does not fit");
+  int64_t batches = 1, tuples = 1, inner = 1;
+  for (size_t d = 0; d + 1 < indices.dims().size(); ++d) {
+    const bool is_batch = static_cast<int64_t>(d) < batch;
+    if (is_batch && indices.dims()[d] != data.dims()[d]) context.fail("batch extents of indices and data differ");
+    (is_batch ? batches : tuples) *= indices.dims()[d];
+  }
+  for (size_t d = static_cast<size_t>(batch + depth); d < data.dims().size(); ++d) inner *= data.dims()[d];
+  const std::vector<int64_t> strides = strides_of(data.dims());
+  const std::vector<int64_t> picks = integers_of(context, indices.reshaped({indices.size()}), "input 1 (indices)");
+  Dims dims(indices.dims().begin(), indices.dims().end() - 1);
+  dims.insert(dims.end(), data.dims().begin() + static_cast<ptrdiff_t>(batch + depth), data.dims().end());
+  Tensor result = make_output(context, data.dtype(), dims);
+  const int64_t batch_stride = batches == 0 ? 0 : data.size() / batches;
+  for (int64_t i = 0; i < batches * tuples; ++i) {
+    int64_t from = i / tuples * batch_stride;
+    for (int64_t k = 0; k < depth; ++k) {
+      const auto axis = static_cast<size_t>(batch + k);
+      const int64_t index = picks[static_cast<size_t>(i * depth + k)], extent = data.dims()[axis];
+      if (index < -extent || index >= extent) {
+        context.fail("index " + std::to_string(index) + " is out of range for an axis of " + std::to_string(extent));
+      }
+      from += (index < 0 ? index + extent : index) * strides[axis];
+    }
+    const MoveAxis run{inner, 1, 1};
+    move_elements(data, from, result, i * inner, std::span(&run, 1));
+  }
+  context.outputs[0] = pack_elements(result, context.inputs[0].dtype());
+}
+
+}  // namespace
+
+std::vector<OpDef> gather_ops() {
+  using Kind = AttributeSpec::Kind;
+  std::vector<OpDef> defs;
+  const auto add = [&](OpSchema schema, LowerFn* lower) {
+    schema.min_inputs = schema.max_inputs = 2;
+    defs.push_back({.schema = std::move(schema), .lower = lower});
+  };
+  add({.name = "Gather", .attributes = {{"axis", Kind::integer}}, .infer = infer_gather, .reference = reference_gather},
+      lower_gather);
+  add({.name = "GatherElements",
+       .since = 11,
+       .attributes = {{"axis", Kind::integer}},
+       .infer = infer_elements,
+       .reference = reference_elements},
+      nullptr);
+  add({.name = "GatherND",
+       .since = 11,
+       .attributes = {{"batch_dims", Kind::integer}},
+       .infer = infer_nd,
+       .reference = reference_nd},
+      nullptr);
+  return defs;
+}
+
+}  // namespace lathe::ops

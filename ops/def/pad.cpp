@@ -1,0 +1,202 @@
+// Pad in modes constant, reflect, edge and wrap. Pads come from attributes up to version 10, then from input 1.
+#include <algorithm>
+#include <numeric>
+
+#include "ops/copy_elements.h"
+#include "ops/copy_infer.h"
+#include "ops/copy_step.h"
+#include "ops/op_def.h"
+
+namespace lathe::ops {
+namespace {
+
+struct AxisPad {
+  int64_t begin = 0, end = 0;
+};
+
+// Pads of every axis; `pads` and `axes` are inputs 1 and 3 or undefined.
+template <class Context>
+std::vector<AxisPad> pads_of(const Context& context, int64_t rank, const Tensor& pads, const Tensor& axes_input) {
+  std::vector<int64_t> values, axes(static_cast<size_t>(rank));
+  std::iota(axes.begin(), axes.end(), 0);
+  if (context.node.op->since < 11) {
+    values = context.node.attributes.get_ints(context.node.op->since < 2 ? "paddings" : "pads");
+  } else {
+    values = integers_of(context, pads.rank() == 2 ? pads.reshaped({pads.size()}) : pads, "input 1 (pads)");
+    if (axes_input.defined()) axes = axes_within(context, integers_of(context, axes_input, "input 3 (axes)"), rank);
+  }
+  if (values.size() != 2 * axes.size()) {
+    context.fail("pads has " + std::to_string(values.size()) + " elements, expected " +
+                 std::to_string(2 * axes.size()));
+  }
+  std::vector<AxisPad> result(static_cast<size_t>(rank));
+  for (size_t i = 0; i < axes.size(); ++i) result[static_cast<size_t>(axes[i])] = {values[i], values[i + axes.size()]};
+  return result;
+}
+
+template <class Context>
+int64_t padded_extent(const Context& context, int64_t extent, const AxisPad& pad) {
+  int64_t sum = 0;
+  if (__builtin_add_overflow(extent, pad.begin, &sum) || __builtin_add_overflow(sum, pad.end, &sum)) {
+    context.fail("a padded axis overflows");
+  }
+  if (sum < 0) context.fail("negative pads take more than the axis of " + std::to_string(extent));
+  return sum;
+}
+
+void infer(InferContext& context) {
+  const TensorType& data = context.input(0);
+  if (!data.has_rank) return context.set_output(0, TensorType::unranked(data.dtype));
+  TensorType result = ranked(data.dtype, data.dims.size());
+  const bool by_input = context.node.op->since >= 11;
+  if (by_input && !context.has_input(1)) context.fail("input 1 (pads) is missing");
+  const bool is_known =
+      !by_input || (context.constant(1).defined() && (!context.has_input(3) || context.constant(3).defined()));
+  if (is_known) {
+    const std::vector<AxisPad> pads = pads_of(context, data.rank(), context.constant(1), context.constant(3));
+    for (size_t i = 0; i < pads.size(); ++i) {
+      if (data.dims[i].known()) {
+        result.dims[i] = known_dim(padded_extent(context, data.dims[i].extent, pads[i]));
+      } else if (pads[i].begin == 0 && pads[i].end == 0) {
+        result.dims[i] = data.dims[i];
+      }
+    }
+  }
+  context.set_output(0, std::move(result));
+}
+
+// The input index for each output index of an axis; -1: the constant.
+template <class Context>
+std::vector<int64_t> source_table(const Context& context, const std::string& mode, int64_t extent, int64_t padded,
+                                  const AxisPad& pad) {
+  std::vector<int64_t> table(static_cast<size_t>(padded));
+  if (mode != "constant" && extent == 0 && padded > 0) context.fail("mode " + mode + " on an empty axis");
+  const int64_t period = std::max<int64_t>(2 * (extent - 1), 1);
+  const auto modulo = [](int64_t a, int64_t b) { return ((a % b) + b) % b; };
+  for (int64_t i = 0; i < padded; ++i) {
+    int64_t at = i - pad.begin;
+    if (at < 0 || at >= extent) {
+      if (mode == "constant") {
+        at = -1;
+      } else if (mode == "edge") {
+        at = std::clamp<int64_t>(at, 0, extent - 1);
+      } else if (mode == "wrap") {
+        at = modulo(at, extent);
+      } else if (mode == "reflect") {
+        at = modulo(at, period);
+        if (at >= extent) at = period - at;
+        if (extent == 1) at = 0;
+      } else {
+        context.fail("mode '" + mode + "' is not one of constant, reflect, edge, wrap");
+      }
+    }
+    table[static_cast<size_t>(i)] = at;
+  }
+  return table;
+}
+
+Tensor constant_value(const ReferenceContext& context, DType dtype) {
+  if (context.node.op->since < 11) {
+    const float value = context.node.attributes.get_float("value", 0);
+    if (value == 0) return {};
+    if (dtype == DType::f32) return Tensor::scalar<float>(value);
+    if (dtype == DType::f64) return Tensor::scalar<double>(static_cast<double>(value));
+    context.fail("a value other than 0 is not supported for " + std::string(name_of(dtype)));
+  }
+  if (!context.has_input(2) || context.inputs[2].size() == 0) return {};
+  if (context.inputs[2].size() != 1 || context.inputs[2].dtype() != dtype) {
+    context.fail("input 2 (constant_value) is not one " + std::string(name_of(dtype)));
+  }
+  return spread_elements(context.inputs[2]);
+}
+
+void reference(ReferenceContext& context) {
+  const Tensor data = spread_elements(context.inputs[0]);
+  const std::string mode = context.node.attributes.get_string("mode", "constant");
+  const std::vector<AxisPad> pads = pads_of(context, data.rank(), context.has_input(1) ? context.inputs[1] : Tensor(),
+                                            context.has_input(3) ? context.inputs[3] : Tensor());
+  Dims dims = data.dims();
+  for (size_t i = 0; i < dims.size(); ++i) dims[i] = padded_extent(context, dims[i], pads[i]);
+  Tensor result = make_output(context, data.dtype(), dims);
+  std::vector<std::vector<int64_t>> tables;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    tables.push_back(source_table(context, mode, data.dims()[i], result.size() == 0 ? 0 : dims[i], pads[i]));
+  }
+  if (mode == "constant") {
+    if (const Tensor value = constant_value(context, context.inputs[0].dtype()); value.defined()) {
+      const MoveAxis all{result.size(), 0, 1};
+      move_elements(value, 0, result, 0, std::span(&all, 1));
+    }
+  }
+  pick_elements(data, result, tables);
+  context.outputs[0] = pack_elements(result, context.inputs[0].dtype());
+}
+
+// Constant mode only: fill, then copy what is kept.
+bool lower(LowerContext& context) {
+  const TensorType& type = context.input_type(0);
+  const int bits = bits_of(type.dtype);
+  if (bits < 8 || type.dtype == DType::string) return false;
+  if (context.node.attributes.get_string("mode", "constant") != "constant") return false;
+  const auto constant = [&](int i) { return context.has_input(i) ? context.constant(i) : Tensor(); };
+  for (int i = 1; i < context.input_count(); ++i) {
+    if (context.has_input(i) && !constant(i).defined()) return false;
+  }
+  Tensor value = constant(2);
+  if (context.node.op->since < 11) {
+    const float given = context.node.attributes.get_float("value", 0);
+    if (given != 0 && type.dtype != DType::f32) return false;
+    if (given != 0) value = Tensor::scalar<float>(given);
+  }
+  if (value.defined() && value.size() != 1) value = {};
+  const InferContext messages(context.node, {}, {});
+  const std::vector<AxisPad> pads = pads_of(messages, type.rank(), constant(1), constant(3));
+  const Dims from = type.extents(), to = context.output_type(0).extents();
+  const std::vector<int64_t> from_strides = strides_of(from), to_strides = strides_of(to);
+  CopyJob job{context.buffer(context.input(0)), context.buffer(context.output(0)), 0, 0, {}};
+  int64_t elements = 1;
+  for (size_t i = 0; i < from.size(); ++i) {
+    const int64_t cut_front = std::max<int64_t>(-pads[i].begin, 0), cut_back = std::max<int64_t>(-pads[i].end, 0);
+    const int64_t kept = std::max<int64_t>(from[i] - cut_front - cut_back, 0);
+    job.from_offset += cut_front * from_strides[i];
+    job.to_offset += std::max<int64_t>(pads[i].begin, 0) * to_strides[i];
+    job.axes.push_back({kept, from_strides[i], to_strides[i]});
+    elements *= kept;
+  }
+  int64_t total = 1;
+  for (const int64_t extent : to) total *= extent;
+  if (from == to && elements == total) return lower_as_same_bytes(context);
+  if (elements != total &&
+      !add_fill_step(context, type.dtype, job.to, total, value.defined() ? value.raw() : nullptr)) {
+    return false;
+  }
+  return elements == 0 || add_copy_step(context, type.dtype, {std::move(job)});
+}
+
+}  // namespace
+
+std::vector<OpDef> pad_ops() {
+  using Kind = AttributeSpec::Kind;
+  const struct {
+    int since, until, min_inputs, max_inputs;
+    std::vector<AttributeSpec> attributes;
+  } versions[] = {{1, 1, 1, 1, {{"paddings", Kind::integers, true}, {"mode", Kind::string}, {"value", Kind::real}}},
+                  {2, 10, 1, 1, {{"pads", Kind::integers, true}, {"mode", Kind::string}, {"value", Kind::real}}},
+                  {11, 17, 2, 3, {{"mode", Kind::string}}},
+                  {18, 1 << 20, 2, 4, {{"mode", Kind::string}}}};
+  std::vector<OpDef> defs;
+  for (const auto& version : versions) {
+    defs.push_back({.schema = {.name = "Pad",
+                               .since = version.since,
+                               .until = version.until,
+                               .min_inputs = version.min_inputs,
+                               .max_inputs = version.max_inputs,
+                               .attributes = version.attributes,
+                               .infer = infer,
+                               .reference = reference},
+                    .lower = lower});
+  }
+  return defs;
+}
+
+}  // namespace lathe::ops

@@ -1,0 +1,83 @@
+// Transpose: out[i...] = in[i at perm...].
+#include <numeric>
+
+#include "ops/copy_elements.h"
+#include "ops/copy_infer.h"
+#include "ops/copy_step.h"
+#include "ops/lower.h"
+#include "ops/op_def.h"
+
+namespace lathe::ops {
+namespace {
+
+template <class Context>
+std::vector<int64_t> permutation(const Context& context, int64_t rank) {
+  std::vector<int64_t> perm = context.node.attributes.get_ints("perm");
+  if (!context.node.attributes.has("perm")) {
+    perm.resize(static_cast<size_t>(rank));
+    std::iota(perm.rbegin(), perm.rend(), 0);
+    return perm;
+  }
+  if (static_cast<int64_t>(perm.size()) != rank) {
+    context.fail("perm has " + std::to_string(perm.size()) + " axes, the input has " + std::to_string(rank));
+  }
+  return axes_within(context, perm, rank);
+}
+
+void infer(InferContext& context) {
+  const TensorType& data = context.input(0);
+  if (!data.has_rank) {
+    const std::vector<int64_t> perm = context.node.attributes.get_ints("perm");
+    if (!context.node.attributes.has("perm")) return context.set_output(0, TensorType::unranked(data.dtype));
+    return context.set_output(0, ranked(data.dtype, perm.size()));
+  }
+  TensorType result{data.dtype, true, {}, {}};
+  for (const int64_t axis : permutation(context, data.rank())) {
+    result.dims.push_back(data.dims[static_cast<size_t>(axis)]);
+  }
+  context.set_output(0, std::move(result));
+}
+
+void reference(ReferenceContext& context) {
+  const Tensor data = spread_elements(context.inputs[0]);
+  const std::vector<int64_t> perm = permutation(context, data.rank());
+  Dims dims;
+  for (const int64_t axis : perm) dims.push_back(data.dims()[static_cast<size_t>(axis)]);
+  Tensor result = make_output(context, data.dtype(), dims);
+  const std::vector<int64_t> from = strides_of(data.dims()), to = strides_of(dims);
+  std::vector<MoveAxis> axes;
+  for (size_t i = 0; i < dims.size(); ++i) axes.push_back({dims[i], from[static_cast<size_t>(perm[i])], to[i]});
+  move_elements(data, 0, result, 0, axes);
+  context.outputs[0] = pack_elements(result, context.inputs[0].dtype());
+}
+
+bool lower(LowerContext& context) {
+  const TensorType& type = context.input_type(0);
+  const Dims in_dims = type.extents(), dims = context.output_type(0).extents();
+  std::vector<int64_t> perm = context.node.attributes.get_ints("perm");
+  if (perm.empty()) {
+    perm.resize(in_dims.size());
+    std::iota(perm.rbegin(), perm.rend(), 0);
+  }
+  std::vector<int64_t> moved;  // axes with more than one element, in their new order
+  for (int64_t& axis : perm) {
+    if (axis < 0) axis += static_cast<int64_t>(in_dims.size());
+    if (in_dims[static_cast<size_t>(axis)] != 1) moved.push_back(axis);
+  }
+  if (std::is_sorted(moved.begin(), moved.end())) return lower_as_same_bytes(context);
+  const std::vector<int64_t> from = strides_of(in_dims), to = strides_of(dims);
+  CopyJob job{context.buffer(context.input(0)), context.buffer(context.output(0)), 0, 0, {}};
+  for (size_t i = 0; i < dims.size(); ++i) job.axes.push_back({dims[i], from[static_cast<size_t>(perm[i])], to[i]});
+  return add_copy_step(context, type.dtype, {std::move(job)});
+}
+
+}  // namespace
+
+std::vector<OpDef> transpose_ops() {
+  using Kind = AttributeSpec::Kind;
+  return {{.schema =
+               {.name = "Transpose", .attributes = {{"perm", Kind::integers}}, .infer = infer, .reference = reference},
+           .lower = lower}};
+}
+
+}  // namespace lathe::ops
