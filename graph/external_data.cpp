@@ -94,6 +94,8 @@ std::shared_ptr<const MappedFile> MappedFile::map(int descriptor, size_t size, c
   return std::shared_ptr<const MappedFile>(new MappedFile(static_cast<const char*>(base), size, reserved));
 }
 
+void MappedFile::release_pages() const { ::madvise(const_cast<char*>(data_), reserved_, MADV_DONTNEED); }
+
 MappedFile::~MappedFile() { ::munmap(const_cast<char*>(data_), reserved_); }
 
 std::shared_ptr<const MappedFile> ExternalData::open_inside(const std::string& location) const {
@@ -132,6 +134,13 @@ ExternalData::View ExternalData::resolve(const ExternalLocation& where, size_t w
            " exceed the file's " + std::to_string(bytes.size()));
   }
   return {bytes.subspan(where.offset, wanted), file};
+}
+
+std::vector<std::shared_ptr<const MappedFile>> ExternalData::files() const {
+  std::vector<std::shared_ptr<const MappedFile>> files;
+  for (const auto& [location, file] : open_files_)
+    if (file != nullptr) files.push_back(file);
+  return files;
 }
 
 std::optional<size_t> parse_extent(const std::string& text) {

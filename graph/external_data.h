@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace lathe {
 
@@ -24,6 +25,9 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
 
   std::span<const char> bytes() const { return {data_, size_}; }
+
+  // Gives the memory back. The bytes stay readable: the next access reads the page again.
+  void release_pages() const;
 
  private:
   MappedFile(const char* data, size_t size, size_t reserved) : data_(data), size_(size), reserved_(reserved) {}
@@ -51,6 +55,9 @@ class ExternalData {
   };
   // Exactly `wanted` bytes. Throws Error(invalid_model) with what is wrong; the caller names the tensor.
   View resolve(const ExternalLocation& where, size_t wanted);
+
+  // Every file that a tensor lies in.
+  std::vector<std::shared_ptr<const MappedFile>> files() const;
 
  private:
   std::shared_ptr<const MappedFile> open_inside(const std::string& location) const;

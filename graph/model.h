@@ -1,7 +1,9 @@
 #pragma once
 #include <map>
 #include <string>
+#include <vector>
 
+#include "graph/external_data.h"
 #include "graph/graph.h"
 #include "graph/op_schema.h"
 #include "src/base/limits.h"
@@ -15,6 +17,8 @@ struct Model {
   int64_t ir_version = 0;
   std::map<std::string, int> opsets;  // by domain; ai.onnx is ""
   std::shared_ptr<Graph> graph;
+  // What the weights lie in; empty for a model from memory without external data.
+  std::vector<std::shared_ptr<const MappedFile>> files;
 };
 
 // Reads ONNX bytes. Large weights stay in the mapped file (or in the caller's copy) and are never copied.

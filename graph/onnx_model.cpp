@@ -66,6 +66,7 @@ Model import_from(const std::string& source, TensorReader::Source bytes, const O
     const FunctionTable functions(*proto);
     TensorReader tensors(std::move(bytes), limits);
     model.graph = GraphImporter(ops, functions, tensors, limits).run(proto->graph(), model.opsets);
+    model.files = tensors.external_files();
     verify(*model.graph);
     return model;
   } catch (const Error& error) {
@@ -90,7 +91,9 @@ Model import_model_file(const std::string& path, const OpLookup& ops, const Limi
   source.bytes = {file->bytes().data(), file->bytes().size()};
   source.is_padded = true;
   source.directory = folder_of(path);
-  return import_from(path, std::move(source), ops, limits);
+  Model model = import_from(path, std::move(source), ops, limits);
+  model.files.push_back(file);
+  return model;
 }
 
 Model import_model_bytes(std::shared_ptr<const std::string> bytes, const std::string& base_directory,

@@ -38,6 +38,8 @@ class TensorReader {
   Tensor read(const onnx::TensorProto& proto, const std::string& place);
   Tensor read_sparse(const onnx::SparseTensorProto& proto, const std::string& place);
 
+  std::vector<std::shared_ptr<const MappedFile>> external_files() const { return external_.files(); }
+
  private:
   Tensor read_elements(const onnx::TensorProto& proto);
   Tensor read_raw(DType dtype, const Dims& dims, std::string_view bytes);

@@ -21,11 +21,16 @@ namespace lathe {
 // Constants repacked for a kernel; made once per model and shared by all its specializations. Thread-safe.
 class PackedWeights {
  public:
+  // `after_packing` is told after each packed tensor how many bytes it has: the source may give its memory back.
+  explicit PackedWeights(std::function<void(size_t bytes)> after_packing = nullptr)
+      : after_packing_(std::move(after_packing)) {}
+
   // `key` names source and format. `pack` fills and returns the packed tensor; it runs outside the lock.
   Tensor get(const std::string& key, const std::function<Tensor()>& pack);
   size_t bytes() const;
 
  private:
+  const std::function<void(size_t)> after_packing_;
   mutable std::mutex mutex_;
   std::unordered_map<std::string, Tensor> packed_;
 };

@@ -12,6 +12,7 @@ Tensor PackedWeights::get(const std::string& key, const std::function<Tensor()>&
     if (auto found = packed_.find(key); found != packed_.end()) return found->second;
   }
   Tensor made = pack();
+  if (after_packing_) after_packing_(made.bytes());
   std::lock_guard lock(mutex_);
   return packed_.try_emplace(key, std::move(made)).first->second;  // the first to finish wins
 }

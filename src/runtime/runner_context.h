@@ -16,8 +16,8 @@ struct RunnerContext {
   Limits limits;
   Target target;
   std::shared_ptr<ThreadTeam> team;
+  std::shared_ptr<PackedWeights> packed;
   std::shared_ptr<CachedPlans> plans;
-  std::shared_ptr<PackedWeights> packed = std::make_shared<PackedWeights>();
   int optimization_level = 99;
   std::vector<std::string> disabled_passes;
 

@@ -1,5 +1,6 @@
 #include "lathe/session.h"
 
+#include <atomic>
 #include <chrono>
 #include <map>
 
@@ -52,18 +53,32 @@ int wanted_threads(const SessionOptions& options) {
   return options.threads > 0 ? options.threads : usable_threads();
 }
 
+// Weights that are packed are not read again soon: the mapped file's pages go back now and then, so that a model that
+// is being packed does not take its size twice.
+std::function<void(size_t)> page_release(std::vector<std::shared_ptr<const MappedFile>> files) {
+  constexpr size_t kReleaseEvery = size_t{32} << 20;
+  auto unreleased = std::make_shared<std::atomic<size_t>>(0);
+  return [files = std::move(files), unreleased](size_t bytes) {
+    if (unreleased->fetch_add(bytes) + bytes < kReleaseEvery) return;
+    unreleased->store(0);
+    for (const auto& file : files) file->release_pages();
+  };
+}
+
 }  // namespace
 
 Session::State::State(Model loaded, const SessionOptions& options) : model(std::move(loaded)) {
   for (ValueId id : model.graph->inputs) inputs.push_back(info_of(model.graph->value(id)));
   const int threads = wanted_threads(options);
-  context = std::make_shared<RunnerContext>(RunnerContext{.ops = OpRegistry::builtin(),
-                                                          .limits = {},
-                                                          .target = {usable_isa(), threads},
-                                                          .team = std::make_shared<ThreadTeam>(threads),
-                                                          .plans = default_plans(options, CachedPlans::Recording::on),
-                                                          .optimization_level = options.optimization_level,
-                                                          .disabled_passes = options.disabled_passes});
+  context = std::make_shared<RunnerContext>(
+      RunnerContext{.ops = OpRegistry::builtin(),
+                    .limits = {},
+                    .target = {usable_isa(), threads},
+                    .team = std::make_shared<ThreadTeam>(threads),
+                    .packed = std::make_shared<PackedWeights>(page_release(model.files)),
+                    .plans = default_plans(options, CachedPlans::Recording::on),
+                    .optimization_level = options.optimization_level,
+                    .disabled_passes = options.disabled_passes});
   // Passes may put another value in an output's place: the names are those of the file.
   std::vector<std::string> output_names;
   for (ValueId id : model.graph->outputs) output_names.push_back(model.graph->value(id).name);
