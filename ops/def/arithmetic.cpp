@@ -1,0 +1,152 @@
+// Add, Sub, Mul, Div, Mod, Pow.
+#include <cmath>
+
+#include "ops/elementwise.h"
+#include "ops/pointwise_lowering.h"
+
+namespace lathe::ops {
+namespace {
+
+// Integers wrap around: computed without sign, where that is defined. 8 and 16 bits go through int.
+template <class C, class F>
+C wrapping(C a, C b, F f) {
+  if constexpr (std::is_integral_v<C>) {
+    using Wide = std::conditional_t<(sizeof(C) > 4), uint64_t, uint32_t>;
+    return static_cast<C>(f(static_cast<Wide>(a), static_cast<Wide>(b)));
+  } else {
+    return f(a, b);
+  }
+}
+
+struct Add {
+  template <class C>
+  C operator()(C a, C b) const {
+    return wrapping(a, b, [](auto x, auto y) { return x + y; });
+  }
+};
+struct Sub {
+  template <class C>
+  C operator()(C a, C b) const {
+    return wrapping(a, b, [](auto x, auto y) { return x - y; });
+  }
+};
+struct Mul {
+  template <class C>
+  C operator()(C a, C b) const {
+    return wrapping(a, b, [](auto x, auto y) { return x * y; });
+  }
+};
+
+// Integer quotients truncate. By zero: 0; the most negative by -1: itself.
+struct Div {
+  template <class C>
+  C operator()(C a, C b) const {
+    if constexpr (std::is_integral_v<C>) {
+      if (b == 0) return 0;
+      if constexpr (std::is_signed_v<C>)
+        if (b == -1) return wrapping(C{0}, a, [](auto x, auto y) { return x - y; });
+      return static_cast<C>(a / b);
+    } else {
+      return a / b;
+    }
+  }
+};
+
+// The divisor's sign, as in Python; with `fmod` the dividend's, as in C.
+struct Mod {
+  explicit Mod(const Node& node) : is_fmod(node.attributes.get_int("fmod", 0) != 0) {}
+  template <class C>
+  C operator()(C a, C b) const {
+    if constexpr (std::is_integral_v<C>) {
+      if (b == 0) return 0;
+      if constexpr (std::is_signed_v<C>)
+        if (b == -1) return 0;
+      const C rest = static_cast<C>(a % b);
+      if (!is_fmod && rest != 0 && (rest < 0) != (b < 0)) return static_cast<C>(rest + b);
+      return rest;
+    } else {
+      const C rest = std::fmod(a, b);
+      if (is_fmod) return rest;
+      if (rest == 0) return std::copysign(rest, b);
+      return (rest < 0) != (b < 0) ? rest + b : rest;
+    }
+  }
+  bool is_fmod;
+};
+
+template <class B, class E>
+B power(B base, E exponent) {
+  if constexpr (std::is_integral_v<B> && std::is_integral_v<E>) {
+    if (exponent < 0) {
+      if (base == 1) return 1;
+      if constexpr (std::is_signed_v<B>)
+        if (base == -1) return exponent % 2 == 0 ? B{1} : B{-1};
+      return 0;
+    }
+    uint64_t result = 1, factor = static_cast<uint64_t>(base);
+    for (auto left = static_cast<uint64_t>(exponent); left != 0; left >>= 1, factor *= factor)
+      if ((left & 1) != 0) result *= factor;
+    return static_cast<B>(result);
+  } else if constexpr (std::is_integral_v<B>) {
+    const double value = std::pow(static_cast<double>(base), static_cast<double>(exponent));
+    if (std::isnan(value)) return 0;
+    if (std::fabs(value) < 9.2e18) return static_cast<B>(static_cast<int64_t>(value));
+    return value < 0 ? std::numeric_limits<B>::min() : std::numeric_limits<B>::max();
+  } else if constexpr (std::is_same_v<B, float> && std::is_same_v<E, float>) {
+    return std::pow(base, exponent);
+  } else {
+    return static_cast<B>(std::pow(static_cast<double>(base), static_cast<double>(exponent)));
+  }
+}
+
+void reference_pow(ReferenceContext& context) {
+  const std::vector<Dims> dims = operand_dims(context);
+  const Tensor& base = context.inputs[0];
+  const Tensor& exponent = context.inputs[1];
+  Tensor result = make_output(context, base.dtype(), broadcast_dims(context.node, dims));
+  visit_elements<kNumbers>(context, base.dtype(), [&]<class B>() {
+    visit_elements<kNumbers>(context, exponent.dtype(), [&]<class E>() {
+      for (BroadcastRows rows(result.dims(), dims); !rows.done(); rows.next())
+        for (int64_t i = 0; i < rows.length(); ++i)
+          elements_of<B>(result)[rows.begin() + i] = static_cast<B>(
+              power(static_cast<Computing<B>>(elements_of<B>(base)[rows.begin(0) + i * rows.stride(0)]),
+                    static_cast<Computing<E>>(elements_of<E>(exponent)[rows.begin(1) + i * rows.stride(1)])));
+    });
+  });
+  context.outputs[0] = std::move(result);
+}
+
+using Kind = AttributeSpec::Kind;
+
+OpDef binary(std::string_view name, ReferenceFn* reference, ExpressFn* express) {
+  return {.schema = {.name = name,
+                     .min_inputs = 2,
+                     .max_inputs = 2,
+                     .attributes = {{"axis", Kind::integer}, {"broadcast", Kind::integer}},
+                     .infer = infer_broadcast,
+                     .reference = reference,
+                     .express = express,
+                     .layout = LayoutRole::any_same},
+          .lower = lower_pointwise};
+}
+
+}  // namespace
+
+std::vector<OpDef> arithmetic_ops() {
+  OpDef pow = binary("Pow", reference_pow, express_binary<ExprOp::pow>);
+  pow.schema.infer = infer_broadcast_mixed;
+  return {binary("Add", reference_binary<Add, kNumbers>, express_binary<ExprOp::add>),
+          binary("Sub", reference_binary<Sub, kNumbers>, express_binary<ExprOp::sub>),
+          binary("Mul", reference_binary<Mul, kNumbers>, express_binary<ExprOp::mul>),
+          binary("Div", reference_binary<Div, kNumbers>, express_binary<ExprOp::div>),
+          {.schema = {.name = "Mod",
+                      .since = 10,
+                      .min_inputs = 2,
+                      .max_inputs = 2,
+                      .attributes = {{"fmod", Kind::integer}},
+                      .infer = infer_broadcast,
+                      .reference = reference_binary<Mod, kNumbers>}},
+          pow};
+}
+
+}  // namespace lathe::ops

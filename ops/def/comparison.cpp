@@ -1,0 +1,74 @@
+// Equal, Less, LessOrEqual, Greater, GreaterOrEqual.
+#include "ops/elementwise.h"
+#include "ops/pointwise_lowering.h"
+
+namespace lathe::ops {
+namespace {
+
+template <class Compare>
+struct Ordered {
+  template <class C>
+  bool operator()(C a, C b) const {
+    return Compare{}(a, b);
+  }
+};
+
+void reference_equal(ReferenceContext& context) {
+  if (context.inputs.empty() || !context.has_input(0) || context.inputs[0].dtype() != DType::string)
+    return reference_compare<Ordered<std::equal_to<>>, kNumbers | kBools>(context);
+  require_equal_types(context);
+  const std::vector<Dims> dims = operand_dims(context);
+  Tensor result = make_output(context, DType::boolean, broadcast_dims(context.node, dims));
+  const auto* a = context.inputs[0].data<std::string>();
+  const auto* b = context.inputs[1].data<std::string>();
+  for (BroadcastRows rows(result.dims(), dims); !rows.done(); rows.next())
+    for (int64_t i = 0; i < rows.length(); ++i)
+      elements_of<bool>(result)[rows.begin() + i] =
+          a[rows.begin(0) + i * rows.stride(0)] == b[rows.begin(1) + i * rows.stride(1)];
+  context.outputs[0] = std::move(result);
+}
+
+bool is_exact_in_float32(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::u8 || dtype == DType::i8 || dtype == DType::boolean;
+}
+
+template <ExprOp Op, bool IsSwapped>
+std::optional<Expression> express(const Node& node, std::span<const TensorType> inputs, const ConstantOf&) {
+  if (has_legacy_alignment(node)) return std::nullopt;
+  for (const TensorType& type : inputs)
+    if (!is_exact_in_float32(type.dtype)) return std::nullopt;
+  ExpressionWriter w(inputs);
+  const int a = w.x(0), b = w.x(1);
+  IsSwapped ? w.op(Op, b, a) : w.op(Op, a, b);
+  return w.finish(DType::boolean);
+}
+
+OpDef comparison(std::string_view name, int since, ReferenceFn* reference, ExpressFn* express) {
+  using Kind = AttributeSpec::Kind;
+  return {.schema = {.name = name,
+                     .since = since,
+                     .min_inputs = 2,
+                     .max_inputs = 2,
+                     .attributes = {{"axis", Kind::integer}, {"broadcast", Kind::integer}},
+                     .infer = infer_broadcast_bool,
+                     .reference = reference,
+                     .express = express,
+                     .layout = LayoutRole::any_same},
+          .lower = lower_pointwise};
+}
+
+}  // namespace
+
+std::vector<OpDef> comparison_ops() {
+  return {
+      comparison("Equal", 1, reference_equal, express<ExprOp::equal, false>),
+      comparison("Less", 1, reference_compare<Ordered<std::less<>>, kNumbers>, express<ExprOp::less, false>),
+      comparison("Greater", 1, reference_compare<Ordered<std::greater<>>, kNumbers>, express<ExprOp::less, true>),
+      comparison("LessOrEqual", 12, reference_compare<Ordered<std::less_equal<>>, kNumbers>,
+                 express<ExprOp::less_equal, false>),
+      comparison("GreaterOrEqual", 12, reference_compare<Ordered<std::greater_equal<>>, kNumbers>,
+                 express<ExprOp::less_equal, true>),
+  };
+}
+
+}  // namespace lathe::ops

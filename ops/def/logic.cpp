@@ -1,0 +1,82 @@
+// Not, And, Or, Xor.
+#include "ops/elementwise.h"
+#include "ops/pointwise_lowering.h"
+
+namespace lathe::ops {
+namespace {
+
+struct Not {
+  bool operator()(bool x) const { return !x; }
+};
+struct And {
+  bool operator()(bool a, bool b) const { return a && b; }
+};
+struct Or {
+  bool operator()(bool a, bool b) const { return a || b; }
+};
+struct Xor {
+  bool operator()(bool a, bool b) const { return a != b; }
+};
+
+bool all_bool(std::span<const TensorType> inputs) {
+  for (const TensorType& type : inputs)
+    if (type.dtype != DType::boolean) return false;
+  return true;
+}
+
+std::optional<Expression> express_not(const Node&, std::span<const TensorType> inputs, const ConstantOf&) {
+  if (!all_bool(inputs)) return std::nullopt;
+  ExpressionWriter w(inputs);
+  w.op(ExprOp::logical_not, w.x(0));
+  return w.finish(DType::boolean);
+}
+
+enum class Gate { conjunction, disjunction, difference };
+
+template <Gate Kind>
+std::optional<Expression> express(const Node& node, std::span<const TensorType> inputs, const ConstantOf&) {
+  if (!all_bool(inputs) || has_legacy_alignment(node)) return std::nullopt;
+  ExpressionWriter w(inputs);
+  const int a = w.x(0), b = w.x(1);
+  switch (Kind) {
+    case Gate::conjunction:
+      w.op(ExprOp::logical_and, a, b);
+      break;
+    case Gate::disjunction:
+      w.op(ExprOp::logical_or, a, b);
+      break;
+    case Gate::difference:
+      w.op(ExprOp::logical_not, w.op(ExprOp::equal, a, b));
+      break;
+  }
+  return w.finish(DType::boolean);
+}
+
+OpDef gate(std::string_view name, ReferenceFn* reference, ExpressFn* express) {
+  using Kind = AttributeSpec::Kind;
+  return {.schema = {.name = name,
+                     .min_inputs = 2,
+                     .max_inputs = 2,
+                     .attributes = {{"axis", Kind::integer}, {"broadcast", Kind::integer}},
+                     .infer = infer_broadcast_bool,
+                     .reference = reference,
+                     .express = express,
+                     .layout = LayoutRole::any_same},
+          .lower = lower_pointwise};
+}
+
+}  // namespace
+
+std::vector<OpDef> logic_ops() {
+  return {{.schema = {.name = "Not",
+                      .infer = infer_same_bool,
+                      .reference = reference_unary<Not, kBools>,
+                      .express = express_not,
+                      .layout = LayoutRole::any_same},
+           .lower = lower_pointwise},
+          gate("And", reference_binary<And, kBools>, express<Gate::conjunction>),
+          gate("Or", reference_binary<Or, kBools>, express<Gate::disjunction>),
+          gate("Xor", reference_binary<Xor, kBools>, express<Gate::difference>)};
+}
+
+}  // namespace lathe::ops

@@ -1,0 +1,57 @@
+// Where: condition ? a : b, broadcast; any element type.
+#include "ops/elementwise.h"
+#include "ops/numbers.h"
+#include "ops/pointwise_lowering.h"
+
+namespace lathe::ops {
+namespace {
+
+void infer(InferContext& context) {
+  for (int i = 0; i < 3; ++i)
+    if (!context.has_input(i)) context.fail("input " + std::to_string(i) + " is missing");
+  if (context.input(0).dtype != DType::boolean) context.fail("the condition is not bool");
+  if (context.input(1).dtype != context.input(2).dtype) context.fail("the two choices have different types");
+  const TensorType types[] = {context.input(0), context.input(1), context.input(2)};
+  context.set_output(0, broadcast_types(context, types[1].dtype, types));
+}
+
+void reference(ReferenceContext& context) {
+  const std::vector<Dims> dims = operand_dims(context);
+  const bool* condition = context.inputs[0].data<bool>();
+  const Tensor yes = spread_elements(context.inputs[1]), no = spread_elements(context.inputs[2]);
+  if (context.inputs[1].dtype() != context.inputs[2].dtype()) context.fail("the two choices have different types");
+  Tensor result = make_output(context, yes.dtype(), broadcast_dims(context.node, dims));
+  const ElementCopy copy(yes.dtype());
+  for (BroadcastRows rows(result.dims(), dims); !rows.done(); rows.next())
+    for (int64_t i = 0; i < rows.length(); ++i) {
+      const size_t k = condition[rows.begin(0) + i * rows.stride(0)] ? 1 : 2;
+      copy(k == 1 ? yes : no, rows.begin(k) + i * rows.stride(k), result, rows.begin() + i);
+    }
+  context.outputs[0] = pack_elements(result, context.inputs[1].dtype());
+}
+
+std::optional<Expression> express(const Node&, std::span<const TensorType> inputs, const ConstantOf&) {
+  const DType dtype = inputs[1].dtype;
+  const bool fits = dtype == DType::f32 || dtype == DType::boolean || dtype == DType::u8 || dtype == DType::i8;
+  if (!fits || inputs[0].dtype != DType::boolean || inputs[2].dtype != dtype) return std::nullopt;
+  ExpressionWriter w(inputs);
+  const int condition = w.x(0), yes = w.x(1);
+  w.select(condition, yes, w.x(2));
+  return w.finish(dtype);
+}
+
+}  // namespace
+
+std::vector<OpDef> where_ops() {
+  return {{.schema = {.name = "Where",
+                      .since = 9,
+                      .min_inputs = 3,
+                      .max_inputs = 3,
+                      .infer = infer,
+                      .reference = reference,
+                      .express = express,
+                      .layout = LayoutRole::any_same},
+           .lower = lower_pointwise}};
+}
+
+}  // namespace lathe::ops
