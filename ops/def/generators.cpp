@@ -1,0 +1,201 @@
+// Range, OneHot, EyeLike and Trilu.
+#include <algorithm>
+#include <cmath>
+
+#include "lathe/error.h"
+#include "ops/copy_elements.h"
+#include "ops/copy_infer.h"
+#include "ops/numbers.h"
+#include "ops/op_def.h"
+
+namespace lathe::ops {
+namespace {
+
+// ---- Range
+
+// max(ceil((limit - start) / delta), 0); integers without a detour over floating point.
+template <class Context>
+int64_t range_count(const Context& context, const Tensor& start, const Tensor& limit, const Tensor& delta) {
+  if (is_integer(start.dtype())) {
+    const __int128 from = integer_scalar(context, start, "input 0 (start)"),
+                   to = integer_scalar(context, limit, "input 1 (limit)"),
+                   step = integer_scalar(context, delta, "input 2 (delta)");
+    if (step == 0) context.fail("delta is 0");
+    const __int128 distance = step > 0 ? to - from : from - to, size = step > 0 ? step : -step;
+    if (distance <= 0) return 0;
+    const __int128 count = (distance + size - 1) / size;
+    if (count > INT64_MAX) context.fail("has more than 2^63 elements");
+    return static_cast<int64_t>(count);
+  }
+  const double from = real_scalar(context, start, "input 0 (start)"),
+               to = real_scalar(context, limit, "input 1 (limit)"),
+               step = real_scalar(context, delta, "input 2 (delta)");
+  if (step == 0 || !std::isfinite(from) || !std::isfinite(to) || std::isnan(step)) {
+    context.fail("start, limit and delta must be finite, and delta not 0");
+  }
+  const double count = std::ceil((to - from) / step);
+  if (count > 1e15) context.fail("has " + std::to_string(count) + " elements");
+  return count > 0 ? static_cast<int64_t>(count) : 0;
+}
+
+void infer_range(InferContext& context) {
+  TensorType result = ranked(context.input(0).dtype, 1);
+  const Tensor start = context.constant(0), limit = context.constant(1), delta = context.constant(2);
+  if (start.defined() && limit.defined() && delta.defined()) {
+    result.dims[0] = known_dim(range_count(context, start, limit, delta));
+  }
+  context.set_output(0, std::move(result));
+}
+
+void run_range(ReferenceContext& context) {
+  const Tensor &start = context.inputs[0], &limit = context.inputs[1], &delta = context.inputs[2];
+  if (limit.dtype() != start.dtype() || delta.dtype() != start.dtype()) context.fail("its inputs differ in type");
+  Tensor result = make_output(context, start.dtype(), {range_count(context, start, limit, delta)});
+  if (start.dtype() == DType::i64) {
+    const auto from = static_cast<uint64_t>(*start.data<int64_t>()),
+               step = static_cast<uint64_t>(*delta.data<int64_t>());
+    auto* out = result.mutable_data<int64_t>();
+    for (int64_t i = 0; i < result.size(); ++i) out[i] = static_cast<int64_t>(from + static_cast<uint64_t>(i) * step);
+  } else {
+    const double from = reals_of(start)[0], step = reals_of(delta)[0];
+    for (int64_t i = 0; i < result.size(); ++i) store_real(result, i, from + static_cast<double>(i) * step);
+  }
+  context.outputs[0] = std::move(result);
+}
+
+// ---- OneHot
+
+void infer_one_hot(InferContext& context) {
+  const TensorType& indices = context.input(0);
+  const DType dtype = context.has_input(2) ? context.input(2).dtype : DType::undefined;
+  if (!indices.has_rank) return context.set_output(0, TensorType::unranked(dtype));
+  const int64_t axis = axis_within(context, context.node.attributes.get_int("axis", -1), indices.rank() + 1);
+  TensorType result = indices;
+  result.dtype = dtype;
+  Dim depth;
+  if (const Tensor known = context.constant(1); known.defined()) {
+    const double value = real_scalar(context, known, "input 1 (depth)");
+    if (!(value >= 0 && value < 1e15)) context.fail("depth is " + std::to_string(value));
+    depth = known_dim(static_cast<int64_t>(value));
+  }
+  result.dims.insert(result.dims.begin() + axis, depth);
+  context.set_output(0, std::move(result));
+}
+
+void run_one_hot(ReferenceContext& context) {
+  const Tensor& indices = context.inputs[0];
+  const Tensor values = spread_elements(context.inputs[2]);
+  if (values.size() != 2) context.fail("values has " + std::to_string(values.size()) + " elements, expected 2");
+  const double depth_value = real_scalar(context, context.inputs[1], "input 1 (depth)");
+  if (!(depth_value >= 0 && depth_value < 1e15)) context.fail("depth is " + std::to_string(depth_value));
+  const auto depth = static_cast<int64_t>(depth_value);
+  const int64_t axis = axis_within(context, context.node.attributes.get_int("axis", -1), indices.rank() + 1);
+  Dims dims = indices.dims();
+  dims.insert(dims.begin() + axis, depth);
+  Tensor result = make_output(context, values.dtype(), dims);
+  const AxisSplit split = split_at(dims, axis);
+  const ElementCopy copy(values.dtype());
+  for (int64_t i = 0; i < result.size(); ++i) copy(values, 0, result, i);
+  const std::vector<double> where = reals_of(indices);
+  for (size_t i = 0; i < where.size() && depth > 0; ++i) {
+    const double index = where[i] < 0 ? where[i] + static_cast<double>(depth) : where[i];
+    if (!(index >= 0 && index < static_cast<double>(depth))) continue;
+    const int64_t outer = static_cast<int64_t>(i) / split.inner, inner = static_cast<int64_t>(i) % split.inner;
+    copy(values, 1, result, (outer * depth + static_cast<int64_t>(index)) * split.inner + inner);
+  }
+  context.outputs[0] = pack_elements(result, context.inputs[2].dtype());
+}
+
+// ---- EyeLike
+
+DType eye_type(const Node& node, DType input) {
+  return static_cast<DType>(node.attributes.get_int("dtype", static_cast<int64_t>(input)));
+}
+
+void infer_eye_like(InferContext& context) {
+  TensorType result = context.input(0);
+  if (result.has_rank && result.rank() != 2) context.fail("input 0 has rank " + std::to_string(result.rank()));
+  const int64_t dtype = context.node.attributes.get_int("dtype", static_cast<int64_t>(result.dtype));
+  if (dtype < 0 || dtype >= kDTypeCount) context.fail("attribute 'dtype' is " + std::to_string(dtype));
+  result.dtype = eye_type(context.node, result.dtype);
+  context.set_output(0, std::move(result));
+}
+
+void run_eye_like(ReferenceContext& context) {
+  const Tensor& like = context.inputs[0];
+  if (like.rank() != 2) context.fail("input 0 has rank " + std::to_string(like.rank()));
+  Tensor result = make_output(context, eye_type(context.node, like.dtype()), like.dims());
+  const int64_t k = context.node.attributes.get_int("k", 0), rows = like.dims()[0], columns = like.dims()[1];
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t column = 0;
+    if (__builtin_add_overflow(row, k, &column) || column < 0 || column >= columns) continue;
+    store_real(result, row * columns + column, 1);
+  }
+  context.outputs[0] = std::move(result);
+}
+
+// ---- Trilu
+
+void infer_trilu(InferContext& context) {
+  const TensorType& data = context.input(0);
+  if (data.has_rank && data.rank() < 2) context.fail("input 0 has rank " + std::to_string(data.rank()));
+  context.set_output(0, data);
+}
+
+void run_trilu(ReferenceContext& context) {
+  const Tensor data = spread_elements(context.inputs[0]);
+  if (data.rank() < 2) context.fail("input 0 has rank " + std::to_string(data.rank()));
+  int64_t k = context.has_input(1) ? integer_scalar(context, context.inputs[1], "input 1 (k)") : 0;
+  const bool is_upper = context.node.attributes.get_int("upper", 1) != 0;
+  const int64_t columns = data.dims().back(), rows = data.dims()[data.dims().size() - 2];
+  k = std::clamp(k, -rows - 1, columns + 1);  // beyond these nothing changes
+  Tensor result = make_output(context, data.dtype(), data.dims());
+  const ElementCopy copy(data.dtype());
+  const int64_t all_rows = columns == 0 ? 0 : data.size() / columns;
+  for (int64_t row = 0; row < all_rows; ++row) {
+    const int64_t diagonal = row % rows + k;
+    const int64_t begin = is_upper ? std::clamp<int64_t>(diagonal, 0, columns) : 0;
+    const int64_t end = is_upper ? columns : std::clamp<int64_t>(diagonal + 1, 0, columns);
+    copy(data, row * columns + begin, result, row * columns + begin, end - begin);
+  }
+  context.outputs[0] = pack_elements(result, context.inputs[0].dtype());
+}
+
+OpDef range(int since, int until, std::vector<AttributeSpec> attributes) {
+  return {.schema = {.name = "Range",
+                     .since = since,
+                     .until = until,
+                     .min_inputs = 3,
+                     .max_inputs = 3,
+                     .attributes = std::move(attributes),
+                     .infer = infer_range,
+                     .reference = run_range}};
+}
+
+}  // namespace
+
+std::vector<OpDef> generators_ops() {
+  using Kind = AttributeSpec::Kind;
+  return {range(11, 26, {}),
+          range(27, 1 << 20, {{"stash_type", Kind::integer}}),
+          {.schema = {.name = "OneHot",
+                      .since = 9,
+                      .min_inputs = 3,
+                      .max_inputs = 3,
+                      .attributes = {{"axis", Kind::integer}},
+                      .infer = infer_one_hot,
+                      .reference = run_one_hot}},
+          {.schema = {.name = "EyeLike",
+                      .since = 9,
+                      .attributes = {{"dtype", Kind::integer}, {"k", Kind::integer}},
+                      .infer = infer_eye_like,
+                      .reference = run_eye_like}},
+          {.schema = {.name = "Trilu",
+                      .since = 14,
+                      .max_inputs = 2,
+                      .attributes = {{"upper", Kind::integer}},
+                      .infer = infer_trilu,
+                      .reference = run_trilu}}};
+}
+
+}  // namespace lathe::ops

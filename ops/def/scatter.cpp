@@ -1,0 +1,253 @@
+// Scatter, ScatterElements, ScatterND (with reductions) and TensorScatter.
+#include <algorithm>
+#include <cmath>
+
+#include "ops/copy_elements.h"
+#include "ops/copy_infer.h"
+#include "ops/numbers.h"
+#include "ops/op_def.h"
+
+namespace lathe::ops {
+namespace {
+
+enum class Reduction { none, add, mul, max, min };
+
+Reduction reduction_of(const ReferenceContext& context) {
+  const std::string name = context.node.attributes.get_string("reduction", "none");
+  const std::pair<const char*, Reduction> known[] = {{"none", Reduction::none},
+                                                     {"add", Reduction::add},
+                                                     {"mul", Reduction::mul},
+                                                     {"max", Reduction::max},
+                                                     {"min", Reduction::min}};
+  for (const auto& [text, reduction] : known) {
+    if (name == text) return reduction;
+  }
+  context.fail("attribute 'reduction' is '" + name + "', expected none, add, mul, max or min");
+}
+
+template <class T>
+T combine(Reduction reduction, T old, T update) {
+  // A NaN wins over any number, as in NumPy.
+  if constexpr (std::is_floating_point_v<T>) {
+    if (std::isnan(old)) return old;
+    if (std::isnan(update)) return update;
+  }
+  if constexpr (std::is_same_v<T, bool>) {
+    const bool is_or = reduction == Reduction::add || reduction == Reduction::max;
+    return reduction == Reduction::none ? update : is_or ? old || update : old && update;
+  } else {
+    // Integers wrap; unsigned arithmetic (in 64 bits, for promotion) has no overflow.
+    const auto wrapped = [](auto a, auto b, auto op) {
+      if constexpr (std::is_integral_v<T>) {
+        return static_cast<T>(op(static_cast<uint64_t>(a), static_cast<uint64_t>(b)));
+      } else {
+        return op(a, b);
+      }
+    };
+    switch (reduction) {
+      case Reduction::none:
+        return update;
+      case Reduction::add:
+        return wrapped(old, update, [](auto a, auto b) { return a + b; });
+      case Reduction::mul:
+        return wrapped(old, update, [](auto a, auto b) { return a * b; });
+      case Reduction::max:
+        return std::max(old, update);
+      case Reduction::min:
+        return std::min(old, update);
+    }
+    return update;
+  }
+}
+
+// result[to[i]] = combine(result[to[i]], updates[from[i]]) for runs of `count` elements, in order.
+struct Move {
+  int64_t to, from;
+};
+void apply(const ReferenceContext& context, Tensor& result, const Tensor& updates, Reduction reduction,
+           const std::vector<Move>& moves, int64_t count) {
+  if (reduction == Reduction::none) {
+    const ElementCopy copy(result.dtype());
+    for (const Move& move : moves) copy(updates, move.from, result, move.to, count);
+    return;
+  }
+  const bool is_native = visit_native(result.dtype(), [&]<class T>() {
+    T* out = result.mutable_data<T>();
+    const T* in = updates.data<T>();
+    for (const Move& move : moves) {
+      for (int64_t i = 0; i < count; ++i) {
+        out[move.to + i] = combine<T>(reduction, out[move.to + i], in[move.from + i]);
+      }
+    }
+  });
+  if (is_native) return;
+  if (result.dtype() != DType::f16 && result.dtype() != DType::bf16) {
+    context.fail("has no reduction over " + std::string(name_of(result.dtype())));
+  }
+  const std::vector<double> in = reals_of(updates);
+  std::vector<double> out = reals_of(result);
+  for (const Move& move : moves) {
+    for (int64_t i = 0; i < count; ++i) {
+      double& into = out[static_cast<size_t>(move.to + i)];
+      into = rounded_to(result.dtype(), combine(reduction, into, in[static_cast<size_t>(move.from + i)]));
+      store_real(result, move.to + i, into);
+    }
+  }
+}
+
+int64_t index_within(const ReferenceContext& context, int64_t index, int64_t extent) {
+  if (index < -extent || index >= extent) {
+    context.fail("index " + std::to_string(index) + " is out of range for an extent of " + std::to_string(extent));
+  }
+  return index < 0 ? index + extent : index;
+}
+
+Tensor own_copy(const ReferenceContext& context, const Tensor& data) {
+  Tensor result = make_output(context, data.dtype(), data.dims());
+  ElementCopy(data.dtype())(data, 0, result, 0, data.size());
+  return result;
+}
+
+void check_updates(const ReferenceContext& context, size_t input) {
+  if (context.inputs[input].dtype() != context.inputs[0].dtype()) {
+    context.fail("updates are " + std::string(name_of(context.inputs[input].dtype())) + ", the data " +
+                 std::string(name_of(context.inputs[0].dtype())));
+  }
+}
+
+void infer_same(InferContext& context) { context.set_output(0, context.input(0)); }
+
+// ---- ScatterElements
+
+void run_scatter_elements(ReferenceContext& context) {
+  check_updates(context, 2);
+  const Tensor data = spread_elements(context.inputs[0]), updates = spread_elements(context.inputs[2]);
+  const Tensor& indices = context.inputs[1];
+  if (indices.dims() != updates.dims() || indices.rank() != data.rank()) {
+    context.fail("indices are " + to_string(indices.dims()) + ", updates " + to_string(updates.dims()) + ", data " +
+                 to_string(data.dims()));
+  }
+  if (data.rank() == 0) context.fail("data must have at least one axis");
+  const auto axis = static_cast<size_t>(axis_within(context, context.node.attributes.get_int("axis", 0), data.rank()));
+  for (size_t i = 0; i < data.dims().size(); ++i) {
+    if (i != axis && indices.dims()[i] > data.dims()[i]) {
+      context.fail("indices are " + to_string(indices.dims()) + ", larger than data " + to_string(data.dims()));
+    }
+  }
+  const std::vector<int64_t> where = integers_of_any(indices), strides = strides_of(data.dims());
+  std::vector<Move> moves;
+  moves.reserve(where.size());
+  for (IndexWalk at(indices.dims()); !at.done(); at.next()) {
+    const auto from = static_cast<int64_t>(moves.size());
+    int64_t to = index_within(context, where[moves.size()], data.dims()[axis]) * strides[axis];
+    for (size_t i = 0; i < strides.size(); ++i) to += i == axis ? 0 : at.index()[i] * strides[i];
+    moves.push_back({to, from});
+  }
+  Tensor result = own_copy(context, data);
+  apply(context, result, updates, reduction_of(context), moves, 1);
+  context.outputs[0] = pack_elements(result, context.inputs[0].dtype());
+}
+
+// ---- ScatterND
+
+void run_scatter_nd(ReferenceContext& context) {
+  check_updates(context, 2);
+  const Tensor data = spread_elements(context.inputs[0]), updates = spread_elements(context.inputs[2]);
+  const Tensor& indices = context.inputs[1];
+  if (indices.rank() < 1) context.fail("indices must have at least one axis");
+  const int64_t depth = indices.dims().back();
+  if (depth > data.rank()) context.fail("indices of " + std::to_string(depth) + " axes into " + to_string(data.dims()));
+  Dims expected(indices.dims().begin(), indices.dims().end() - 1);
+  expected.insert(expected.end(), data.dims().begin() + depth, data.dims().end());
+  if (updates.dims() != expected) {
+    context.fail("updates are " + to_string(updates.dims()) + ", expected " + to_string(expected));
+  }
+  const std::vector<int64_t> where = integers_of_any(indices), strides = strides_of(data.dims());
+  int64_t count = 1, rows = 1;
+  for (size_t i = static_cast<size_t>(depth); i < data.dims().size(); ++i) count *= data.dims()[i];
+  for (size_t i = 0; i + 1 < indices.dims().size(); ++i) rows *= indices.dims()[i];
+  std::vector<Move> moves;
+  if (count == 0) rows = 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t to = 0;
+    for (int64_t i = 0; i < depth; ++i) {
+      const auto axis = static_cast<size_t>(i);
+      to += index_within(context, where[static_cast<size_t>(row * depth + i)], data.dims()[axis]) * strides[axis];
+    }
+    moves.push_back({to, row * count});
+  }
+  Tensor result = own_copy(context, data);
+  apply(context, result, updates, reduction_of(context), moves, count);
+  context.outputs[0] = pack_elements(result, context.inputs[0].dtype());
+}
+
+// ---- TensorScatter
+
+void run_tensor_scatter(ReferenceContext& context) {
+  check_updates(context, 1);
+  const Tensor cache = spread_elements(context.inputs[0]), update = spread_elements(context.inputs[1]);
+  if (cache.rank() < 2 || cache.rank() != update.rank()) {
+    context.fail("past_cache is " + to_string(cache.dims()) + ", update " + to_string(update.dims()));
+  }
+  const int64_t axis = axis_within(context, context.node.attributes.get_int("axis", -2), cache.rank());
+  if (axis == 0) context.fail("axis 0 is the batch");
+  const std::string mode = context.node.attributes.get_string("mode", "linear");
+  if (mode != "linear" && mode != "circular") context.fail("attribute 'mode' is '" + mode + "'");
+  const AxisSplit whole = split_at(cache.dims(), axis), part = split_at(update.dims(), axis);
+  Dims expected = cache.dims();
+  expected[static_cast<size_t>(axis)] = part.extent;
+  if (update.dims() != expected || part.extent > whole.extent) {
+    context.fail("update is " + to_string(update.dims()) + ", the cache " + to_string(cache.dims()));
+  }
+  const int64_t batch = cache.dims()[0];
+  std::vector<int64_t> begins(static_cast<size_t>(batch), 0);
+  if (context.has_input(2)) begins = integers_of_any(context.inputs[2]);
+  if (static_cast<int64_t>(begins.size()) != batch) context.fail("write_indices has another batch");
+  std::vector<Move> moves;
+  for (int64_t outer = 0; outer < whole.outer && whole.inner > 0; ++outer) {
+    const int64_t begin = begins[static_cast<size_t>(outer / (whole.outer / batch))];
+    if (begin < 0 || begin > whole.extent || (mode == "linear" && begin + part.extent > whole.extent)) {
+      context.fail("write index " + std::to_string(begin) + " is out of range");
+    }
+    for (int64_t i = 0; i < part.extent; ++i) {
+      const int64_t row = (begin + i) % whole.extent;
+      moves.push_back({(outer * whole.extent + row) * whole.inner, (outer * part.extent + i) * whole.inner});
+    }
+  }
+  Tensor result = own_copy(context, cache);
+  apply(context, result, update, Reduction::none, moves, whole.inner);
+  context.outputs[0] = pack_elements(result, context.inputs[0].dtype());
+}
+
+}  // namespace
+
+std::vector<OpDef> scatter_ops() {
+  using Kind = AttributeSpec::Kind;
+  const auto scatter = [](const char* name, int since, int until, std::vector<AttributeSpec> attributes,
+                          ReferenceFn* reference) {
+    return OpDef{.schema = {.name = name,
+                            .since = since,
+                            .until = until,
+                            .min_inputs = 3,
+                            .max_inputs = 3,
+                            .attributes = std::move(attributes),
+                            .infer = infer_same,
+                            .reference = reference}};
+  };
+  constexpr int kLatest = 1 << 20;
+  return {scatter("Scatter", 9, kLatest, {{"axis", Kind::integer}}, run_scatter_elements),
+          scatter("ScatterElements", 11, 15, {{"axis", Kind::integer}}, run_scatter_elements),
+          scatter("ScatterElements", 16, kLatest, {{"axis", Kind::integer}, {"reduction", Kind::string}},
+                  run_scatter_elements),
+          scatter("ScatterND", 11, 15, {}, run_scatter_nd),
+          scatter("ScatterND", 16, kLatest, {{"reduction", Kind::string}}, run_scatter_nd),
+          {.schema = {.name = "TensorScatter",
+                      .since = 24,
+                      .min_inputs = 2,
+                      .max_inputs = 3,
+                      .attributes = {{"axis", Kind::integer}, {"mode", Kind::string}},
+                      .infer = infer_same,
+                      .reference = run_tensor_scatter}}};
+}
+
+}  // namespace lathe::ops
