@@ -107,8 +107,9 @@ class Inference {
     }
     std::vector<TensorType> types;
     for (const ValueId id : copy.outputs) {
-      types.push_back(depth_ < kInferredBodyDepth ? copy.value(id).type
-                                                  : TensorType::unranked(copy.value(id).type.dtype));
+      const TensorType& type = copy.value(id).type;
+      const bool is_inferred = depth_ < kInferredBodyDepth;
+      types.push_back(is_inferred ? without_inferred_symbols(type) : TensorType::unranked(type.dtype));
     }
     return types;
   }
@@ -116,7 +117,7 @@ class Inference {
   static void bind(Graph& body, ValueId input, const TensorType& type) {
     Value& value = body.value(input);
     if (type.dtype == DType::undefined) return;
-    value.type = type;
+    value.type = without_inferred_symbols(type);
   }
 
   void infer_one(Graph& graph, const Node& node) const {
@@ -124,6 +125,7 @@ class Inference {
     for (size_t i = 0; i < node.outputs.size() && i < inferred.size(); ++i) {
       if (node.outputs[i] == ValueId::none) continue;
       merge(node, graph.value(node.outputs[i]), inferred[i]);
+      name_extents(graph.value(node.outputs[i]).type, node.outputs[i]);
     }
   }
 
@@ -140,6 +142,14 @@ class Inference {
     value.type = inferred;
     value.type.layout = layout;
     if (inferred.dtype == DType::undefined) value.type.dtype = declared;
+  }
+
+  static void name_extents(TensorType& type, ValueId id) {
+    for (size_t axis = 0; axis < type.dims.size(); ++axis) {
+      Dim& dim = type.dims[axis];
+      if (dim.known() || !dim.symbol.empty()) continue;
+      dim.symbol = "?" + std::to_string(static_cast<int>(id)) + "." + std::to_string(axis);
+    }
   }
 
   bool fold_small(Graph& graph, Node& node) const {
@@ -234,6 +244,13 @@ class Inference {
 };
 
 }  // namespace
+
+TensorType without_inferred_symbols(TensorType type) {
+  for (Dim& dim : type.dims) {
+    if (dim.symbol.starts_with('?')) dim.symbol.clear();
+  }
+  return type;
+}
 
 void infer_types(Graph& graph, const Limits& limits) { Inference(limits, 0).run(graph); }
 

@@ -7,7 +7,11 @@ namespace lathe {
 // Infers every value's type in order, by the operators' own functions; folds what shape arithmetic needs on the way
 // (a node with known small integer inputs is run by its reference, and Shape of static dims becomes a constant), so
 // that Shape -> Gather -> Concat -> Reshape chains resolve. Throws Error(invalid_model) naming the node.
+// An unknown extent without a name is given one of its own, "?<value>.<axis>", so that extents that follow from it are
+// known to be equal.
 void infer_types(Graph& graph, const Limits& limits = {});
+// The type without names that infer_types made up: they mean nothing in another graph or to a user.
+TensorType without_inferred_symbols(TensorType type);
 
 // Types of one node's outputs under these inputs (as infer_types does it).
 std::vector<TensorType> infer_node(const Graph& graph, const Node& node);

@@ -93,7 +93,8 @@ class PassRunner {
       type = TensorType::unranked(type.dtype);
     }
     for (size_t i = 0; i < captures; ++i) {
-      copy->value(copy->inputs[formal + i]).type = outer.value(node.inputs[own_input_count(node) + i]).type;
+      const TensorType& type = outer.value(node.inputs[own_input_count(node) + i]).type;
+      copy->value(copy->inputs[formal + i]).type = without_inferred_symbols(type);
     }
     infer_types(*copy, context_.limits);
     settle(*copy);

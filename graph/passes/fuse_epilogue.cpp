@@ -129,7 +129,9 @@ class Group {
 };
 
 bool can_carry(const Graph& graph, const Node& node) {
-  if (!node.op->fuses_epilogue || node.outputs.empty() || node.outputs[0] == ValueId::none) return false;
+  // Pointwise nodes have a fusion of their own.
+  if (!node.op->fuses_epilogue || node.op->express != nullptr || is_lathe_op(node, "Pointwise")) return false;
+  if (node.outputs.empty() || node.outputs[0] == ValueId::none) return false;
   if (node.epilogue && node.epilogue->expression.output != DType::f32) return false;
   const TensorType& type = graph.value(node.outputs[0]).type;
   if (type.dtype != DType::f32 || !type.has_rank || type.layout.channel_block != 0) return false;

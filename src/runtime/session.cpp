@@ -4,6 +4,7 @@
 #include <chrono>
 #include <map>
 
+#include "graph/infer.h"
 #include "src/base/topology.h"
 #include "src/runtime/default_plans.h"
 #include "src/runtime/session_state.h"
@@ -16,7 +17,7 @@ ValueInfo info_of(const Value& value) {
   info.name = value.name;
   info.dtype = value.type.dtype;
   info.has_rank = value.type.has_rank;
-  for (const Dim& dim : value.type.dims) {
+  for (const Dim& dim : without_inferred_symbols(value.type).dims) {
     info.dims.push_back(dim.extent);
     info.symbols.push_back(dim.symbol);
   }
