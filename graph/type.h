@@ -17,7 +17,8 @@ struct Dim {
 };
 
 // Plain row-major, or with dimension 1 (channels) split into blocks that lie innermost: NCHW with block 16 is stored
-// as [N][ceil(C/16)][H][W][16], lanes past C zero. dims are always the logical ones.
+// as [N][ceil(C/16)][H][W][16]. Lanes past C hold anything, even NaN: no reader lets them flow into other lanes. dims are
+// always the logical ones.
 struct Layout {
   int channel_block = 0;  // 0: plain
   bool operator==(const Layout&) const = default;

@@ -1,0 +1,357 @@
+#include "jit/kernels/conv_direct.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+
+namespace lathe {
+namespace {
+
+// Straight code up to this many channels; longer runs loop.
+constexpr int kStraightSteps = 8;
+// Emitted multiply-adds in one set of tile shapes: beyond this, code would not even fit the caches.
+constexpr int64_t kMostMultiplyAdds = 400'000;
+
+struct Rounds {
+  int loops;  // rounds of `unroll` steps in a loop
+  int rest;   // steps behind it
+};
+
+Rounds rounds_of(int steps, int unroll) {
+  if (steps <= std::max(kStraightSteps, unroll)) return {0, steps};
+  return {steps / unroll, steps % unroll};
+}
+
+class DirectEmitter : public Emitter {
+ public:
+  explicit DirectEmitter(const ConvKernelPlan& plan)
+      : Emitter(plan.isa),
+        plan_(plan),
+        epilogue_(*this, plan.isa, plan.epilogue),
+        pool_(claim_vecs("pool", free_vecs())) {}
+
+  std::shared_ptr<const CodePages> emit(std::span<const ConvTileShape> shapes, const std::string& name) {
+    std::vector<uint32_t> offsets;
+    for (const ConvTileShape& shape : shapes) {
+      align(64);
+      offsets.push_back(static_cast<uint32_t>(getSize()));
+      emit_tile(shape);
+    }
+    epilogue_.emit_constants();
+    // The last words of the code are the entries' offsets, so that cached code can be used without its emitter.
+    align(4);
+    for (uint32_t offset : offsets) dd(offset);
+    return finish(name);
+  }
+
+ private:
+  void emit_tile(const ConvTileShape& shape) {
+    shape_ = &shape;
+    begin();
+    load_arguments();
+    assign_registers();
+    start_accumulators();
+    Xbyak::Label top, whole_done, done;
+    if (plan_.tail > 0) {
+      test(blocks_left_, blocks_left_);
+      jz(whole_done, T_NEAR);
+    }
+    loop_down(blocks_left_, [&] { emit_block(plan_.lanes, true); });
+    if (plan_.tail > 0) {
+      L(whole_done);
+      cmp(qword[call_ + offsetof(ConvCall, has_tail)], 0);
+      je(done, T_NEAR);
+      emit_block(plan_.tail, false);
+      L(done);
+    }
+    store_tile();
+    end();
+  }
+
+  void load_arguments() {
+    mov(source_, qword[call_ + offsetof(ConvCall, source)]);
+    mov(weights_, qword[call_ + offsetof(ConvCall, weights)]);
+    mov(target_, qword[call_ + offsetof(ConvCall, target)]);
+    mov(blocks_left_, qword[call_ + offsetof(ConvCall, blocks)]);
+    mov(source_block_, qword[call_ + offsetof(ConvCall, source_block_bytes)]);
+    mov(target_block_, qword[call_ + offsetof(ConvCall, target_block_bytes)]);
+    if (plan_.prefetch_lines > 0) {
+      mov(prefetch_, qword[call_ + offsetof(ConvCall, prefetch)]);
+      mov(prefetch_step_, qword[call_ + offsetof(ConvCall, prefetch_step)]);
+    }
+  }
+
+  // Accumulators first, then broadcasts, then weights at the end.
+  void assign_registers() {
+    const int all = static_cast<int>(pool_.size());
+    accumulators_ = shape_->pixels * plan_.blocks;
+    const int left = all - accumulators_;
+    weight_sets_ = 1;
+    if (plan_.embedded) {
+      weight_sets_ = std::clamp(left / plan_.blocks, 1, 2);
+    } else if (left >= 2 * plan_.blocks + 2) {
+      weight_sets_ = 2;
+    }
+    first_weight_ = all - weight_sets_ * plan_.blocks;
+    broadcasts_ = first_weight_ - accumulators_;
+    next_set_ = next_broadcast_ = 0;
+  }
+
+  const Vec& accumulator(int pixel, int block) const {
+    return pool_[static_cast<size_t>(pixel * plan_.blocks + block)];
+  }
+  const Vec& weight(int set, int block) const {
+    return pool_[static_cast<size_t>(first_weight_ + set * plan_.blocks + block)];
+  }
+
+  // body(pixel, block, offset from target) for each accumulator, with block_at_ moving along.
+  template <class Body>
+  void for_outputs(Body body) {
+    for (int block = 0; block < plan_.blocks; ++block) {
+      if (block == 1) mov(block_at_, target_block_);
+      if (block > 1) add(block_at_, target_block_);
+      for (int pixel = 0; pixel < shape_->pixels; ++pixel) body(pixel, block);
+    }
+  }
+  Xbyak::RegExp output_at(int pixel, int block) const {
+    const int32_t offset = shape_->stores[static_cast<size_t>(pixel)];
+    return block == 0 ? target_ + offset : target_ + block_at_ + offset;
+  }
+  Xbyak::RegExp operand_at(int pixel, int block) const {
+    const int32_t offset = shape_->stores[static_cast<size_t>(pixel)];
+    return block == 0 ? Xbyak::RegExp() + offset : block_at_ + offset;
+  }
+
+  void start_accumulators() {
+    Xbyak::Label from_target, started;
+    cmp(qword[call_ + offsetof(ConvCall, accumulate)], 0);
+    jne(from_target, T_NEAR);
+    if (plan_.has_bias) mov(scratch_, qword[call_ + offsetof(ConvCall, bias)]);
+    for (int block = 0; block < plan_.blocks; ++block) {
+      for (int pixel = 0; pixel < shape_->pixels; ++pixel) {
+        if (!plan_.has_bias) {
+          zero(accumulator(pixel, block));
+        } else if (pixel == 0) {
+          load(accumulator(0, block), scratch_ + block * vec_bytes());
+        } else {
+          vmovaps(accumulator(pixel, block), accumulator(0, block));
+        }
+      }
+    }
+    jmp(started, T_NEAR);
+    L(from_target);
+    for_outputs([&](int pixel, int block) { load(accumulator(pixel, block), output_at(pixel, block)); });
+    L(started);
+  }
+
+  // All taps of one input block of `lanes` channels. Positions of the moving registers are known at emission, so they
+  // are put right once, at the end.
+  void emit_block(int lanes, bool more_follow) {
+    source_moved_ = weights_moved_ = 0;
+    const int step_bytes = plan_.blocks * vec_bytes();
+    for (const ConvTapRun& tap : shape_->taps) {
+      const int64_t weights_at = int64_t{tap.index} * lanes * step_bytes;
+      const int steps = tap.run * lanes;
+      const Rounds rounds = rounds_of(steps, plan_.unroll);
+      if (rounds.loops > 0) loop_tap(tap, weights_at, rounds.loops);
+      const int first = rounds.loops * plan_.unroll;
+      for (int step = 0; step < rounds.rest; ++step) {
+        if (step % plan_.unroll == 0) begin_round();
+        emit_step(tap, weights_at + int64_t{first + step} * step_bytes, (first + step) * 4, step % plan_.unroll);
+        if (step % plan_.unroll == plan_.unroll - 1 || step == rounds.rest - 1) end_round();
+      }
+    }
+    if (!more_follow) return;
+    if (source_moved_ != 0) sub(source_, static_cast<uint32_t>(source_moved_));
+    add(source_, source_block_);
+    const int64_t all = int64_t{plan_taps()} * lanes * step_bytes - weights_moved_;
+    if (all != 0) add(weights_, static_cast<uint32_t>(all));
+  }
+
+  // Taps of the whole window, border or not: their weights are skipped.
+  int plan_taps() const { return shape_->taps_in_window; }
+
+  void loop_tap(const ConvTapRun& tap, int64_t weights_at, int loops) {
+    const int step_bytes = plan_.blocks * vec_bytes();
+    mov(steps_left_.cvt32(), loops);
+    Xbyak::Label top;
+    align(32);
+    L(top);
+    begin_round();
+    for (int step = 0; step < plan_.unroll; ++step) emit_step(tap, weights_at + step * step_bytes, step * 4, step);
+    end_round();
+    add(source_, plan_.unroll * 4);
+    add(weights_, plan_.unroll * step_bytes);
+    dec(steps_left_.cvt32());
+    jnz(top, T_NEAR);
+    source_moved_ += loops * plan_.unroll * 4;
+    weights_moved_ += int64_t{loops} * plan_.unroll * step_bytes;
+  }
+
+  void begin_round() { prefetched_ = 0; }
+  void end_round() {
+    if (plan_.prefetch_lines > 0) {
+      while (prefetched_ < plan_.prefetch_lines) prefetch_line();
+      add(prefetch_, prefetch_step_);
+    }
+  }
+  void prefetch_line() { prefetcht1(ptr[prefetch_ + 64 * prefetched_++]); }
+
+  // One input channel of all pixels times the weights of all output blocks. `source_at`: bytes from the tap's first.
+  void emit_step(const ConvTapRun& tap, int64_t weights_at, int source_at, int step) {
+    const int set = next_set_++ % weight_sets_;
+    const int due = plan_.prefetch_lines * (step + 1) / plan_.unroll;
+    while (prefetched_ < due) prefetch_line();
+    for (int block = 0; block < plan_.blocks; ++block) {
+      load(weight(set, block), weights_ + static_cast<int>(weights_at - weights_moved_ + block * vec_bytes()));
+    }
+    for (const ConvUse& use : tap.uses) {
+      const Xbyak::RegExp at = source_ + static_cast<int>(use.source + source_at - source_moved_);
+      if (plan_.embedded) {
+        for (int block = 0; block < plan_.blocks; ++block) {
+          vfmadd231ps(accumulator(use.pixel, block), weight(set, block), ptr_b[at]);
+        }
+        continue;
+      }
+      const Vec& value = pool_[static_cast<size_t>(accumulators_ + next_broadcast_++ % broadcasts_)];
+      broadcast(value, at);
+      for (int block = 0; block < plan_.blocks; ++block) {
+        vfmadd231ps(accumulator(use.pixel, block), weight(set, block), value);
+      }
+    }
+  }
+
+  void store_tile() {
+    Xbyak::Label finish_tile, done;
+    if (!epilogue_.is_empty()) {
+      cmp(qword[call_ + offsetof(ConvCall, finish)], 0);
+      jne(finish_tile, T_NEAR);
+    }
+    for_outputs([&](int pixel, int block) { store(output_at(pixel, block), accumulator(pixel, block)); });
+    if (epilogue_.is_empty()) return;
+    jmp(done, T_NEAR);
+    L(finish_tile);
+    apply_epilogue();
+    L(done);
+  }
+
+  // Accumulators that the epilogue needs as temporaries wait in the target, where they belong anyway.
+  void apply_epilogue() {
+    const int all = static_cast<int>(pool_.size());
+    const int kept = std::min(accumulators_, all - epilogue_.temps_needed());
+    const bool spills = kept < accumulators_;
+    // One register more, to bring the waiting ones back into.
+    const int in_place = spills ? kept - 1 : kept;
+    if (in_place < 0) throw JitError("the epilogue needs too many registers");
+    const std::span<const Vec> temps(pool_.data() + in_place + (spills ? 1 : 0),
+                                     static_cast<size_t>(epilogue_.temps_needed()));
+    auto index = [&](int pixel, int block) { return pixel * plan_.blocks + block; };
+    for_outputs([&](int pixel, int block) {
+      if (index(pixel, block) >= in_place) store(output_at(pixel, block), accumulator(pixel, block));
+    });
+    for_outputs([&](int pixel, int block) {
+      const bool waits = index(pixel, block) >= in_place;
+      const Vec& value = waits ? pool_[static_cast<size_t>(in_place)] : accumulator(pixel, block);
+      if (waits) load(value, output_at(pixel, block));
+      epilogue_.apply(value, temps, call_ + offsetof(ConvCall, operands), scratch_, operand_at(pixel, block),
+                      block * vec_bytes());
+      store(output_at(pixel, block), value);
+    });
+  }
+
+  const ConvKernelPlan& plan_;
+  ConvEpilogueEmitter epilogue_;
+  const Gpr call_ = argument(0);
+  const Gpr source_ = claim_gpr("source"), weights_ = claim_gpr("weights"), target_ = claim_gpr("target");
+  const Gpr source_block_ = claim_gpr("source block"), target_block_ = claim_gpr("target block");
+  const Gpr block_at_ = claim_gpr("block at"), scratch_ = claim_gpr("scratch");
+  const Gpr blocks_left_ = claim_gpr("blocks left"), steps_left_ = claim_gpr("steps left");
+  const Gpr prefetch_ = claim_gpr("prefetch"), prefetch_step_ = claim_gpr("prefetch step");
+  const std::vector<Vec> pool_;
+  const ConvTileShape* shape_ = nullptr;
+  int accumulators_ = 0, weight_sets_ = 1, first_weight_ = 0, broadcasts_ = 0;
+  int next_set_ = 0, next_broadcast_ = 0, prefetched_ = 0;
+  int64_t source_moved_ = 0, weights_moved_ = 0;
+};
+
+// 128 bits over everything in the shapes: kernels of equal shapes are shared between sizes of pictures.
+struct Digest {
+  uint64_t a = 0xcbf29ce484222325, b = 0x9e3779b97f4a7c15;
+  void add(uint64_t value) {
+    a = (a ^ value) * 0x100000001b3;
+    a ^= a >> 29;
+    b = (b + value) * 0xbf58476d1ce4e5b9;
+    b ^= b >> 32;
+  }
+};
+
+std::string digest_of(std::span<const ConvTileShape> shapes) {
+  Digest digest;
+  for (const ConvTileShape& shape : shapes) {
+    digest.add(static_cast<uint64_t>(shape.pixels));
+    digest.add(static_cast<uint64_t>(shape.taps_in_window));
+    for (int32_t store : shape.stores) digest.add(static_cast<uint32_t>(store));
+    digest.add(shape.taps.size());
+    for (const ConvTapRun& tap : shape.taps) {
+      digest.add(static_cast<uint64_t>(tap.index));
+      digest.add(static_cast<uint64_t>(tap.run));
+      digest.add(tap.uses.size());
+      for (const ConvUse& use : tap.uses) {
+        digest.add(static_cast<uint64_t>(use.pixel));
+        digest.add(static_cast<uint32_t>(use.source));
+      }
+    }
+  }
+  return fmt::format("{:016x}{:016x}", digest.a, digest.b);
+}
+
+int64_t multiply_adds(const ConvKernelPlan& plan, std::span<const ConvTileShape> shapes) {
+  int64_t sum = 0;
+  for (const ConvTileShape& shape : shapes) {
+    for (const ConvTapRun& tap : shape.taps) {
+      const int64_t steps = std::min(tap.run * plan.lanes, plan.unroll + kStraightSteps);
+      sum += static_cast<int64_t>(tap.uses.size()) * plan.blocks * steps;
+    }
+  }
+  return sum;
+}
+
+}  // namespace
+
+std::string to_string(const ConvKernelPlan& plan) {
+  return fmt::format("{} blocks={} {} unroll={} lanes={}+{} prefetch={} bias={} then {}", name_of(plan.isa),
+                     plan.blocks, plan.embedded ? "embedded" : "separate", plan.unroll, plan.lanes, plan.tail,
+                     plan.prefetch_lines, plan.has_bias ? 1 : 0, to_string(plan.epilogue));
+}
+
+bool fits_registers(const ConvKernelPlan& plan, int pixels) {
+  if (plan.embedded && !has_avx512(plan.isa)) return false;
+  const int broadcasts = plan.embedded ? 0 : 1;
+  return pixels >= 1 && plan.blocks >= 1 && plan.blocks * (pixels + 1) + broadcasts <= vector_registers(plan.isa);
+}
+
+ConvKernels ConvKernels::make(const ConvKernelPlan& plan, std::span<const ConvTileShape> shapes) {
+  for (const ConvTileShape& shape : shapes) {
+    if (!fits_registers(plan, shape.pixels)) throw JitError("a convolution tile needs too many registers");
+  }
+  if (multiply_adds(plan, shapes) > kMostMultiplyAdds) throw JitError("a convolution needs too much code");
+  const std::string key = "conv_direct/" + to_string(plan) + "/" + digest_of(shapes);
+  ConvKernels kernels;
+  kernels.prefetch_lines_ = plan.prefetch_lines;
+  kernels.pages_ = cached_code(key, [&] { return DirectEmitter(plan).emit(shapes, key); });
+  const auto* code = static_cast<const std::byte*>(kernels.pages_->entry());
+  const auto* offsets = reinterpret_cast<const uint32_t*>(code + kernels.pages_->bytes()) - shapes.size();
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    kernels.entries_.push_back(reinterpret_cast<Function*>(reinterpret_cast<uintptr_t>(code + offsets[i])));
+    int rounds = 0;
+    for (const ConvTapRun& tap : shapes[i].taps) {
+      const Rounds r = rounds_of(tap.run * plan.lanes, plan.unroll);
+      rounds += r.loops + (r.rest + plan.unroll - 1) / plan.unroll;
+    }
+    kernels.rounds_.push_back(rounds);
+  }
+  return kernels;
+}
+
+}  // namespace lathe

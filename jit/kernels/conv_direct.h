@@ -1,0 +1,71 @@
+#pragma once
+// Direct convolution: one call computes one tile of pixels for a few blocks of output channels, over a chunk of input
+// channels. Accumulators stay in registers; only taps that touch the input are emitted.
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "jit/kernel.h"
+#include "jit/kernels/conv_epilogue.h"
+#include "jit/kernels/conv_tiling.h"
+#include "src/base/cpu.h"
+
+namespace lathe {
+
+// Arguments of one call. Weights come in the order in which they are used:
+// [input block][tap][channel of the block][output block][lane]; an input block is one channel of a plain input.
+struct ConvCall {
+  const float* source = nullptr;  // the tile's origin in the first input block
+  const float* weights = nullptr;
+  float* target = nullptr;                                // the tile's first pixel in the first output block
+  const float* bias = nullptr;                            // of the first output block; read by plans with a bias
+  const char* prefetch = nullptr;                         // weights that come later
+  int64_t prefetch_step = 0;                              // bytes; 0 repeats the same line
+  int64_t blocks = 0;                                     // whole input blocks
+  int64_t has_tail = 0;                                   // then one more input block of ConvKernelPlan::tail channels
+  int64_t accumulate = 0;                                 // start from target instead of bias
+  int64_t finish = 0;                                     // the last chunk: apply the epilogue
+  int64_t source_block_bytes = 0;                         // from one input block to the next
+  int64_t target_block_bytes = 0;                         // from one output block to the next
+  const void* operands[ConvEpilogue::kMaxOperands] = {};  // moved like target (full), or to the first output block
+};
+
+// Everything that the code depends on, besides the shapes of the tiles.
+struct ConvKernelPlan {
+  Isa isa = Isa::avx2;
+  int blocks = 1;          // output blocks in registers
+  bool embedded = false;   // broadcast as operand of the multiply-add (AVX-512 only), else by loads of their own
+  int unroll = 4;          // channels in one round of the inner loop
+  int lanes = 16;          // channels of an input block: 1 when the input is plain
+  int tail = 0;            // channels of the last input block when it is not whole
+  int prefetch_lines = 0;  // in each round
+  bool has_bias = false;
+  ConvEpilogue epilogue;
+};
+std::string to_string(const ConvKernelPlan& plan);
+
+// Registers suffice for tiles of `pixels`.
+bool fits_registers(const ConvKernelPlan& plan, int pixels);
+
+// Machine code for a set of tile shapes.
+class ConvKernels {
+ public:
+  using Function = void(const ConvCall*);
+  // From the process's cache, or emitted now. Throws JitError.
+  static ConvKernels make(const ConvKernelPlan& plan, std::span<const ConvTileShape> shapes);
+
+  Function* entry(int shape) const { return entries_[static_cast<size_t>(shape)]; }
+  explicit operator bool() const { return pages_ != nullptr; }
+  int prefetch_lines() const { return prefetch_lines_; }  // in each round
+  // Rounds of the inner loop (each prefetches its lines) for one whole input block.
+  int rounds(int shape) const { return rounds_[static_cast<size_t>(shape)]; }
+
+ private:
+  std::shared_ptr<const CodePages> pages_;
+  std::vector<Function*> entries_;
+  std::vector<int> rounds_;
+  int prefetch_lines_ = 0;
+};
+
+}  // namespace lathe

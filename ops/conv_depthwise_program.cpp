@@ -1,0 +1,80 @@
+#include "ops/conv_depthwise_program.h"
+
+#include <fmt/format.h>
+
+#include "src/base/thread_team.h"
+
+namespace lathe {
+
+bool is_depthwise(const ConvProblem& problem) {
+  return problem.groups == problem.in_channels && problem.groups == problem.out_channels && problem.groups > 1 &&
+         !problem.is_transposed && problem.phases.size() == 1 && problem.in_lanes() == problem.lanes;
+}
+
+DepthwiseProgram::DepthwiseProgram(ConvProblem problem, Isa isa, int threads, std::vector<int64_t> operand_batch_bytes)
+    : problem_(std::move(problem)), threads_(threads), operand_batch_bytes_(std::move(operand_batch_bytes)) {
+  operand_batch_bytes_.resize(problem_.epilogue.operands.size());
+  plan_ = choose_depthwise_plan(isa, problem_.phases[0]);
+  plan_.has_bias = problem_.has_bias;
+  plan_.epilogue = problem_.epilogue;
+  while (true) {
+    try {
+      kernels_ = DepthwiseKernels::make(plan_, problem_.phases[0]);
+      return;
+    } catch (const JitError&) {
+      // The epilogue may need more registers than the rule left.
+      if (plan_.rows * plan_.cols == 1) throw;
+      (plan_.rows > 1 ? plan_.rows : plan_.cols) -= 1;
+    }
+  }
+}
+
+std::string DepthwiseProgram::plan_text() const {
+  return fmt::format("depthwise {} ({}x{})", name_of(plan_.isa), plan_.rows, plan_.cols);
+}
+
+std::string DepthwiseProgram::packing() const { return fmt::format("depthwise.1 c{}", problem_.lanes); }
+
+int64_t DepthwiseProgram::packed_size() const {
+  return problem_.out_blocks() * problem_.lanes * problem_.window_y * problem_.window_x;
+}
+
+void DepthwiseProgram::pack(const float* weights, float* packed) const {
+  const int64_t window = problem_.window_y * problem_.window_x;
+  for (int64_t block = 0; block < problem_.out_blocks(); ++block) {
+    for (int64_t tap = 0; tap < window; ++tap) {
+      for (int64_t lane = 0; lane < problem_.lanes; ++lane) {
+        const int64_t channel = block * problem_.lanes + lane;
+        *packed++ = channel < problem_.out_channels ? weights[channel * window + tap] : 0.0f;
+      }
+    }
+  }
+}
+
+void DepthwiseProgram::run(const ConvArguments& arguments, int thread) const noexcept {
+  const int64_t blocks = problem_.out_blocks(), lanes = problem_.lanes;
+  const int64_t window = problem_.window_y * problem_.window_x;
+  const auto strips = static_cast<long>(kernels_.strips().size());
+  const Range range = split_evenly(static_cast<long>(problem_.batch * blocks) * strips, thread, threads_);
+  DepthwiseCall call;
+  for (int64_t unit = range.begin; unit < range.end; ++unit) {
+    const int64_t plane = unit / strips, image = plane / blocks, block = plane % blocks;
+    const DepthwiseStrip& strip = kernels_.strips()[static_cast<size_t>(unit % strips)];
+    const int64_t source = plane * problem_.source_block_bytes() + strip.source;
+    const int64_t target = block * problem_.target_block_bytes() + strip.target;
+    call.source = reinterpret_cast<const float*>(reinterpret_cast<intptr_t>(arguments.source) + source);
+    call.target = reinterpret_cast<float*>(reinterpret_cast<intptr_t>(arguments.target) +
+                                           image * blocks * problem_.target_block_bytes() + target);
+    call.weights = arguments.weights + block * window * lanes;
+    call.bias = arguments.bias + block * lanes;
+    for (size_t i = 0; i < problem_.epilogue.operands.size(); ++i) {
+      const char* at = static_cast<const char*>(arguments.operands[i]) + image * operand_batch_bytes_[i];
+      if (problem_.epilogue.operands[i] == ConvOperand::full) at += target;
+      if (problem_.epilogue.operands[i] == ConvOperand::per_channel) at += block * lanes * 4;
+      call.operands[i] = at;
+    }
+    kernels_.entry(strip.entry)(&call);
+  }
+}
+
+}  // namespace lathe

@@ -1,0 +1,33 @@
+#pragma once
+// A depthwise convolution bound to its kernels.
+#include <vector>
+
+#include "jit/kernels/conv_depthwise.h"
+#include "ops/conv_program.h"
+
+namespace lathe {
+
+// One input channel for each output channel, in blocks.
+bool is_depthwise(const ConvProblem& problem);
+
+class DepthwiseProgram {
+ public:
+  // Requires: is_depthwise(problem). Throws JitError.
+  DepthwiseProgram(ConvProblem problem, Isa isa, int threads, std::vector<int64_t> operand_batch_bytes = {});
+
+  const ConvProblem& problem() const { return problem_; }
+  std::string packing() const;
+  int64_t packed_size() const;
+  void pack(const float* weights, float* packed) const;
+  void run(const ConvArguments& arguments, int thread) const noexcept;
+  std::string plan_text() const;
+
+ private:
+  ConvProblem problem_;
+  DepthwisePlan plan_;
+  int threads_;
+  std::vector<int64_t> operand_batch_bytes_;
+  DepthwiseKernels kernels_;
+};
+
+}  // namespace lathe

@@ -1,0 +1,215 @@
+#include "ops/conv_lower.h"
+
+#include <algorithm>
+
+#include "ops/conv_depthwise_program.h"
+#include "ops/conv_operands.h"
+#include "ops/conv_program.h"
+#include "ops/conv_tuning.h"
+
+namespace lathe {
+namespace {
+
+// Work below this is done before a second thread has woken up.
+constexpr double kFlopPerThread = 400e3;
+
+// A pointwise convolution sees the picture as one row.
+void merge_axes(ConvProblem& problem) {
+  if (problem.phases.size() != 1) return;
+  ConvAxis &y = problem.phases[0].y, &x = problem.phases[0].x;
+  for (const ConvAxis* axis : {&y, &x}) {
+    if (axis->taps.size() != 1 || axis->taps[0].offset != 0 || axis->stride != 1 || axis->in != axis->out ||
+        axis->out_step != 1 || axis->out_extent != axis->out) {
+      return;
+    }
+  }
+  x.in = x.out = x.out_extent = y.in * x.in;
+  y = ConvAxis();
+}
+
+// Bias in whole blocks: a packed constant, the input itself, or scratch that a step fills.
+BufferId bind_bias(const LowerContext& context, int64_t channels, int lanes) {
+  const ValueId id = context.input(2);
+  if (const Tensor constant = context.constant(2); constant.defined()) {
+    return context.constant_buffer(context.packed(id, "channels c" + std::to_string(lanes), [&] {
+      return pad_channels(constant.data<float>(), channels, lanes);
+    }));
+  }
+  const BufferId from = context.buffer(id);
+  if (channels % lanes == 0) return from;
+  const BufferId to = context.scratch(static_cast<size_t>((channels + lanes - 1) / lanes * lanes) * sizeof(float));
+  Step step;
+  step.kernel = "pad bias";
+  step.reads = {from};
+  step.writes = {to};
+  step.run = [=](const StepArgs& args) {
+    const auto* in = args.at<const float>(from);
+    auto* out = args.at<float>(to);
+    std::copy(in, in + channels, out);
+    std::fill(out + channels, out + (channels + lanes - 1) / lanes * lanes, 0.0f);
+  };
+  context.add(std::move(step));
+  return to;
+}
+
+struct BoundWeights {
+  BufferId buffer;
+  const void* address = nullptr;  // when they are constant
+};
+
+template <class Program>
+BoundWeights bind_weights(const LowerContext& context, const std::shared_ptr<const Program>& program) {
+  const ValueId id = context.input(1);
+  if (const Tensor constant = context.constant(1); constant.defined()) {
+    const Tensor packed = context.packed(id, program->packing(), [&] {
+      Tensor weights = allocate_weights(DType::f32, {program->packed_size()});
+      program->pack(constant.data<float>(), weights.mutable_data<float>());
+      return weights;
+    });
+    return {context.constant_buffer(packed), packed.raw()};
+  }
+  const BufferId from = context.buffer(id);
+  const BufferId to = context.scratch(static_cast<size_t>(program->packed_size()) * sizeof(float));
+  Step step;
+  step.kernel = "pack weights";
+  step.reads = {from};
+  step.writes = {to};
+  step.run = [=](const StepArgs& args) { program->pack(args.at<const float>(from), args.at<float>(to)); };
+  context.add(std::move(step));
+  return {to};
+}
+
+bool has_float_types(const LowerContext& context) {
+  for (int i = 0; i < context.input_count(); ++i) {
+    if (context.has_input(i) && context.input_type(i).dtype != DType::f32) return false;
+  }
+  if (context.output_type(0).dtype != DType::f32) return false;
+  return context.input_type(0).storage_bytes() > 0 && context.output_type(0).storage_bytes() > 0 &&
+         context.input_type(1).storage_bytes() > 0;
+}
+
+struct Buffers {
+  BufferId source, target, bias = BufferId::none;
+  std::vector<BufferId> operands;
+};
+
+template <class Program>
+Step conv_step(const LowerContext& context, const std::shared_ptr<const Program>& program, const std::string& plan,
+               int threads, const Buffers& buffers) {
+  const BoundWeights weights = bind_weights(context, program);
+  Step step;
+  step.kernel = "conv " + plan;
+  step.reads = {buffers.source, weights.buffer};
+  if (buffers.bias != BufferId::none) step.reads.push_back(buffers.bias);
+  step.reads.insert(step.reads.end(), buffers.operands.begin(), buffers.operands.end());
+  step.writes = {buffers.target};
+  step.threads = threads;
+  step.flop = program->problem().flop();
+  step.bytes = static_cast<double>(context.input_type(0).storage_bytes() + context.output_type(0).storage_bytes()) +
+               4.0 * static_cast<double>(program->packed_size());
+  step.weights = weights.address;
+  step.next_weights = std::make_shared<const void*>(nullptr);
+  step.run = [program, buffers, packed = weights.buffer, next = step.next_weights](const StepArgs& args) {
+    ConvArguments arguments;
+    arguments.source = args.at<const float>(buffers.source);
+    arguments.weights = args.at<const float>(packed);
+    arguments.target = args.at<float>(buffers.target);
+    if (buffers.bias != BufferId::none) arguments.bias = args.at<const float>(buffers.bias);
+    for (size_t i = 0; i < buffers.operands.size(); ++i)
+      arguments.operands[i] = args.at<const void>(buffers.operands[i]);
+    arguments.next_weights = *next;
+    program->run(arguments, args.thread);
+  };
+  return step;
+}
+
+}  // namespace
+
+ConvAxis conv_axis(const Window& window, size_t axis, int64_t in, int64_t out) {
+  ConvAxis result;
+  result.in = in;
+  result.out = result.out_extent = out;
+  result.stride = window.strides[axis];
+  result.taps.clear();
+  for (int64_t k = 0; k < window.kernel[axis]; ++k) {
+    result.taps.push_back({static_cast<int>(k), k * window.dilations[axis] - window.pads_begin[axis]});
+  }
+  return result;
+}
+
+// Output y takes kernel tap k from input i where i * stride + k * dilation - pad == y: for each y modulo stride other
+// taps.
+std::vector<ConvAxis> conv_transpose_axes(const Window& window, size_t axis, int64_t in, int64_t out) {
+  std::vector<ConvAxis> phases;
+  const int64_t stride = window.strides[axis];
+  for (int64_t phase = 0; phase < std::min(stride, out); ++phase) {
+    ConvAxis result;
+    result.in = in;
+    result.out = (out - phase + stride - 1) / stride;
+    result.out_extent = out;
+    result.out_step = stride;
+    result.out_first = phase;
+    result.taps.clear();
+    for (int64_t k = 0; k < window.kernel[axis]; ++k) {
+      const int64_t distance = phase + window.pads_begin[axis] - k * window.dilations[axis];
+      if (distance % stride == 0) result.taps.push_back({static_cast<int>(k), distance / stride});
+    }
+    phases.push_back(std::move(result));
+  }
+  return phases;
+}
+
+bool lower_conv(LowerContext& context, ConvProblem problem) {
+  if (!has_float_types(context) || problem.phases.empty()) return false;
+  const Isa isa = context.target.isa;
+  const int lanes = vector_lanes(isa);
+  const TensorType &in_type = context.input_type(0), &out_type = context.output_type(0);
+  const int in_block = in_type.layout.channel_block, out_block = out_type.layout.channel_block;
+  if ((in_block != 0 && in_block != lanes) || (out_block != 0 && out_block != lanes)) return false;
+  const std::optional<BoundEpilogue> bound = bind_conv_epilogue(context, out_type.extents(), lanes);
+  if (!bound) return false;
+  // Few channels are read where they lie; a whole block of them is worth being brought together.
+  const bool blocks_input = in_block == 0 && (problem.in_channels >= lanes || problem.groups > 1);
+  problem.lanes = lanes;
+  problem.has_bias = context.has_input(2);
+  problem.epilogue = bound->epilogue;
+  for (ConvShape& phase : problem.phases) phase.lanes = in_block == 0 && !blocks_input ? 1 : lanes;
+  merge_axes(problem);
+  const int threads = problem.flop() < kFlopPerThread ? 1 : context.target.threads;
+  std::shared_ptr<const ConvProgram> dense;
+  std::shared_ptr<const DepthwiseProgram> depthwise;
+  std::string plan_text;
+  try {
+    if (is_depthwise(problem)) {
+      depthwise = std::make_shared<const DepthwiseProgram>(problem, isa, threads, bound->batch_bytes);
+      plan_text = depthwise->plan_text();
+    } else {
+      const ConvPlan plan = plan_of(context.plans.choose(conv_tuning_task(problem, isa, threads)), isa);
+      dense = std::make_shared<const ConvProgram>(problem, plan, threads, bound->batch_bytes);
+      plan_text = to_string(plan);
+    }
+  } catch (const JitError&) {
+    return false;
+  }
+  Buffers buffers{context.buffer(context.input(0)), context.buffer(context.output(0)), BufferId::none, bound->buffers};
+  if (problem.has_bias) buffers.bias = bind_bias(context, problem.out_channels, lanes);
+  if (blocks_input) {
+    TensorType blocked = in_type;
+    blocked.layout.channel_block = lanes;
+    const BufferId plain = buffers.source;
+    buffers.source = context.scratch(blocked.storage_bytes());
+    context.add(block_step(plain, buffers.source, in_type.extents(), lanes, threads));
+  }
+  const BufferId target = buffers.target;
+  if (out_block == 0) {
+    TensorType blocked = out_type;
+    blocked.layout.channel_block = lanes;
+    buffers.target = context.scratch(blocked.storage_bytes());
+  }
+  context.add(depthwise ? conv_step(context, depthwise, plan_text, threads, buffers)
+                        : conv_step(context, dense, plan_text, threads, buffers));
+  if (out_block == 0) context.add(unblock_step(buffers.target, target, out_type.extents(), lanes, threads));
+  return true;
+}
+
+}  // namespace lathe

@@ -1,0 +1,31 @@
+#pragma once
+// What the convolution operators read from a node, checked against the shapes. Shared by inference and references.
+#include <stdexcept>
+
+#include "ops/conv_reference.h"
+
+namespace lathe {
+
+// Calls body(); what it finds wrong becomes an error that names the node.
+template <class Context, class Body>
+auto named(const Context& context, Body body) {
+  try {
+    return body();
+  } catch (const std::invalid_argument& wrong) {
+    context.fail(wrong.what());
+  }
+}
+
+struct ConvNode {
+  ConvSizes sizes;
+  Window window;
+};
+// From static extents of input and weights ([out][in / groups][window]). Throws std::invalid_argument.
+ConvNode read_conv(const Node& node, const Dims& in, const Dims& weights);
+// Weights are [in][out / groups][window]. The window's strides are those of the output.
+ConvNode read_conv_transpose(const Node& node, const Dims& in, const Dims& weights);
+
+// Shape inference of Conv, ConvInteger and QLinearConv; `weights_slot` is the input with the weights.
+std::vector<Dim> infer_conv_dims(const Node& node, const TensorType& in, const TensorType& weights);
+
+}  // namespace lathe

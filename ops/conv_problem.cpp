@@ -1,0 +1,107 @@
+#include "ops/conv_problem.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace lathe {
+
+double ConvProblem::flop() const {
+  double sum = 0;
+  for (const ConvShape& phase : phases) {
+    sum += 2.0 * static_cast<double>(phase.y.out * phase.x.out) * phase.taps();
+  }
+  return sum * static_cast<double>(batch) * static_cast<double>(out_channels) *
+         static_cast<double>(in_channels / groups);
+}
+
+std::string to_string(const ConvProblem& problem) {
+  std::string text =
+      fmt::format("n{} {}>{}/{} {}x{}{} c{}{}", problem.batch, problem.in_channels, problem.out_channels,
+                  problem.groups, problem.window_y, problem.window_x, problem.is_transposed ? " transposed" : "",
+                  problem.lanes, problem.has_bias ? " bias" : "");
+  for (const ConvShape& phase : problem.phases) text += " | " + to_string(phase);
+  return text + " | " + to_string(problem.epilogue);
+}
+
+std::string to_string(const ConvPlan& plan) {
+  return fmt::format("{} {}x({}x{}) {} unroll={} chunk={} group={}{}", name_of(plan.isa), plan.blocks, plan.rows,
+                     plan.cols, plan.embedded ? "embedded" : "separate", plan.unroll, plan.chunk, plan.tile_group,
+                     plan.prefetch ? " prefetch" : "");
+}
+
+Candidate to_candidate(const ConvPlan& plan) {
+  return {{"blocks", plan.blocks}, {"rows", plan.rows},   {"cols", plan.cols},        {"embedded", plan.embedded},
+          {"unroll", plan.unroll}, {"chunk", plan.chunk}, {"group", plan.tile_group}, {"prefetch", plan.prefetch}};
+}
+
+ConvPlan plan_of(const Candidate& candidate, Isa isa) {
+  auto get = [&](const char* name) { return candidate.at(name); };
+  return {isa,           get("blocks"), get("rows"),  get("cols"),         get("embedded") != 0,
+          get("unroll"), get("chunk"),  get("group"), get("prefetch") != 0};
+}
+
+bool is_valid(const ConvPlan& plan, const ConvProblem& problem) {
+  if (plan.rows < 0 || plan.cols < 1 || plan.unroll < 1 || plan.chunk < 0 || plan.tile_group < 0) return false;
+  if (plan.blocks > problem.out_blocks()) return false;
+  ConvKernelPlan kernel;
+  kernel.isa = plan.isa;
+  kernel.blocks = plan.blocks;
+  kernel.embedded = plan.embedded;
+  // Runs over ends of rows differ in every tile: worth it only for a few tiles.
+  if (plan.rows == 0 && problem.out_pixels() > 16 * plan.cols) return false;
+  return fits_registers(kernel, std::max(plan.rows, 1) * plan.cols);
+}
+
+namespace {
+
+// Input channels that output channels [begin, end) depend on.
+std::pair<int64_t, int64_t> channels_read(const ConvProblem& problem, int64_t begin, int64_t end) {
+  const int64_t out_each = problem.out_channels / problem.groups, in_each = problem.in_channels / problem.groups;
+  return {begin / out_each * in_each, ((end - 1) / out_each + 1) * in_each};
+}
+
+// Whether output blocks of different groups never mix, so that several can share their input.
+bool has_whole_blocks(const ConvProblem& problem) {
+  return problem.groups == 1 || (problem.out_channels / problem.groups) % problem.lanes == 0;
+}
+
+}  // namespace
+
+std::vector<ConvBlockGroup> make_block_groups(const ConvProblem& problem, int blocks, int even_for) {
+  // Blocks that read the same input, and may be computed together.
+  const int64_t alike = !has_whole_blocks(problem) ? 1
+                        : problem.groups == 1      ? problem.out_blocks()
+                                                   : problem.out_channels / problem.groups / problem.lanes;
+  int64_t parts = (alike + blocks - 1) / blocks;
+  if (parts * (problem.out_blocks() / alike) % even_for != 0) {
+    const int64_t rounded = (parts + even_for - 1) / even_for * even_for;
+    // Worth smaller groups only when they stay nearly as large.
+    if (rounded <= alike && rounded * 4 <= parts * 5) parts = rounded;
+  }
+  std::vector<ConvBlockGroup> groups;
+  int64_t weights = 0;
+  const int taps_lanes = problem.lanes;
+  for (int64_t base = 0; base < problem.out_blocks(); base += alike) {
+    for (int64_t part = 0; part < parts; ++part) {
+      ConvBlockGroup group;
+      group.first = static_cast<int>(base + alike * part / parts);
+      group.count = static_cast<int>(base + alike * (part + 1) / parts) - group.first;
+      const int64_t last_channel =
+          std::min<int64_t>((group.first + group.count) * int64_t{problem.lanes}, problem.out_channels);
+      const auto [begin, end] = channels_read(problem, int64_t{group.first} * problem.lanes, last_channel);
+      const int lanes = problem.in_lanes();
+      group.in_first = static_cast<int>(begin / lanes);
+      group.in_count = static_cast<int>((end + lanes - 1) / lanes) - group.in_first;
+      group.has_tail = (group.in_first + group.in_count == problem.in_blocks()) && problem.in_channels % lanes != 0;
+      group.weights = weights;  // for a window of one tap
+      const int64_t channels =
+          int64_t{group.in_count} * lanes - (group.has_tail ? lanes - problem.in_channels % lanes : 0);
+      weights += channels * group.count * taps_lanes;
+      groups.push_back(group);
+    }
+  }
+  return groups;
+}
+
+}  // namespace lathe

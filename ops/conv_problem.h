@@ -1,0 +1,69 @@
+#pragma once
+// One convolution at its exact shapes, and the decisions that turn it into kernels: both plain data.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "jit/kernels/conv_direct.h"
+#include "jit/kernels/conv_shape.h"
+#include "tuner/task.h"
+
+namespace lathe {
+
+struct ConvProblem {
+  int64_t batch = 1;
+  int64_t in_channels = 1, out_channels = 1, groups = 1;
+  int64_t window_y = 1, window_x = 1;  // extents of the weights' window
+  // Weights are [in][out / groups][window] instead of [out][in / groups][window].
+  bool is_transposed = false;
+  int lanes = 16;                 // channels in a block of the output
+  std::vector<ConvShape> phases;  // together they write every output once
+  bool has_bias = false;
+  ConvEpilogue epilogue;
+
+  int64_t out_blocks() const { return (out_channels + lanes - 1) / lanes; }
+  int in_lanes() const { return phases[0].lanes; }
+  int64_t in_blocks() const { return (in_channels + in_lanes() - 1) / in_lanes(); }
+  int64_t source_block_bytes() const { return phases[0].y.in * phases[0].x.in * in_lanes() * 4; }
+  int64_t target_block_bytes() const { return phases[0].y.out_extent * phases[0].x.out_extent * lanes * 4; }
+  int64_t out_pixels() const { return phases[0].y.out_extent * phases[0].x.out_extent; }
+  double flop() const;
+};
+
+// Names what decides speed: shapes, types, epilogue. The tuner's key.
+std::string to_string(const ConvProblem& problem);
+
+struct ConvPlan {
+  Isa isa = Isa::avx2;
+  int blocks = 1;          // output blocks in registers
+  int rows = 1, cols = 1;  // pixels in registers; rows 0: runs of `cols` pixels over ends of rows
+  bool embedded = false;   // broadcasts as operands of the multiply-adds
+  int unroll = 4;          // channels in one round
+  int chunk = 0;           // input blocks between two visits to an output tile; 0: all
+  int tile_group = 0;      // tiles that are done for all channels before the next; 0: all
+  bool prefetch = true;    // weights of the next panel
+  bool operator==(const ConvPlan&) const = default;
+};
+
+std::string to_string(const ConvPlan& plan);
+Candidate to_candidate(const ConvPlan& plan);
+ConvPlan plan_of(const Candidate& candidate, Isa isa);
+// The plan can be emitted for this problem.
+bool is_valid(const ConvPlan& plan, const ConvProblem& problem);
+
+// Output blocks [first, first + count) read input blocks [in_first, in_first + in_count) and are computed together.
+struct ConvBlockGroup {
+  int first = 0, count = 1;
+  int in_first = 0, in_count = 0;  // with the partial last block, if any
+  bool has_tail = false;           // the last input block is the partial one of the tensor
+  int64_t weights = 0;             // floats from the phase's weights to the group's
+  bool operator==(const ConvBlockGroup&) const = default;
+};
+// `even_for`: a number of groups divisible by this is preferred (threads).
+std::vector<ConvBlockGroup> make_block_groups(const ConvProblem& problem, int blocks, int even_for);
+
+// The choice without measurements, and what the tuner may try instead.
+ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads);
+SearchSpace conv_search_space(const ConvProblem& problem, Isa isa, int threads);
+
+}  // namespace lathe

@@ -1,0 +1,256 @@
+#include "ops/conv_program.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "src/base/check.h"
+#include "src/base/thread_team.h"
+
+namespace lathe {
+namespace {
+
+// Beyond this, prefetched weights of the next operator would leave the L2 cache before they are used.
+constexpr int64_t kNextOperatorBytes = 64 << 10;
+constexpr int kLine = 64;  // cache line
+
+int64_t tiles_along(int64_t count, int most) { return (count + most - 1) / most; }
+
+int64_t tiles_of(const ConvShape& shape, const ConvPlan& plan) {
+  if (plan.rows == 0) return tiles_along(shape.y.out * shape.x.out, plan.cols);
+  return tiles_along(shape.y.out, plan.rows) * tiles_along(shape.x.out, plan.cols);
+}
+
+}  // namespace
+
+int threads_over_channels(const ConvProblem& problem, const ConvPlan& plan, int threads) {
+  const int64_t tiles = tiles_of(problem.phases[0], plan) * problem.batch;
+  const int64_t groups = tiles_along(problem.out_blocks(), plan.blocks);
+  // Small pictures have the large weights: each thread then streams only its own.
+  const bool prefers_channels = problem.out_pixels() <= 14 * 14;
+  int best = 1;
+  int64_t best_cost = -1;
+  for (int over_channels = 1; over_channels <= threads; ++over_channels) {
+    if (threads % over_channels != 0) continue;
+    const int64_t cost = tiles_along(groups, over_channels) * tiles_along(tiles, threads / over_channels);
+    if (best_cost < 0 || cost < best_cost || (cost == best_cost && prefers_channels)) {
+      best = over_channels;
+      best_cost = cost;
+    }
+  }
+  return best;
+}
+
+ConvProgram::ConvProgram(ConvProblem problem, const ConvPlan& plan, int threads,
+                         std::vector<int64_t> operand_batch_bytes)
+    : problem_(std::move(problem)),
+      plan_(plan),
+      threads_(threads),
+      operand_batch_bytes_(std::move(operand_batch_bytes)) {
+  if (!is_valid(plan_, problem_)) throw JitError("convolution plan " + to_string(plan_) + " is not valid here");
+  operand_batch_bytes_.resize(problem_.epilogue.operands.size());
+  channel_threads_ = threads_over_channels(problem_, plan_, threads_);
+  groups_ = make_block_groups(problem_, plan_.blocks, channel_threads_);
+  for (const ConvBlockGroup& group : groups_) chunks_.push_back(chunks_of(group));
+  int64_t weights = 0;
+  for (const ConvShape& shape : problem_.phases) {
+    Phase phase;
+    phase.weights = weights;
+    phase.tiling = make_conv_tiling(shape, plan_.rows, plan_.cols, problem_.lanes);
+    phases_.push_back(std::move(phase));
+    make_kernels(phases_.back());
+    const ConvBlockGroup& last = groups_.back();
+    weights += weights_at(phases_.back(), last, last.in_count) - phases_.back().weights;
+  }
+}
+
+void ConvProgram::make_kernels(Phase& phase) {
+  ConvKernelPlan plan;
+  plan.isa = plan_.isa;
+  plan.embedded = plan_.embedded;
+  plan.unroll = plan_.unroll;
+  plan.lanes = problem_.in_lanes();
+  plan.tail = static_cast<int>(problem_.in_channels % plan.lanes);
+  plan.has_bias = problem_.has_bias;
+  plan.epilogue = problem_.epilogue;
+  const int64_t tiles = static_cast<int64_t>(phase.tiling.tiles.size()) * problem_.batch;
+  const int64_t tiles_each = std::max<int64_t>(1, tiles / (threads_ / channel_threads_));
+  const int64_t calls = plan_.tile_group > 0 ? std::min<int64_t>(plan_.tile_group, tiles_each) : tiles_each;
+  for (const ConvBlockGroup& group : groups_) {
+    phase.kernels.resize(std::max<size_t>(phase.kernels.size(), static_cast<size_t>(group.count)));
+    ConvKernels& kernels = phase.kernels[static_cast<size_t>(group.count - 1)];
+    if (kernels) continue;
+    plan.blocks = group.count;
+    const int64_t lines_per_round = int64_t{plan.unroll} * plan.blocks * problem_.lanes * 4 / kLine;
+    plan.prefetch_lines =
+        plan_.prefetch ? static_cast<int>(std::max<int64_t>(1, tiles_along(lines_per_round, static_cast<int>(calls))))
+                       : 0;
+    kernels = ConvKernels::make(plan, phase.tiling.shapes);
+  }
+}
+
+std::vector<ConvProgram::Chunk> ConvProgram::chunks_of(const ConvBlockGroup& group) const {
+  const int whole = group.in_count - (group.has_tail ? 1 : 0);
+  const int most = plan_.chunk > 0 ? plan_.chunk : std::max(1, whole);
+  std::vector<Chunk> chunks;
+  for (const ConvPart& part : balanced_parts(whole, most)) {
+    chunks.push_back({static_cast<int>(part.begin), static_cast<int>(part.size), false, false, false});
+  }
+  if (chunks.empty()) chunks.emplace_back();
+  chunks.front().is_first = true;
+  chunks.back().is_last = true;
+  chunks.back().has_tail = group.has_tail;
+  return chunks;
+}
+
+// Group weights are counted for one tap; a phase has more.
+int64_t ConvProgram::weights_at(const Phase& phase, const ConvBlockGroup& group, int in_block) const {
+  const int64_t taps = problem_.phases[static_cast<size_t>(&phase - phases_.data())].taps();
+  const int lanes = problem_.in_lanes();
+  const int64_t missing = group.has_tail && in_block == group.in_count ? lanes - problem_.in_channels % lanes : 0;
+  const int64_t channels = int64_t{in_block} * lanes - missing;
+  return phase.weights + (group.weights + channels * group.count * problem_.lanes) * taps;
+}
+
+int64_t ConvProgram::packed_size() const { return weights_at(phases_.back(), groups_.back(), groups_.back().in_count); }
+
+std::string ConvProgram::packing() const {
+  std::string text = fmt::format("conv.1 c{}>{} {}x{} {}", problem_.in_lanes(), problem_.lanes, problem_.window_y,
+                                 problem_.window_x, problem_.is_transposed ? "transposed " : "");
+  for (const ConvBlockGroup& group : groups_) text += fmt::format("{},", group.count);
+  for (const ConvShape& phase : problem_.phases) {
+    text += "/";
+    for (const ConvTap& tap : phase.y.taps) text += fmt::format("{},", tap.kernel);
+    text += "x";
+    for (const ConvTap& tap : phase.x.taps) text += fmt::format("{},", tap.kernel);
+  }
+  return text;
+}
+
+void ConvProgram::pack(const float* weights, float* packed) const {
+  const int64_t in_each = problem_.in_channels / problem_.groups, out_each = problem_.out_channels / problem_.groups;
+  const int64_t window = problem_.window_y * problem_.window_x;
+  auto weight = [&](int64_t out, int64_t in, int64_t tap) -> float {
+    if (out >= problem_.out_channels || out / out_each != in / in_each) return 0.0f;
+    if (problem_.is_transposed) return weights[(in * out_each + out % out_each) * window + tap];
+    return weights[(out * in_each + in % in_each) * window + tap];
+  };
+  const int lanes = problem_.in_lanes();
+  for (const ConvShape& phase : problem_.phases) {
+    for (const ConvBlockGroup& group : groups_) {
+      const int64_t first_in = int64_t{group.in_first} * lanes;
+      const int64_t end_in = std::min<int64_t>(first_in + int64_t{group.in_count} * lanes, problem_.in_channels);
+      for (int64_t block = first_in; block < end_in; block += lanes) {
+        for (const ConvTap& ty : phase.y.taps) {
+          for (const ConvTap& tx : phase.x.taps) {
+            for (int64_t in = block; in < std::min<int64_t>(block + lanes, end_in); ++in) {
+              const int64_t first_out = int64_t{group.first} * problem_.lanes;
+              for (int64_t out = first_out; out < first_out + int64_t{group.count} * problem_.lanes; ++out) {
+                *packed++ = weight(out, in, ty.kernel * problem_.window_x + tx.kernel);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+ConvProgram::Share ConvProgram::share_of(int thread) const {
+  const int over_pixels = threads_ / channel_threads_;
+  const Range range = split_evenly(static_cast<long>(groups_.size()), thread / over_pixels, channel_threads_);
+  return {range.begin, range.end, thread % over_pixels, over_pixels};
+}
+
+// One group's weights for one chunk, and the tiles that they are used for.
+struct ConvProgram::Panel {
+  const ConvBlockGroup* group;
+  const Chunk* chunk;
+  int64_t unit_begin, unit_end;  // image * tiles + tile
+  const char* next = nullptr;    // the panel that follows
+  int64_t next_bytes = 0;
+};
+
+void ConvProgram::run(const ConvArguments& arguments, int thread) const noexcept {
+  const Share share = share_of(thread);
+  for (const Phase& phase : phases_) {
+    const auto tiles = static_cast<long>(phase.tiling.tiles.size());
+    const Range units = split_evenly(static_cast<long>(problem_.batch) * tiles, share.part, share.parts);
+    const int64_t together = plan_.tile_group > 0 ? plan_.tile_group : std::max(1L, units.end - units.begin);
+    for (int64_t unit = units.begin; unit < units.end; unit += together) {
+      for (int64_t g = share.group_begin; g < share.group_end; ++g) {
+        const auto& chunks = chunks_[static_cast<size_t>(g)];
+        for (size_t c = 0; c < chunks.size(); ++c) {
+          Panel panel{&groups_[static_cast<size_t>(g)], &chunks[c], unit,
+                      std::min<int64_t>(unit + together, units.end)};
+          const ConvBlockGroup& group = *panel.group;
+          const Chunk& chunk = chunks[c];
+          const int end = chunk.begin + chunk.count + (chunk.has_tail ? 1 : 0);
+          const int64_t bytes = (weights_at(phase, group, end) - weights_at(phase, group, chunk.begin)) * 4;
+          if (!chunk.is_last || g + 1 < share.group_end) {
+            // Panels lie one behind the other, and are nearly of one size.
+            panel.next = reinterpret_cast<const char*>(arguments.weights + weights_at(phase, group, end));
+            panel.next_bytes = bytes;
+          } else if (panel.unit_end == units.end) {
+            panel.next = static_cast<const char*>(arguments.next_weights);
+            panel.next_bytes = panel.next == nullptr ? 0 : kNextOperatorBytes;
+          }
+          run_panel(arguments, phase, panel);
+        }
+      }
+    }
+  }
+}
+
+void ConvProgram::run_panel(const ConvArguments& arguments, const Phase& phase, const Panel& panel) const noexcept {
+  const ConvBlockGroup& group = *panel.group;
+  const Chunk& chunk = *panel.chunk;
+  const ConvKernels& kernels = phase.kernels[static_cast<size_t>(group.count - 1)];
+  const int64_t source_block = problem_.source_block_bytes(), target_block = problem_.target_block_bytes();
+  ConvCall call;
+  call.weights = arguments.weights + weights_at(phase, group, chunk.begin);
+  call.bias = arguments.bias + int64_t{group.first} * problem_.lanes;
+  call.blocks = chunk.count;
+  call.has_tail = chunk.has_tail;
+  call.accumulate = !chunk.is_first;
+  call.finish = chunk.is_last;
+  call.source_block_bytes = source_block;
+  call.target_block_bytes = target_block;
+  const char* next = panel.next;
+  int64_t next_left = panel.next_bytes;
+  const auto tiles = static_cast<int64_t>(phase.tiling.tiles.size());
+  const size_t operands = problem_.epilogue.operands.size();
+  int64_t image = panel.unit_begin / tiles, tile_number = panel.unit_begin % tiles;
+  for (int64_t unit = panel.unit_begin; unit < panel.unit_end; ++unit) {
+    const ConvTile& tile = phase.tiling.tiles[static_cast<size_t>(tile_number)];
+    const int64_t source = (image * problem_.in_blocks() + group.in_first + chunk.begin) * source_block + tile.source;
+    const int64_t plane = group.first * target_block + tile.target;
+    const int64_t target = image * problem_.out_blocks() * target_block + plane;
+    call.source = reinterpret_cast<const float*>(reinterpret_cast<intptr_t>(arguments.source) + source);
+    call.target = reinterpret_cast<float*>(reinterpret_cast<intptr_t>(arguments.target) + target);
+    for (size_t i = 0; i < operands; ++i) {
+      const char* at = static_cast<const char*>(arguments.operands[i]) + image * operand_batch_bytes_[i];
+      if (problem_.epilogue.operands[i] == ConvOperand::full) at += plane;
+      if (problem_.epilogue.operands[i] == ConvOperand::per_channel) at += int64_t{group.first} * problem_.lanes * 4;
+      call.operands[i] = at;
+    }
+    if (next_left > 0) {
+      const int64_t step = kernels.prefetch_lines() * kLine;
+      const int64_t bytes = step * kernels.rounds(tile.shape) * std::max(1, chunk.count);
+      call.prefetch = next;
+      call.prefetch_step = step;
+      next += bytes;
+      next_left -= bytes;
+    } else {
+      call.prefetch = reinterpret_cast<const char*>(call.weights);
+      call.prefetch_step = 0;
+    }
+    kernels.entry(tile.shape)(&call);
+    if (++tile_number == tiles) {
+      tile_number = 0;
+      ++image;
+    }
+  }
+}
+
+}  // namespace lathe

@@ -1,0 +1,67 @@
+#pragma once
+// A convolution bound to its kernels: packing of its weights and the loops over channels, chunks and tiles.
+#include <vector>
+
+#include "ops/conv_problem.h"
+
+namespace lathe {
+
+struct ConvArguments {
+  const float* source = nullptr;
+  const float* weights = nullptr;  // packed
+  const float* bias = nullptr;     // padded to whole blocks
+  float* target = nullptr;
+  const void* operands[ConvEpilogue::kMaxOperands] = {};
+  const void* next_weights = nullptr;  // streamed by whatever runs next; may be null
+};
+
+class ConvProgram {
+ public:
+  // `operand_batch_bytes`: from one image to the next in each operand of the epilogue. Throws JitError.
+  ConvProgram(ConvProblem problem, const ConvPlan& plan, int threads, std::vector<int64_t> operand_batch_bytes = {});
+
+  const ConvProblem& problem() const { return problem_; }
+  // Names the order of the packed weights.
+  std::string packing() const;
+  int64_t packed_size() const;  // floats
+  void pack(const float* weights, float* packed) const;
+
+  // The part of `thread`, of as many threads as the program was made for.
+  void run(const ConvArguments& arguments, int thread) const noexcept;
+
+ private:
+  struct Phase {
+    ConvTiling tiling;
+    int64_t weights = 0;               // floats from the start of the packed weights
+    std::vector<ConvKernels> kernels;  // by number of output blocks - 1; empty where unused
+  };
+  struct Share {
+    int64_t group_begin, group_end;  // block groups
+    int part, parts;                 // of the tiles of all images
+  };
+  struct Chunk {
+    int begin = 0, count = 0;  // whole input blocks, relative to the group's
+    bool has_tail = false;
+    bool is_first = true, is_last = true;
+  };
+  struct Panel;
+
+  void make_kernels(Phase& phase);
+  Share share_of(int thread) const;
+  std::vector<Chunk> chunks_of(const ConvBlockGroup& group) const;
+  int64_t weights_at(const Phase& phase, const ConvBlockGroup& group, int in_block) const;
+  void run_panel(const ConvArguments& arguments, const Phase& phase, const Panel& panel) const noexcept;
+
+  ConvProblem problem_;
+  ConvPlan plan_;
+  int threads_, channel_threads_ = 1;
+  std::vector<int64_t> operand_batch_bytes_;
+  std::vector<ConvBlockGroup> groups_;
+  std::vector<std::vector<Chunk>> chunks_;  // by group
+  std::vector<Phase> phases_;
+};
+
+// How many threads should split the channels; the others split the pixels.
+int threads_over_channels(const ConvProblem& problem, const ConvPlan& plan, int threads);
+
+}  // namespace lathe

@@ -1,0 +1,141 @@
+// ConvTranspose: each output is gathered from the inputs that reach it, phase by phase of the stride.
+#include "ops/conv_lower.h"
+#include "ops/conv_node.h"
+#include "ops/lower.h"
+#include "ops/numbers.h"
+#include "ops/op_def.h"
+
+namespace lathe::ops {
+namespace {
+
+void infer(InferContext& context) {
+  const TensorType &in = context.input(0), &weights = context.input(1);
+  if (!in.has_rank) return context.set_output(0, TensorType::unranked(in.dtype));
+  TensorType type{in.dtype, true, std::vector<Dim>(in.dims.size()), {}};
+  if (!type.dims.empty()) type.dims[0] = in.dims[0];
+  if (weights.is_static() && in.dims.size() > 1 && in.dims[1].known()) {
+    // Axes whose extents are unknown are inferred with one pixel, and forgotten.
+    Dims extents;
+    for (const Dim& dim : in.dims) extents.push_back(dim.known() ? dim.extent : 1);
+    const ConvNode conv = named(context, [&] { return read_conv_transpose(context.node, extents, weights.extents()); });
+    type.dims[1].extent = conv.sizes.out_channels;
+    for (size_t i = 2; i < type.dims.size(); ++i) {
+      if (in.dims[i].known()) type.dims[i].extent = conv.sizes.out[i - 2];
+    }
+  }
+  context.set_output(0, std::move(type));
+}
+
+void reference(ReferenceContext& context) {
+  const Tensor &in = context.inputs[0], &weights = context.inputs[1];
+  const ConvNode conv = named(context, [&] { return read_conv_transpose(context.node, in.dims(), weights.dims()); });
+  const ConvSizes& sizes = conv.sizes;
+  const std::vector<double> values = reals_of(in), filters = reals_of(weights);
+  Dims dims = {sizes.batch, sizes.out_channels};
+  dims.insert(dims.end(), sizes.out.begin(), sizes.out.end());
+  Tensor out(in.dtype(), dims);
+  std::vector<double> sums(static_cast<size_t>(out.size()), 0.0);
+  int64_t in_pixels = 1, out_pixels = 1, taps = 1;
+  for (size_t i = 0; i < sizes.in.size(); ++i) {
+    in_pixels *= sizes.in[i];
+    out_pixels *= sizes.out[i];
+    taps *= conv.window.kernel[i];
+  }
+  if (context.has_input(2)) {
+    const std::vector<double> bias = reals_of(context.inputs[2]);
+    if (static_cast<int64_t>(bias.size()) != sizes.out_channels)
+      context.fail("the bias does not fit the output channels");
+    for (size_t i = 0; i < sums.size(); ++i) {
+      sums[i] = bias[i / static_cast<size_t>(out_pixels) % static_cast<size_t>(sizes.out_channels)];
+    }
+  }
+  const int64_t in_each = sizes.in_channels / sizes.groups, out_each = sizes.out_channels / sizes.groups;
+  for (int64_t pixel = 0; pixel < in_pixels; ++pixel) {
+    for (int64_t tap = 0; tap < taps; ++tap) {
+      int64_t rest_pixel = pixel, rest_tap = tap, at = 0, step = 1;
+      bool is_inside = true;
+      for (size_t i = sizes.in.size(); i-- > 0;) {
+        const int64_t position = rest_pixel % sizes.in[i] * conv.window.strides[i] +
+                                 rest_tap % conv.window.kernel[i] * conv.window.dilations[i] -
+                                 conv.window.pads_begin[i];
+        is_inside = is_inside && position >= 0 && position < sizes.out[i];
+        at += position * step;
+        step *= sizes.out[i];
+        rest_pixel /= sizes.in[i];
+        rest_tap /= conv.window.kernel[i];
+      }
+      if (!is_inside) continue;
+      for (int64_t image = 0; image < sizes.batch; ++image) {
+        for (int64_t i = 0; i < sizes.in_channels; ++i) {
+          const double value = values[static_cast<size_t>((image * sizes.in_channels + i) * in_pixels + pixel)];
+          const int64_t first = image * sizes.out_channels + i / in_each * out_each;
+          for (int64_t o = 0; o < out_each; ++o) {
+            sums[static_cast<size_t>((first + o) * out_pixels + at)] +=
+                value * filters[static_cast<size_t>((i * out_each + o) * taps + tap)];
+          }
+        }
+      }
+    }
+  }
+  for (int64_t i = 0; i < out.size(); ++i) store_real(out, i, sums[static_cast<size_t>(i)]);
+  context.outputs[0] = std::move(out);
+}
+
+bool accepts_blocked(const Node&, std::span<const TensorType> inputs, int) {
+  if (inputs.size() < 2 || inputs[0].dtype != DType::f32 || inputs[1].dtype != DType::f32) return false;
+  return inputs[0].rank() == 3 || inputs[0].rank() == 4;
+}
+
+bool lower(LowerContext& context) {
+  const Dims in = context.input_type(0).extents(), weights = context.input_type(1).extents();
+  if (in.size() != 3 && in.size() != 4) return false;
+  const ConvNode conv = read_conv_transpose(context.node, in, weights);
+  const ConvSizes& sizes = conv.sizes;
+  ConvProblem problem;
+  problem.batch = sizes.batch;
+  problem.in_channels = sizes.in_channels;
+  problem.out_channels = sizes.out_channels;
+  problem.groups = sizes.groups;
+  problem.is_transposed = true;
+  const size_t x = conv.window.axes() - 1;
+  problem.window_x = conv.window.kernel[x];
+  if (x == 1) problem.window_y = conv.window.kernel[0];
+  // More phases than this would not be worth their code.
+  if (conv.window.strides[x] * (x == 1 ? conv.window.strides[0] : 1) > 64) return false;
+  std::vector<ConvAxis> y_phases(1);
+  if (x == 1) y_phases = conv_transpose_axes(conv.window, 0, sizes.in[0], sizes.out[0]);
+  for (const ConvAxis& y : y_phases) {
+    for (const ConvAxis& x_phase : conv_transpose_axes(conv.window, x, sizes.in[x], sizes.out[x])) {
+      ConvShape shape;
+      shape.y = y;
+      shape.x = x_phase;
+      problem.phases.push_back(shape);
+    }
+  }
+  return lower_conv(context, std::move(problem));
+}
+
+}  // namespace
+
+std::vector<OpDef> conv_transpose_ops() {
+  using Kind = AttributeSpec::Kind;
+  return {{.schema = {.name = "ConvTranspose",
+                      .min_inputs = 2,
+                      .max_inputs = 3,
+                      .attributes = {{"auto_pad", Kind::string},
+                                     {"dilations", Kind::integers},
+                                     {"group", Kind::integer},
+                                     {"kernel_shape", Kind::integers},
+                                     {"output_padding", Kind::integers},
+                                     {"output_shape", Kind::integers},
+                                     {"pads", Kind::integers},
+                                     {"strides", Kind::integers}},
+                      .infer = infer,
+                      .reference = reference,
+                      .layout = LayoutRole::blocked,
+                      .accepts_blocked = accepts_blocked,
+                      .fuses_epilogue = true},
+           .lower = lower}};
+}
+
+}  // namespace lathe::ops

@@ -1,0 +1,299 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "lathe/error.h"
+#include "src/base/cpu.h"
+#include "tests/ops/one_node.h"
+
+namespace lathe {
+namespace {
+
+using testing::OneNode;
+using testing::random_tensor;
+
+std::vector<Isa> usable_isas() {
+  std::vector<Isa> isas = {Isa::avx2};
+  if (has_avx512(usable_isa())) isas.push_back(Isa::avx512);
+  return isas;
+}
+
+struct ConvCase {
+  bool is_transposed = false;
+  Dims in, kernel, strides, pads, dilations, extra;
+  int64_t out_channels = 1, groups = 1;
+  bool has_bias = false, is_constant = true;
+  bool in_blocked = true, out_blocked = true;
+  int residual = 0;  // 0 none, 1 full, 2 per channel, 3 scalar, 4 one row, 5 full and another layout
+  int threads = 1;
+  bool same_upper = false;
+
+  friend std::ostream& operator<<(std::ostream& out, const ConvCase& c) {
+    return out << (c.is_transposed ? "transposed " : "") << to_string(c.in) << " kernel " << to_string(c.kernel)
+               << " strides " << to_string(c.strides) << " pads " << to_string(c.pads) << " dilations "
+               << to_string(c.dilations) << " extra " << to_string(c.extra) << " out " << c.out_channels << " groups "
+               << c.groups << (c.has_bias ? " bias" : "") << (c.is_constant ? "" : " dynamic") << " layouts "
+               << c.in_blocked << c.out_blocked << " residual " << c.residual << " threads " << c.threads
+               << (c.same_upper ? " SAME_UPPER" : "");
+  }
+};
+
+// min(max(x, 0), 6) + operand
+Epilogue clipped_sum(bool has_operand) {
+  Epilogue epilogue;
+  Expression& e = epilogue.expression;
+  e.inputs = {DType::f32};
+  const int x = e.add({ExprOp::input, 0});
+  const int zero = e.add({ExprOp::constant, -1, -1, -1, 0.0f});
+  int result = e.add({ExprOp::max, x, zero});
+  if (has_operand) {
+    e.inputs.push_back(DType::f32);
+    const int other = e.add({ExprOp::input, 1});
+    result = e.add({ExprOp::add, result, other});
+    epilogue.inputs = 1;
+  }
+  return epilogue;
+}
+
+OneNode make_node(const ConvCase& c, int block, std::mt19937& random) {
+  OneNode one;
+  const int64_t in_channels = c.in[1];
+  Dims weights =
+      c.is_transposed ? Dims{in_channels, c.out_channels / c.groups} : Dims{c.out_channels, in_channels / c.groups};
+  weights.insert(weights.end(), c.kernel.begin(), c.kernel.end());
+  one.inputs = {random_tensor(c.in, random), random_tensor(weights, random)};
+  one.is_constant = {false, c.is_constant};
+  one.inputs.push_back(c.has_bias ? random_tensor({c.out_channels}, random) : Tensor());
+  one.is_constant.push_back(c.is_constant);
+  Attributes attributes;
+  attributes.set("group", c.groups);
+  attributes.set("strides", c.strides);
+  attributes.set("dilations", c.dilations);
+  if (c.same_upper) {
+    attributes.set("auto_pad", std::string("SAME_UPPER"));
+  } else {
+    attributes.set("pads", c.pads);
+  }
+  if (c.is_transposed) attributes.set("output_padding", c.extra);
+  std::vector<int> blocks = {c.in_blocked ? block : 0, 0, 0};
+  const std::string op = c.is_transposed ? "ConvTranspose" : "Conv";
+  if (c.residual == 0) {
+    one.make(op, 11, attributes, blocks, c.out_blocked ? block : 0, clipped_sum(false));
+    return one;
+  }
+  OneNode plain = one;
+  plain.make(op, 11, attributes, blocks, 0);
+  Dims out = plain.graph.value(plain.graph.outputs[0]).type.extents(), operand = out;
+  if (c.residual == 2) operand = {out[0], out[1]}, operand.resize(out.size(), 1);
+  if (c.residual == 3) operand = {1};
+  if (c.residual == 4) operand = {out.back()};
+  one.inputs.push_back(random_tensor(operand, random));
+  one.is_constant.push_back(false);
+  blocks.push_back(c.residual == 1 ? block : 0);
+  one.make(op, 11, attributes, blocks, c.out_blocked ? block : 0, clipped_sum(true));
+  return one;
+}
+
+void check(const ConvCase& c, Isa isa, std::mt19937& random) {
+  SCOPED_TRACE(::testing::Message() << c << " " << name_of(isa));
+  const OneNode one = make_node(c, vector_lanes(isa), random);
+  const Tensor expected = one.expected();
+  const std::optional<Tensor> got = one.run(isa, c.threads);
+  ASSERT_TRUE(got.has_value()) << "the reference would run";
+  ASSERT_EQ(got->dims(), expected.dims());
+  // Products of values within [-1, 1]: each rounding errs by at most eps * terms.
+  double terms = static_cast<double>(c.in[1] / c.groups) + 2;
+  for (int64_t k : c.kernel) terms *= static_cast<double>(k);
+  const double tolerance = terms * std::sqrt(terms) * 6e-8 + 1e-6;
+  for (int64_t i = 0; i < expected.size(); ++i) {
+    ASSERT_NEAR(got->data<float>()[i], expected.data<float>()[i], tolerance) << "element " << i;
+  }
+}
+
+ConvCase random_case(std::mt19937& random, bool is_transposed) {
+  auto pick = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random); };
+  ConvCase c;
+  c.is_transposed = is_transposed;
+  const size_t axes = pick(0, 3) == 0 ? 1 : 2;
+  const int64_t kind = pick(0, 5);  // dense four times, grouped, depthwise
+  int64_t in_channels = pick(1, 70);
+  c.out_channels = pick(1, 70);
+  if (kind == 4) {
+    c.groups = pick(2, 4);
+    in_channels = c.groups * pick(1, 20);
+    c.out_channels = c.groups * pick(1, 20);
+  } else if (kind == 5) {
+    c.groups = c.out_channels = in_channels;
+  }
+  c.in = {pick(1, 2), in_channels};
+  for (size_t i = 0; i < axes; ++i) {
+    c.kernel.push_back(pick(1, pick(0, 3) == 0 ? 5 : 3));
+    c.strides.push_back(pick(1, pick(0, 3) == 0 ? 3 : 2));
+    c.dilations.push_back(pick(0, 3) == 0 ? 2 : 1);
+    c.extra.push_back(is_transposed ? pick(0, c.strides.back() - 1) : 0);
+    c.in.push_back(pick(1, 20) + (c.kernel.back() - 1) * c.dilations.back());
+  }
+  for (size_t i = 0; i < axes * 2; ++i) c.pads.push_back(pick(0, (c.kernel[i % axes] - 1) * c.dilations[i % axes]));
+  if (is_transposed) {
+    for (size_t i = 0; i < axes * 2; ++i) c.pads[i] = std::min(c.pads[i], (c.in[i % axes + 2] - 1) / 2);
+  }
+  c.has_bias = pick(0, 1) == 1;
+  c.is_constant = pick(0, 4) != 0;
+  c.in_blocked = pick(0, 3) != 0;
+  c.out_blocked = pick(0, 3) != 0;
+  c.residual = static_cast<int>(pick(0, 5));
+  c.threads = static_cast<int>(pick(1, 3));
+  c.same_upper = !is_transposed && pick(0, 5) == 0;
+  return c;
+}
+
+TEST(Convolution, AgreesWithTheReferenceOverRandomShapes) {
+  std::mt19937 random(1);
+  for (int i = 0; i < 200; ++i) {
+    const ConvCase c = random_case(random, false);
+    for (Isa isa : usable_isas()) check(c, isa, random);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(Convolution, TransposedAgreesWithTheReferenceOverRandomShapes) {
+  std::mt19937 random(2);
+  for (int i = 0; i < 100; ++i) {
+    const ConvCase c = random_case(random, true);
+    for (Isa isa : usable_isas()) check(c, isa, random);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(Convolution, AgreesWithTheReferenceOnShapesOfRealModels) {
+  std::mt19937 random(3);
+  const std::vector<ConvCase> cases = {
+      {.in = {1, 3, 31, 30},
+       .kernel = {7, 7},
+       .strides = {2, 2},
+       .pads = {3, 3, 3, 3},
+       .dilations = {1, 1},
+       .extra = {0, 0},
+       .out_channels = 64,
+       .has_bias = true,
+       .in_blocked = false,
+       .threads = 2},
+      {.in = {2, 3, 32, 32},
+       .kernel = {16, 16},
+       .strides = {16, 16},
+       .pads = {0, 0, 0, 0},
+       .dilations = {1, 1},
+       .extra = {0, 0},
+       .out_channels = 48,
+       .has_bias = true,
+       .in_blocked = false},
+      {.in = {3, 1, 576},
+       .kernel = {256},
+       .strides = {128},
+       .pads = {0, 0},
+       .dilations = {1},
+       .extra = {0},
+       .out_channels = 258,
+       .in_blocked = false,
+       .out_blocked = false},
+      {.in = {1, 136, 14, 14},
+       .kernel = {1, 1},
+       .strides = {1, 1},
+       .pads = {0, 0, 0, 0},
+       .dilations = {1, 1},
+       .extra = {0, 0},
+       .out_channels = 136,
+       .groups = 4,
+       .has_bias = true,
+       .threads = 2},
+      {.in = {1, 512, 7, 7},
+       .kernel = {3, 3},
+       .strides = {1, 1},
+       .pads = {1, 1, 1, 1},
+       .dilations = {1, 1},
+       .extra = {0, 0},
+       .out_channels = 64,
+       .residual = 1,
+       .threads = 2},
+      {.in = {1, 24, 1, 1},
+       .kernel = {1, 1},
+       .strides = {1, 1},
+       .pads = {0, 0, 0, 0},
+       .dilations = {1, 1},
+       .extra = {0, 0},
+       .out_channels = 96,
+       .has_bias = true},
+      {.in = {1, 96, 15, 15},
+       .kernel = {5, 5},
+       .strides = {2, 1},
+       .pads = {2, 2, 2, 2},
+       .dilations = {1, 1},
+       .extra = {0, 0},
+       .out_channels = 96,
+       .groups = 96,
+       .has_bias = true,
+       .residual = 2,
+       .threads = 2},
+      {.is_transposed = true,
+       .in = {1, 24, 10, 12},
+       .kernel = {2, 2},
+       .strides = {2, 2},
+       .pads = {0, 0, 0, 0},
+       .dilations = {1, 1},
+       .extra = {0, 0},
+       .out_channels = 24,
+       .has_bias = true,
+       .threads = 2},
+  };
+  for (const ConvCase& c : cases) {
+    for (Isa isa : usable_isas()) check(c, isa, random);
+  }
+}
+
+TEST(Convolution, TheReferenceIsWhatTheTextSays) {
+  OneNode one;
+  std::mt19937 random(4);
+  one.inputs = {random_tensor({1, 4, 5, 6}, random), random_tensor({6, 2, 3, 2}, random), random_tensor({6}, random)};
+  one.is_constant = {false, true, true};
+  Attributes attributes;
+  attributes.set("group", int64_t{2});
+  attributes.set("strides", Dims{2, 1});
+  attributes.set("pads", Dims{1, 0, 0, 1});
+  one.make("Conv", 11, attributes, {0, 0, 0}, 0);
+  const Tensor got = one.expected();
+  ASSERT_EQ(got.dims(), (Dims{1, 6, 2, 6}));
+  const float *in = one.inputs[0].data<float>(), *w = one.inputs[1].data<float>(), *b = one.inputs[2].data<float>();
+  for (int o = 0; o < 6; ++o) {
+    for (int y = 0; y < 2; ++y) {
+      for (int x = 0; x < 6; ++x) {
+        double sum = b[o];
+        for (int i = 0; i < 2; ++i) {
+          for (int ky = 0; ky < 3; ++ky) {
+            for (int kx = 0; kx < 2; ++kx) {
+              const int iy = y * 2 + ky - 1, ix = x + kx;
+              if (iy < 0 || iy >= 5 || ix >= 6) continue;
+              sum += in[((o / 3 * 2 + i) * 5 + iy) * 6 + ix] * w[((o * 2 + i) * 3 + ky) * 2 + kx];
+            }
+          }
+        }
+        EXPECT_NEAR(got.data<float>()[(o * 2 + y) * 6 + x], sum, 1e-6);
+      }
+    }
+  }
+}
+
+TEST(Convolution, NamesTheNodeWhenChannelsDoNotFit) {
+  OneNode one;
+  one.inputs = {Tensor(DType::f32, {1, 3, 8, 8}), Tensor(DType::f32, {4, 4, 3, 3})};
+  one.is_constant = {false, true};
+  try {
+    one.make("Conv", 11, {}, {0, 0}, 0);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_model);
+    EXPECT_STREQ(error.what(), "node 'tested' (Conv): input 0 has 3 channels, the weights expect 4");
+  }
+}
+
+}  // namespace
+}  // namespace lathe

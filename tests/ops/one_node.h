@@ -1,0 +1,143 @@
+#pragma once
+// Runs one node through its lowering, with inputs and output blocked or plain, against its reference.
+#include <sys/mman.h>
+
+#include <cstring>
+#include <random>
+
+#include "ops/lower.h"
+#include "ops/op_def.h"
+
+namespace lathe::testing {
+
+class FallbackPlans : public PlanSource {
+ public:
+  Candidate choose(const TuningTask& task) override { return task.space.fallback; }
+};
+
+// Memory that ends right before an inaccessible page.
+class GuardedMemory {
+ public:
+  explicit GuardedMemory(size_t bytes) {
+    const size_t page = 4096, aligned = (bytes + 63) / 64 * 64;
+    mapped_ = (aligned + page - 1) / page * page + 2 * page;
+    base_ = static_cast<char*>(mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    mprotect(base_, page, PROT_NONE);
+    mprotect(base_ + mapped_ - page, page, PROT_NONE);
+    data_ = base_ + mapped_ - page - aligned;
+    std::memset(data_, 0xff, aligned);  // NaN where nothing is written
+  }
+  ~GuardedMemory() { munmap(base_, mapped_); }
+  GuardedMemory(const GuardedMemory&) = delete;
+  GuardedMemory& operator=(const GuardedMemory&) = delete;
+  void* data() const { return data_; }
+
+ private:
+  char *base_, *data_;
+  size_t mapped_;
+};
+
+inline Tensor random_tensor(const Dims& dims, std::mt19937& random, float low = -1, float high = 1) {
+  Tensor tensor(DType::f32, dims);
+  std::uniform_real_distribution<float> uniform(low, high);
+  for (int64_t i = 0; i < tensor.size(); ++i) tensor.mutable_data<float>()[i] = uniform(random);
+  return tensor;
+}
+
+inline int64_t blocked_index(const Dims& dims, int block, int64_t flat) {
+  int64_t pixels = 1;
+  for (size_t i = 2; i < dims.size(); ++i) pixels *= dims[i];
+  const int64_t pixel = flat % pixels, channel = flat / pixels % dims[1], image = flat / pixels / dims[1];
+  const int64_t blocks = (dims[1] + block - 1) / block;
+  return ((image * blocks + channel / block) * pixels + pixel) * block + channel % block;
+}
+
+// Elements in the type's layout; the lanes past the channels hold rubbish, as they may.
+inline void write_value(void* to, const TensorType& type, const Tensor& plain) {
+  auto* out = static_cast<float*>(to);
+  const int block = type.layout.channel_block;
+  if (block == 0) {
+    std::memcpy(to, plain.raw(), plain.bytes());
+    return;
+  }
+  std::fill(out, out + type.storage_bytes() / sizeof(float), 1e30f);
+  for (int64_t i = 0; i < plain.size(); ++i) out[blocked_index(plain.dims(), block, i)] = plain.data<float>()[i];
+}
+
+inline Tensor read_value(const void* from, const TensorType& type) {
+  Tensor plain(DType::f32, type.extents());
+  const auto* in = static_cast<const float*>(from);
+  const int block = type.layout.channel_block;
+  for (int64_t i = 0; i < plain.size(); ++i) {
+    plain.mutable_data<float>()[i] = in[block == 0 ? i : blocked_index(plain.dims(), block, i)];
+  }
+  return plain;
+}
+
+struct OneNode {
+  Graph graph;
+  NodeId node = NodeId::none;
+  std::vector<Tensor> inputs;  // of node.inputs in order
+  std::vector<bool> is_constant;
+
+  // Adds the node. `blocks`: channel block of each input; output gets `out_block`.
+  void make(const std::string& op, int version, Attributes attributes, const std::vector<int>& blocks, int out_block,
+            std::optional<Epilogue> epilogue = {}) {
+    Node made;
+    made.op = &OpRegistry::builtin().require("", op, version);
+    made.version = version;
+    made.name = "tested";
+    made.attributes = std::move(attributes);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!inputs[i].defined()) {
+        made.inputs.push_back(ValueId::none);
+        continue;
+      }
+      TensorType type = TensorType::of(DType::f32, inputs[i].dims());
+      type.layout.channel_block = blocks[i];
+      const std::string name = "input" + std::to_string(i);
+      if (is_constant[i]) {
+        made.inputs.push_back(graph.add_constant(name, inputs[i]));
+      } else {
+        made.inputs.push_back(graph.add_value(name, type));
+        graph.inputs.push_back(made.inputs.back());
+      }
+    }
+    made.epilogue = std::move(epilogue);
+    const ValueId output = graph.add_value("output", TensorType());
+    made.outputs = {output};
+    node = graph.add_node(made);
+    graph.value(output).type = infer_node(graph, graph.node(node))[0];
+    graph.value(output).type.layout.channel_block = out_block;
+    graph.outputs = {output};
+  }
+
+  Tensor expected() const { return run_reference(graph.node(node), inputs, {})[0]; }
+
+  // nullopt: the lowering declined, so that the reference would run.
+  std::optional<Tensor> run(Isa isa, int threads) const {
+    PackedWeights packed;
+    FallbackPlans plans;
+    const LoweredGraph lowered = lower_graph(graph, {OpRegistry::builtin(), {isa, threads}, packed, plans, nullptr});
+    for (const Step& step : lowered.steps) {
+      if (step.kernel == "reference") return std::nullopt;
+    }
+    std::vector<std::unique_ptr<GuardedMemory>> memory;
+    std::vector<void*> addresses;
+    for (const Buffer& buffer : lowered.buffers) {
+      memory.push_back(buffer.fixed ? nullptr : std::make_unique<GuardedMemory>(buffer.bytes));
+      addresses.push_back(buffer.fixed ? const_cast<void*>(buffer.fixed) : memory.back()->data());
+    }
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const ValueId id = graph.node(node).inputs[i];
+      if (id == ValueId::none || is_constant[i]) continue;
+      write_value(addresses[static_cast<size_t>(lowered.of_value[index_of(id)])], graph.value(id).type, inputs[i]);
+    }
+    for (const Step& step : lowered.steps) {
+      for (int thread = 0; thread < step.threads; ++thread) step.run({addresses.data(), thread, step.threads});
+    }
+    return read_value(addresses[static_cast<size_t>(lowered.outputs[0])], graph.value(graph.outputs[0]).type);
+  }
+};
+
+}  // namespace lathe::testing
