@@ -18,7 +18,7 @@ const T* get(const Attributes& attributes, std::string_view name) {
   const Attribute* attribute = attributes.find(name);
   if (attribute == nullptr) return nullptr;
   if (const T* value = std::get_if<T>(attribute)) return value;
-  throw Error(ErrorCode::invalid_model, "attribute " + quoted(name) + " is " + std::string(kind_name(*attribute)) +
+  throw Error(ErrorCode::invalid_model, "attribute " + in_quotes(name) + " is " + std::string(kind_name(*attribute)) +
                                             ", expected " + std::string(kind_name(Attribute(T{}))));
 }
 

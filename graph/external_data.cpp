@@ -44,7 +44,7 @@ class Descriptor {
 constexpr int kOpenFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
 
 std::vector<std::string> split_path(const std::string& location) {
-  const std::string shown = "external data " + quoted(location);
+  const std::string shown = "external data " + in_quotes(location);
   if (location.empty()) reject("external data without a location");
   if (location.find('\0') != std::string::npos) reject(shown + ": the location has a NUL byte");
   if (location.find('\\') != std::string::npos) reject(shown + ": the location has a backslash");
@@ -66,16 +66,16 @@ std::vector<std::string> split_path(const std::string& location) {
 
 std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path, size_t max_bytes) {
   const Descriptor file(::open(path.c_str(), kOpenFlags));
-  if (!file.is_open()) throw Error(ErrorCode::io, quoted(path) + ": cannot open: " + std::strerror(errno));
+  if (!file.is_open()) throw Error(ErrorCode::io, in_quotes(path) + ": cannot open: " + std::strerror(errno));
   struct stat status = {};
   if (::fstat(file.get(), &status) != 0) {
-    throw Error(ErrorCode::io, quoted(path) + ": cannot read: " + std::strerror(errno));
+    throw Error(ErrorCode::io, in_quotes(path) + ": cannot read: " + std::strerror(errno));
   }
-  if (!S_ISREG(status.st_mode)) throw Error(ErrorCode::io, quoted(path) + ": not a regular file");
+  if (!S_ISREG(status.st_mode)) throw Error(ErrorCode::io, in_quotes(path) + ": not a regular file");
   const size_t size = static_cast<size_t>(status.st_size);
   if (size > max_bytes) {
-    throw Error(ErrorCode::limit,
-                quoted(path) + ": has " + std::to_string(size) + " bytes, the limit is " + std::to_string(max_bytes));
+    throw Error(ErrorCode::limit, in_quotes(path) + ": has " + std::to_string(size) + " bytes, the limit is " +
+                                      std::to_string(max_bytes));
   }
   return map(file.get(), size, path);
 }
@@ -85,11 +85,11 @@ std::shared_ptr<const MappedFile> MappedFile::map(int descriptor, size_t size, c
   const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   const size_t reserved = (size + kReadableBehind + page - 1) / page * page;
   void* base = ::mmap(nullptr, reserved, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) throw Error(ErrorCode::limit, quoted(path) + ": cannot map: " + std::strerror(errno));
+  if (base == MAP_FAILED) throw Error(ErrorCode::limit, in_quotes(path) + ": cannot map: " + std::strerror(errno));
   if (size != 0 && ::mmap(base, size, PROT_READ, MAP_PRIVATE | MAP_FIXED, descriptor, 0) == MAP_FAILED) {
     const int error = errno;
     ::munmap(base, reserved);
-    throw Error(ErrorCode::io, quoted(path) + ": cannot map: " + std::strerror(error));
+    throw Error(ErrorCode::io, in_quotes(path) + ": cannot map: " + std::strerror(error));
   }
   return std::shared_ptr<const MappedFile>(new MappedFile(static_cast<const char*>(base), size, reserved));
 }
@@ -99,7 +99,7 @@ void MappedFile::release_pages() const { ::madvise(const_cast<char*>(data_), res
 MappedFile::~MappedFile() { ::munmap(const_cast<char*>(data_), reserved_); }
 
 std::shared_ptr<const MappedFile> ExternalData::open_inside(const std::string& location) const {
-  const std::string shown = "external data " + quoted(location);
+  const std::string shown = "external data " + in_quotes(location);
   if (directory_.empty()) reject(shown + ": the model was not loaded from a folder");
   const std::vector<std::string> parts = split_path(location);
   // Step by step below the model's folder and never through a link: nothing can be exchanged between check and use.
@@ -123,7 +123,7 @@ std::shared_ptr<const MappedFile> ExternalData::open_inside(const std::string& l
 ExternalData::View ExternalData::resolve(const ExternalLocation& where, size_t wanted) {
   std::shared_ptr<const MappedFile>& file = open_files_[where.location];
   if (file == nullptr) file = open_inside(where.location);
-  const std::string shown = "external data " + quoted(where.location);
+  const std::string shown = "external data " + in_quotes(where.location);
   if (where.length && *where.length != wanted) {
     reject(shown + ": has a length of " + std::to_string(*where.length) + " bytes, the tensor needs " +
            std::to_string(wanted));

@@ -16,7 +16,7 @@ ValueId Graph::add_value(std::string value_name, TensorType type) {
 }
 
 ValueId Graph::add_constant(std::string value_name, Tensor tensor) {
-  LATHE_CHECK(tensor.defined(), "constant " + quoted(value_name) + " without elements");
+  LATHE_CHECK(tensor.defined(), "constant " + in_quotes(value_name) + " without elements");
   const ValueId id = add_value(std::move(value_name), TensorType::of(tensor.dtype(), tensor.dims()));
   value(id).constant = std::move(tensor);
   return id;
@@ -28,7 +28,7 @@ NodeId Graph::add_node(Node node) {
     if (output == ValueId::none) continue;
     Value& made = value(output);
     LATHE_CHECK(made.producer == NodeId::none && !made.is_constant(),
-                describe(node) + ": output " + quoted(made.name) + " is made twice");
+                describe(node) + ": output " + in_quotes(made.name) + " is made twice");
     made.producer = id;
   }
   nodes_.push_back(std::move(node));
@@ -86,7 +86,7 @@ void Graph::sort() {
     const auto output =
         std::find_if(culprit.outputs.begin(), culprit.outputs.end(), [](ValueId id) { return id != ValueId::none; });
     throw Error(ErrorCode::invalid_model, describe(culprit) + ": depends on its own output " +
-                                              (output == culprit.outputs.end() ? "" : quoted(value(*output).name)) +
+                                              (output == culprit.outputs.end() ? "" : in_quotes(value(*output).name)) +
                                               " (the graph has a cycle)");
   }
   order_ = std::move(sorted);

@@ -67,10 +67,10 @@ TensorType type_value(const onnx::TypeProto& proto, const std::string& place) {
 Attribute attribute_of(const AttributeProto& proto, const std::string& place, TensorReader& tensors,
                        const BodyReader& read_body) {
   const auto read_tensor = [&](const onnx::TensorProto& tensor) {
-    return tensors.read(tensor, place + ", tensor " + quoted(tensor.name()));
+    return tensors.read(tensor, place + ", tensor " + in_quotes(tensor.name()));
   };
   const auto read_sparse = [&](const onnx::SparseTensorProto& tensor) {
-    return tensors.read_sparse(tensor, place + ", sparse tensor " + quoted(tensor.values().name()));
+    return tensors.read_sparse(tensor, place + ", sparse tensor " + in_quotes(tensor.values().name()));
   };
   switch (type_of(proto, place)) {
     case AttributeProto::FLOAT:

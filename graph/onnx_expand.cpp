@@ -25,7 +25,7 @@ void GraphImporter::spend(size_t bytes) {
 
 void GraphImporter::expand(const Function& function, const onnx::NodeProto& call, const std::string& name,
                            Scope& scope) {
-  const std::string place = scope.place + "node " + quoted(name) + " (" + call.op_type() + ")";
+  const std::string place = scope.place + "node " + in_quotes(name) + " (" + call.op_type() + ")";
   if (scope.function_depth >= limits_.function_depth) {
     throw Error(ErrorCode::limit, place + ": functions are nested too deeply");
   }
@@ -34,7 +34,7 @@ void GraphImporter::expand(const Function& function, const onnx::NodeProto& call
   inner.opsets = &function.opsets;
   inner.function = &function;
   inner.bindings = &bindings;
-  inner.place = "function " + quoted(function.proto->name()) + ": ";
+  inner.place = "function " + in_quotes(function.proto->name()) + ": ";
   inner.prefix = (name.size() <= kLongestPrefix ? name : name.substr(name.size() - kLongestPrefix)) + "/";
   inner.function_depth = scope.function_depth + 1;
   inner.body_depth = scope.body_depth;
@@ -46,7 +46,7 @@ void GraphImporter::expand(const Function& function, const onnx::NodeProto& call
     const ValueId actual = *scope.find_own(call.output(i));
     const std::string& formal = function.proto->output(i);
     const std::optional<ValueId> made = inner.find_own(formal);
-    if (!made) reject(inner.place + "output " + quoted(formal) + ": nothing computes it");
+    if (!made) reject(inner.place + "output " + in_quotes(formal) + ": nothing computes it");
     if (*made != actual) pass_through(formal, actual, inner);
   }
 }
@@ -58,14 +58,14 @@ std::map<std::string, Attribute> GraphImporter::bind(const Function& function, c
   };
   Node given;
   for (const onnx::AttributeProto& attribute : call.attribute()) {
-    const std::string at = place + ": attribute " + quoted(attribute.name());
+    const std::string at = place + ": attribute " + in_quotes(attribute.name());
     if (!function.attributes.count(attribute.name())) reject(at + " is unknown to the function");
     if (given.attributes.has(attribute.name())) reject(at + " is given twice");
     read_attribute(attribute, at, given, scope, no_body);
   }
   for (const auto& [name, value] : function.defaults) {
     if (given.attributes.has(name)) continue;
-    const std::string at = "function " + quoted(function.proto->name()) + ": attribute " + quoted(name);
+    const std::string at = "function " + in_quotes(function.proto->name()) + ": attribute " + in_quotes(name);
     given.attributes.set(name, attribute_of(*value, at, tensors_, no_body));
   }
   return {given.attributes.begin(), given.attributes.end()};
@@ -83,11 +83,11 @@ void GraphImporter::declare_formals(const Function& function, const onnx::NodePr
     ValueId actual = ValueId::none;
     if (i < call.input_size() && !call.input(i).empty()) {
       const std::optional<ValueId> found = caller.resolve(call.input(i));
-      if (!found) reject(place + ": input " + quoted(call.input(i)) + " is not defined");
+      if (!found) reject(place + ": input " + in_quotes(call.input(i)) + " is not defined");
       actual = *found;
     }
     if (!inner.declare(proto.input(i), actual)) {
-      reject(inner.place + "input " + quoted(proto.input(i)) + ": the name is defined twice");
+      reject(inner.place + "input " + in_quotes(proto.input(i)) + ": the name is defined twice");
     }
   }
   std::set<std::string_view> made;
@@ -104,8 +104,8 @@ void GraphImporter::declare_formals(const Function& function, const onnx::NodePr
       if (name.empty()) continue;
       const bool is_formal_input = std::find(proto.input().begin(), proto.input().end(), name) != proto.input().end();
       if (is_formal_input || !declared.insert(name).second) {
-        reject(inner.place + "output " + quoted(name) + " of node " + quoted(node.name()) + " (" + node.op_type() +
-               "): the name is defined twice");
+        reject(inner.place + "output " + in_quotes(name) + " of node " + in_quotes(node.name()) + " (" +
+               node.op_type() + "): the name is defined twice");
       }
       if (inner.declares(name)) continue;
       const std::string unique = inner.target.unique_value_name(inner.prefix + name);
@@ -123,7 +123,7 @@ void GraphImporter::pass_through(const std::string& name, ValueId actual, Scope&
   node.op = &ops_.require("", "Identity", node.version);
   node.name = inner.target.unique_node_name(inner.prefix + "Identity", true);
   const ValueId source = *inner.find_own(name);
-  if (source == ValueId::none) reject(inner.place + "output " + quoted(name) + ": nothing computes it");
+  if (source == ValueId::none) reject(inner.place + "output " + in_quotes(name) + ": nothing computes it");
   node.inputs = {source};
   node.outputs = {actual};
   inner.target.graph.add_node(std::move(node));

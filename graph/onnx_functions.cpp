@@ -37,7 +37,7 @@ std::string unknown_string(const google::protobuf::UnknownFieldSet& fields, int 
 }
 
 Function function_of(const onnx::FunctionProto& proto) {
-  const std::string place = "function " + quoted(proto.name());
+  const std::string place = "function " + in_quotes(proto.name());
   Function function{&proto, opsets_of(proto.opset_import(), place), {}, {}};
   function.attributes.insert(proto.attribute().begin(), proto.attribute().end());
   visit_unknown(proto.unknown_fields(), kFunctionAttributeProto, [&](const std::string& bytes) {
@@ -74,7 +74,7 @@ class Counter {
   enum : int64_t { kActive = -1 };
 
   int64_t count_function(const Function& function, int depth) {
-    const std::string place = "function " + quoted(function.proto->name());
+    const std::string place = "function " + in_quotes(function.proto->name());
     if (depth > limits_.function_depth) {
       throw Error(ErrorCode::limit,
                   place + ": functions call each other more than " + std::to_string(limits_.function_depth) + " deep");
@@ -129,7 +129,7 @@ FunctionTable::FunctionTable(const onnx::ModelProto& model) {
   for (const onnx::FunctionProto& proto : model.functions()) {
     const Key key(domain_of(proto.domain()), proto.name(), unknown_string(proto.unknown_fields(), kFunctionOverload));
     if (!functions_.emplace(key, function_of(proto)).second) {
-      reject("function " + quoted(proto.name()) + " (" + shown_domain(std::get<0>(key)) + ") is defined twice");
+      reject("function " + in_quotes(proto.name()) + " (" + shown_domain(std::get<0>(key)) + ") is defined twice");
     }
   }
 }

@@ -85,7 +85,7 @@ void GraphImporter::fill(const onnx::GraphProto& proto, Scope& scope) {
 
 void GraphImporter::declare_constant(const std::string& name, const std::string& kind, Tensor tensor, Scope& scope) {
   if (name.empty()) reject(scope.place + kind + " without a name");
-  if (scope.declares(name)) reject(scope.place + kind + " " + quoted(name) + ": the name is defined twice");
+  if (scope.declares(name)) reject(scope.place + kind + " " + in_quotes(name) + ": the name is defined twice");
   const ValueId id = scope.target.graph.add_constant(scope.target.unique_value_name(name), std::move(tensor));
   scope.target.mark_defined(id);
   scope.declare(name, id);
@@ -93,12 +93,12 @@ void GraphImporter::declare_constant(const std::string& name, const std::string&
 
 void GraphImporter::declare_initializers(const onnx::GraphProto& proto, Scope& scope) {
   for (const onnx::TensorProto& tensor : proto.initializer()) {
-    declare_constant(tensor.name(), "initializer", tensors_.read(tensor, "initializer " + quoted(tensor.name())),
+    declare_constant(tensor.name(), "initializer", tensors_.read(tensor, "initializer " + in_quotes(tensor.name())),
                      scope);
   }
   for (const onnx::SparseTensorProto& tensor : proto.sparse_initializer()) {
     const std::string& name = tensor.values().name();
-    declare_constant(name, "sparse initializer", tensors_.read_sparse(tensor, "sparse initializer " + quoted(name)),
+    declare_constant(name, "sparse initializer", tensors_.read_sparse(tensor, "sparse initializer " + in_quotes(name)),
                      scope);
   }
 }
@@ -108,8 +108,8 @@ void GraphImporter::declare_inputs(const onnx::GraphProto& proto, Scope& scope) 
   const bool is_body = scope.outer != nullptr;
   std::set<std::string_view> seen;
   for (const onnx::ValueInfoProto& info : proto.input()) {
-    const std::string place = "input " + quoted(info.name());
-    if (info.name().empty()) reject("an input of graph " + quoted(graph.name) + " has no name");
+    const std::string place = "input " + in_quotes(info.name());
+    if (info.name().empty()) reject("an input of graph " + in_quotes(graph.name) + " has no name");
     if (!seen.insert(info.name()).second) reject(place + ": the name is defined twice");
     const TensorType type = input_type(info, place, is_body);
     if (const std::optional<ValueId> initializer = scope.find_own(info.name())) {
@@ -133,7 +133,7 @@ void GraphImporter::declare_outputs(const onnx::NodeProto& node, Scope& scope) {
   for (const std::string& name : node.output()) {
     if (name.empty()) continue;
     if (scope.declares(name)) {
-      reject(scope.place + "node " + quoted(node.name()) + " (" + node.op_type() + "): output " + quoted(name) +
+      reject(scope.place + "node " + in_quotes(node.name()) + " (" + node.op_type() + "): output " + in_quotes(name) +
              ": the name is defined twice");
     }
     const ValueId id = scope.target.graph.add_value(scope.target.unique_value_name(scope.prefix + name), {});
@@ -145,20 +145,20 @@ void GraphImporter::record_types(const onnx::GraphProto& proto, Scope& scope) {
   Graph& graph = scope.target.graph;
   for (const onnx::ValueInfoProto& info : proto.value_info()) {
     const std::optional<ValueId> id = scope.find_own(info.name());
-    if (id) add_hint(info, graph.value(*id), "value " + quoted(info.name()));
+    if (id) add_hint(info, graph.value(*id), "value " + in_quotes(info.name()));
   }
   for (const onnx::ValueInfoProto& info : proto.output()) {
     const std::optional<ValueId> id = scope.find_own(info.name());
-    if (id) add_hint(info, graph.value(*id), "output " + quoted(info.name()));
+    if (id) add_hint(info, graph.value(*id), "output " + in_quotes(info.name()));
   }
 }
 
 void GraphImporter::set_outputs(const onnx::GraphProto& proto, Scope& scope) {
   const bool is_body = scope.outer != nullptr;
   for (const onnx::ValueInfoProto& info : proto.output()) {
-    const std::string place = "output " + quoted(info.name());
+    const std::string place = "output " + in_quotes(info.name());
     const std::optional<ValueId> id = scope.resolve(info.name());
-    if (!id || *id == ValueId::none) reject(place + " of graph " + quoted(proto.name()) + ": nothing computes it");
+    if (!id || *id == ValueId::none) reject(place + " of graph " + in_quotes(proto.name()) + ": nothing computes it");
     const bool has_type = info.has_type() && info.type().value_case() != onnx::TypeProto::VALUE_NOT_SET;
     if (has_type && !info.type().has_tensor_type() && !is_body) {
       throw Error(ErrorCode::unsupported, place + ": is " + kind_of_type(info.type()) + ", only tensors are supported");

@@ -70,9 +70,9 @@ Model import_from(const std::string& source, TensorReader::Source bytes, const O
     verify(*model.graph);
     return model;
   } catch (const Error& error) {
-    throw Error(error.code(), quoted(source) + ": " + error.what());
+    throw Error(error.code(), in_quotes(source) + ": " + error.what());
   } catch (const std::bad_alloc&) {
-    throw Error(ErrorCode::limit, quoted(source) + ": not enough memory to load the model");
+    throw Error(ErrorCode::limit, in_quotes(source) + ": not enough memory to load the model");
   }
 }
 

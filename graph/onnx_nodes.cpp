@@ -13,7 +13,7 @@ namespace {
 [[noreturn]] void reject(const std::string& what) { throw Error(ErrorCode::invalid_model, what); }
 
 std::string place_of(const Scope& scope, const onnx::NodeProto& proto, const std::string& name) {
-  return scope.place + "node " + quoted(name) + " (" + proto.op_type() + ")";
+  return scope.place + "node " + in_quotes(name) + " (" + proto.op_type() + ")";
 }
 
 // The elements that a Constant node stands for; its attribute has one of eight names.
@@ -38,7 +38,7 @@ Tensor constant_of(const Attributes& attributes, const std::string& place) {
       const std::vector<std::string> items = attributes.get_strings(name);
       tensor = Tensor::from<std::string>({static_cast<int64_t>(items.size())}, std::span<const std::string>(items));
     }
-    if (!tensor.defined()) reject(place + ": unknown attribute " + quoted(name));
+    if (!tensor.defined()) reject(place + ": unknown attribute " + in_quotes(name));
   }
   if (count != 1) reject(place + ": has " + std::to_string(count) + " values, expected 1");
   return tensor;
@@ -47,7 +47,7 @@ Tensor constant_of(const Attributes& attributes, const std::string& place) {
 }  // namespace
 
 void GraphImporter::convert(const onnx::NodeProto& proto, int index, Scope& scope) {
-  if (proto.op_type().empty()) reject(scope.place + "node " + quoted(proto.name()) + ": has no operator");
+  if (proto.op_type().empty()) reject(scope.place + "node " + in_quotes(proto.name()) + ": has no operator");
   const bool is_unnamed = proto.name().empty();
   const std::string wanted = scope.prefix + (is_unnamed ? proto.op_type() + "_" + std::to_string(index) : proto.name());
   const std::string name = scope.target.unique_node_name(wanted, is_unnamed || scope.function != nullptr);
@@ -59,7 +59,7 @@ void GraphImporter::convert(const onnx::NodeProto& proto, int index, Scope& scop
   const std::string domain = domain_of(proto.domain());
   const auto version = scope.opsets->find(domain);
   if (version == scope.opsets->end()) {
-    reject(place_of(scope, proto, name) + ": no opset of domain " + quoted(shown_domain(domain)) + " is imported");
+    reject(place_of(scope, proto, name) + ": no opset of domain " + in_quotes(shown_domain(domain)) + " is imported");
   }
   Node node;
   node.name = name;
@@ -100,7 +100,7 @@ void GraphImporter::convert_constant(const onnx::NodeProto& proto, const Node& n
   const ValueId id = *scope.find_own(proto.output(0));
   Value& value = scope.target.graph.value(id);
   if (value.type.dtype != DType::undefined && value.type.dtype != tensor.dtype()) {
-    reject(place + ": output " + quoted(value.name) + " is declared as " + to_string(value.type) + ", but it is " +
+    reject(place + ": output " + in_quotes(value.name) + " is declared as " + to_string(value.type) + ", but it is " +
            std::string(name_of(tensor.dtype())));
   }
   value.type = TensorType::of(tensor.dtype(), tensor.dims());
@@ -109,9 +109,9 @@ void GraphImporter::convert_constant(const onnx::NodeProto& proto, const Node& n
 }
 
 void GraphImporter::report_unsupported(const onnx::NodeProto& proto, const Node& node) {
-  const std::string op = "operator " + quoted(proto.op_type()) + " (" + shown_domain(domain_of(proto.domain())) + " " +
-                         std::to_string(node.version) + ")";
-  unsupported_[op].push_back(quoted(node.name));
+  const std::string op = "operator " + in_quotes(proto.op_type()) + " (" + shown_domain(domain_of(proto.domain())) +
+                         " " + std::to_string(node.version) + ")";
+  unsupported_[op].push_back(in_quotes(node.name));
 }
 
 void GraphImporter::resolve_inputs(const onnx::NodeProto& proto, Node& node, Scope& scope) {
@@ -122,7 +122,7 @@ void GraphImporter::resolve_inputs(const onnx::NodeProto& proto, Node& node, Sco
     }
     const std::optional<ValueId> id = scope.resolve(name);
     if (!id) {
-      reject(place_of(scope, proto, node.name) + ": input " + quoted(name) + " is not defined" +
+      reject(place_of(scope, proto, node.name) + ": input " + in_quotes(name) + " is not defined" +
              (scope.outer != nullptr ? " before it is used" : ""));
     }
     node.inputs.push_back(*id);
@@ -135,7 +135,7 @@ void GraphImporter::resolve_inputs(const onnx::NodeProto& proto, Node& node, Sco
 void GraphImporter::read_attributes(const onnx::NodeProto& proto, Node& node, Scope& scope, std::vector<Body>& bodies) {
   const BodyReader read_body = [&](const onnx::GraphProto& body) { return import_body(body, scope, bodies); };
   for (const onnx::AttributeProto& attribute : proto.attribute()) {
-    const std::string place = place_of(scope, proto, node.name) + ": attribute " + quoted(attribute.name());
+    const std::string place = place_of(scope, proto, node.name) + ": attribute " + in_quotes(attribute.name());
     if (attribute.name().empty()) reject(place + ": has no name");
     if (node.attributes.has(attribute.name())) reject(place + ": is given twice");
     read_attribute(attribute, place, node, scope, read_body);
@@ -152,7 +152,7 @@ void GraphImporter::read_attribute(const onnx::AttributeProto& proto, const std:
   }
   const std::string& referred = proto.ref_attr_name();
   if (scope.function == nullptr || !scope.function->attributes.count(referred)) {
-    reject(place + ": refers to " + quoted(referred) + ", which is no attribute of a function around it");
+    reject(place + ": refers to " + in_quotes(referred) + ", which is no attribute of a function around it");
   }
   // One that the call left out and that has no default leaves the node's attribute out too.
   const auto bound = scope.bindings->find(referred);
@@ -164,7 +164,7 @@ void GraphImporter::read_attribute(const onnx::AttributeProto& proto, const std:
 std::shared_ptr<const Graph> GraphImporter::import_body(const onnx::GraphProto& proto, Scope& outer,
                                                         std::vector<Body>& bodies) {
   if (outer.body_depth >= limits_.subgraph_depth) {
-    throw Error(ErrorCode::limit, "graph " + quoted(proto.name()) + ": graphs are nested more than " +
+    throw Error(ErrorCode::limit, "graph " + in_quotes(proto.name()) + ": graphs are nested more than " +
                                       std::to_string(limits_.subgraph_depth) + " deep");
   }
   Body body;

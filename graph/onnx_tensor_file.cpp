@@ -24,15 +24,15 @@ Tensor read_tensor_proto(const std::string& path) {
     source.payloads = std::move(skeleton.payloads);
     onnx::TensorProto proto;
     if (!proto.ParseFromString(skeleton.bytes)) throw Error(ErrorCode::invalid_argument, "not a TensorProto");
-    return TensorReader(std::move(source), limits).read(proto, "tensor " + quoted(proto.name()));
+    return TensorReader(std::move(source), limits).read(proto, "tensor " + in_quotes(proto.name()));
   } catch (const Error& error) {
     const bool is_content = error.code() == ErrorCode::invalid_model;
-    throw Error(is_content ? ErrorCode::invalid_argument : error.code(), quoted(path) + ": " + error.what());
+    throw Error(is_content ? ErrorCode::invalid_argument : error.code(), in_quotes(path) + ": " + error.what());
   }
 }
 
 void write_tensor_proto(const std::string& path, const std::string& name, const Tensor& tensor) {
-  if (!tensor.defined()) throw Error(ErrorCode::invalid_argument, quoted(path) + ": no tensor to write");
+  if (!tensor.defined()) throw Error(ErrorCode::invalid_argument, in_quotes(path) + ": no tensor to write");
   onnx::TensorProto proto;
   proto.set_name(name);
   proto.set_data_type(static_cast<int>(tensor.dtype()));
@@ -41,13 +41,13 @@ void write_tensor_proto(const std::string& path, const std::string& name, const 
     for (const std::string& text : tensor.elements<std::string>()) proto.add_string_data(text);
   } else {
     if (tensor.bytes() >= (size_t{1} << 31) - (1 << 20)) {
-      throw Error(ErrorCode::limit, quoted(path) + ": a TensorProto holds less than 2 GiB");
+      throw Error(ErrorCode::limit, in_quotes(path) + ": a TensorProto holds less than 2 GiB");
     }
     proto.set_raw_data(tensor.raw(), tensor.bytes());
   }
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   if (!proto.SerializeToOstream(&file) || !file.flush()) {
-    throw Error(ErrorCode::io, quoted(path) + ": cannot write");
+    throw Error(ErrorCode::io, in_quotes(path) + ": cannot write");
   }
 }
 

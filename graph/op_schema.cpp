@@ -16,7 +16,7 @@ void ReferenceContext::fail(const std::string& what) const {
 const OpSchema& OpLookup::require(std::string_view domain, std::string_view name, int version) const {
   const OpSchema* schema = find(domain, name, version);
   if (schema == nullptr) {
-    throw Error(ErrorCode::internal, "operator " + quoted(name) + " of domain " + quoted(domain) + ", version " +
+    throw Error(ErrorCode::internal, "operator " + in_quotes(name) + " of domain " + in_quotes(domain) + ", version " +
                                          std::to_string(version) + ", is not registered");
   }
   return *schema;

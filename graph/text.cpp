@@ -188,10 +188,10 @@ class Printer {
 
 std::string to_text(const Graph& graph) { return Printer(graph, "").print(); }
 
-std::string quoted(std::string_view name) { return "'" + escaped(name) + "'"; }
+std::string in_quotes(std::string_view name) { return "'" + escaped(name) + "'"; }
 
 std::string describe(const Node& node) {
-  return "node " + quoted(node.name) + " (" + (node.op != nullptr ? std::string(node.op->name) : "?") + ")";
+  return "node " + in_quotes(node.name) + " (" + (node.op != nullptr ? std::string(node.op->name) : "?") + ")";
 }
 
 }  // namespace lathe

@@ -55,13 +55,13 @@ class Verifier {
   Verifier(const Graph& graph, int depth) : graph_(graph), depth_(depth), is_defined_(graph.value_count(), false) {}
 
   void run() {
-    if (depth_ > kDeepestBody) reject("graph " + quoted(graph_.name) + ": bodies are nested too deeply");
+    if (depth_ > kDeepestBody) reject("graph " + in_quotes(graph_.name) + ": bodies are nested too deeply");
     check_values();
     for (ValueId id : graph_.inputs) check_input(id);
     for (NodeId id : graph_.order()) check_node(id);
     for (ValueId id : graph_.outputs) {
       check_id(id, "an output of the graph");
-      if (!is_defined_[index_of(id)]) reject("output " + quoted(graph_.value(id).name) + ": nothing computes it");
+      if (!is_defined_[index_of(id)]) reject("output " + in_quotes(graph_.value(id).name) + ": nothing computes it");
     }
   }
 
@@ -75,11 +75,11 @@ class Verifier {
     for (size_t i = 0; i < graph_.value_count(); ++i) {
       const Value& value = graph_.value(static_cast<ValueId>(i));
       if (value.is_constant()) {
-        if (value.producer != NodeId::none) reject("value " + quoted(value.name) + ": both a constant and computed");
+        if (value.producer != NodeId::none) reject("value " + in_quotes(value.name) + ": both a constant and computed");
         is_defined_[i] = true;
       }
       if (!value.name.empty() && !names.insert(value.name).second) {
-        reject("value " + quoted(value.name) + ": the name is defined twice");
+        reject("value " + in_quotes(value.name) + ": the name is defined twice");
       }
     }
   }
@@ -87,8 +87,8 @@ class Verifier {
   void check_input(ValueId id) {
     check_id(id, "an input of the graph");
     const Value& value = graph_.value(id);
-    if (value.producer != NodeId::none) reject("input " + quoted(value.name) + ": also computed by a node");
-    if (is_defined_[index_of(id)]) reject("input " + quoted(value.name) + ": defined twice");
+    if (value.producer != NodeId::none) reject("input " + in_quotes(value.name) + ": also computed by a node");
+    if (is_defined_[index_of(id)]) reject("input " + in_quotes(value.name) + ": defined twice");
     is_defined_[index_of(id)] = true;
   }
 
@@ -122,7 +122,7 @@ class Verifier {
       }
       check_id(input, describe(node) + ": input " + std::to_string(slot));
       if (!is_defined_[index_of(input)]) {
-        reject(describe(node) + ": input " + quoted(graph_.value(input).name) + " is used before it is defined");
+        reject(describe(node) + ": input " + in_quotes(graph_.value(input).name) + " is used before it is defined");
       }
     }
   }
@@ -139,7 +139,7 @@ class Verifier {
       check_id(output, describe(node) + ": an output");
       const Value& value = graph_.value(output);
       if (value.producer != id || is_defined_[index_of(output)]) {
-        reject(describe(node) + ": output " + quoted(value.name) + " is defined twice");
+        reject(describe(node) + ": output " + in_quotes(value.name) + " is defined twice");
       }
       is_defined_[index_of(output)] = true;
     }
@@ -154,11 +154,11 @@ class Verifier {
     for (const AttributeSpec& spec : node.op->attributes) {
       const Attribute* value = node.attributes.find(spec.name);
       if (value == nullptr) {
-        if (spec.required) reject(describe(node) + ": attribute " + quoted(spec.name) + " is required");
+        if (spec.required) reject(describe(node) + ": attribute " + in_quotes(spec.name) + " is required");
         continue;
       }
       if (!fits(spec.kind, *value)) {
-        reject(describe(node) + ": attribute " + quoted(spec.name) + " is " + std::string(kind_name(*value)) +
+        reject(describe(node) + ": attribute " + in_quotes(spec.name) + " is " + std::string(kind_name(*value)) +
                ", expected " + std::string(expected(spec.kind)));
       }
     }
@@ -167,7 +167,7 @@ class Verifier {
     for (const auto& [name, value] : node.attributes) {
       bool is_known = false;
       for (const AttributeSpec& spec : node.op->attributes) is_known = is_known || spec.name == name;
-      if (!is_known) reject(describe(node) + ": unknown attribute " + quoted(name));
+      if (!is_known) reject(describe(node) + ": unknown attribute " + in_quotes(name));
     }
   }
 
@@ -187,9 +187,9 @@ class Verifier {
   }
 
   void check_body(const Node& node, const std::string& name, const std::shared_ptr<const Graph>& body) const {
-    if (body == nullptr) reject(describe(node) + ": attribute " + quoted(name) + " has no graph");
+    if (body == nullptr) reject(describe(node) + ": attribute " + in_quotes(name) + " has no graph");
     if (static_cast<int>(body->inputs.size()) < node.captures) {
-      reject(describe(node) + ": body " + quoted(name) + " lacks inputs for the captures");
+      reject(describe(node) + ": body " + in_quotes(name) + " lacks inputs for the captures");
     }
     Verifier(*body, depth_ + 1).run();
   }
@@ -209,7 +209,7 @@ class Verifier {
       if (body == nullptr) continue;
       const bool has_states = !is_loop || (*body)->outputs.size() > carried;
       if ((*body)->inputs.size() != inputs || (*body)->outputs.size() < outputs || !has_states) {
-        reject(describe(node) + ": body " + quoted(name) + " has " + std::to_string((*body)->inputs.size()) +
+        reject(describe(node) + ": body " + in_quotes(name) + " has " + std::to_string((*body)->inputs.size()) +
                " inputs and " + std::to_string((*body)->outputs.size()) + " outputs, expected " +
                std::to_string(inputs) + " and " + std::to_string(outputs) + " or more (captures included)");
       }
