@@ -1,0 +1,17 @@
+#pragma once
+// From a node that is a matrix product to the steps that run it.
+#include "ops/lower.h"
+#include "ops/matmul_shape.h"
+
+namespace lathe {
+
+// output 0 = alpha * op(input 0) * op(input 1) + beta * input 2, and the node's epilogue behind it.
+struct ProductForm {
+  bool transpose_a = false, transpose_b = false;  // of the two innermost axes
+  float alpha = 1, beta = 1;
+};
+
+// False: types that the kernels lack. `shape` is that of op(input 0) * op(input 1).
+bool lower_product(LowerContext& context, const MatMulShape& shape, const ProductForm& form);
+
+}  // namespace lathe

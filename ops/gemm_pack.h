@@ -1,0 +1,32 @@
+#pragma once
+// B of a matrix product in the order in which the kernel streams it: panels of `panel_columns` columns, one behind the
+// other; inside a panel row k follows row k - 1. The last panel is as wide as its columns need, rounded up to whole
+// vectors; what lies past column n is zero.
+#include <cstddef>
+#include <cstdint>
+
+namespace lathe {
+
+struct MatrixView {
+  const float* data = nullptr;
+  int64_t rows = 0, columns = 0;              // k, n
+  int64_t row_stride = 0, column_stride = 1;  // in elements; one of them is 1
+};
+
+struct PanelFormat {
+  int64_t panel_columns = 32;  // a multiple of lanes
+  int64_t lanes = 16;
+  int64_t panels(int64_t columns) const { return (columns + panel_columns - 1) / panel_columns; }
+  int64_t width_of(int64_t panel, int64_t columns) const;  // stored columns of one panel
+  int64_t elements(int64_t rows, int64_t columns) const;
+};
+
+// Panels [first, last) to `out`, which is where panel `first` begins. Every value is multiplied by `scale`.
+void pack_panels(const MatrixView& matrix, const PanelFormat& format, int64_t first, int64_t last, float scale,
+                 float* out) noexcept;
+
+// out[c * out_stride + r] = in[r * in_stride + c].
+void transpose(const float* in, int64_t rows, int64_t columns, int64_t in_stride, float* out,
+               int64_t out_stride) noexcept;
+
+}  // namespace lathe

@@ -1,0 +1,125 @@
+#include "ops/gemm_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ops/gemm_tuning.h"
+
+namespace lathe {
+namespace {
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Panel width and tile height. With few rows the product only streams B: wide panels, so that enough loads are under
+// way; from there on the tile that keeps the multipliers busy with the fewest loads.
+void choose_tile(const GemmProblem& problem, GemmPlan& plan) {
+  if (has_avx512(problem.isa)) {
+    static constexpr int kVecs[] = {0, 12, 10, 7, 6, 5, 4, 3, 3};
+    plan.vecs = problem.m <= 8 ? kVecs[problem.m] : 2;
+    plan.rows = problem.m <= 8 ? static_cast<int>(problem.m) : 14;
+    // Rows of A a multiple of 4 KiB apart share one set of L1, which has 8 ways or more: 98 % of peak against 84.
+    if (problem.m > 8 && problem.k % 1024 == 0 && problem.k > 0) {
+      plan.vecs = 3;
+      plan.rows = 8;
+    }
+  } else {
+    static constexpr int kVecs[] = {0, 8, 6, 3, 3};
+    plan.vecs = problem.m <= 4 ? kVecs[problem.m] : 2;
+    plan.rows = problem.m <= 4 ? static_cast<int>(problem.m) : 6;
+  }
+  const int lanes = vector_lanes(problem.isa);
+  plan.vecs = static_cast<int>(std::min<int64_t>(plan.vecs, divide_up(problem.n, lanes)));
+}
+
+GemmSplit choose_split(const GemmProblem& problem, const GemmPlan& plan) {
+  const auto imbalance = [&](int64_t items) {
+    return static_cast<double>(divide_up(items, problem.threads) * problem.threads) / static_cast<double>(items);
+  };
+  const int64_t panels = divide_up(problem.n, int64_t{plan.vecs} * vector_lanes(problem.isa)) * problem.batches;
+  // A split by rows makes every thread stream all of B.
+  return imbalance(panels) <= 1.1 * imbalance(divide_up(problem.m, plan.rows)) ? GemmSplit::columns : GemmSplit::rows;
+}
+
+}  // namespace
+
+std::string GemmProblem::key() const {
+  static constexpr std::string_view kForms[] = {"packed", "row_major", "transposed"};
+  std::string text =
+      fmt::format("f32 b{} m{} n{} k{} {} {}", batches, m, n, k, kForms[static_cast<size_t>(b)], name_of(isa));
+  if (epilogue) {
+    text += " " + to_string(epilogue->expression) + " ";
+    for (const GemmInputAccess access : epilogue->inputs) text += access == GemmInputAccess::columns ? 'c' : 'u';
+  }
+  return text;
+}
+
+std::string GemmPlan::key() const {
+  return fmt::format("gemm {}x{} k{} kb{} rb{}{}{} {}", rows, vecs, k_unroll, k_block, row_block,
+                     embed_broadcast ? " embed" : "", pack_b ? " pack" : "",
+                     split == GemmSplit::rows ? "rows" : "columns");
+}
+
+Candidate GemmPlan::to_candidate() const {
+  return {{"rows", rows},           {"vecs", vecs},
+          {"k_unroll", k_unroll},   {"k_block", k_block},
+          {"row_block", row_block}, {"embed", embed_broadcast},
+          {"pack_b", pack_b},       {"split_rows", split == GemmSplit::rows}};
+}
+
+GemmPlan GemmPlan::from_candidate(const Candidate& candidate) {
+  const auto get = [&](const char* name, int fallback) {
+    const auto found = candidate.find(name);
+    return found == candidate.end() ? fallback : found->second;
+  };
+  GemmPlan plan;
+  plan.rows = get("rows", plan.rows);
+  plan.vecs = get("vecs", plan.vecs);
+  plan.k_unroll = get("k_unroll", plan.k_unroll);
+  plan.k_block = get("k_block", plan.k_block);
+  plan.row_block = get("row_block", plan.row_block);
+  plan.embed_broadcast = get("embed", 0) != 0;
+  plan.pack_b = get("pack_b", 0) != 0;
+  plan.split = get("split_rows", 0) != 0 ? GemmSplit::rows : GemmSplit::columns;
+  return plan;
+}
+
+bool is_valid(const GemmPlan& plan, const GemmProblem& problem) {
+  if (plan.k_block < 1 || plan.row_block < 1 || problem.m < 1 || problem.n < 1 || problem.k < 0) return false;
+  GemmTilePlan tile;
+  tile.isa = problem.isa;
+  tile.rows = plan.rows;
+  tile.vecs = plan.vecs;
+  tile.k_unroll = plan.k_unroll;
+  tile.embed_broadcast = plan.embed_broadcast;
+  tile.b_in_place = problem.b == GemmOperandB::row_major && !plan.pack_b;
+  tile.masked = problem.n % vector_lanes(problem.isa) != 0;
+  tile.epilogue = problem.epilogue;
+  return tile.is_valid();
+}
+
+int worthwhile_threads(double flop, int threads) {
+  constexpr double kFlopPerThread = 400e3;  // about 4 us
+  return std::clamp(static_cast<int>(flop / kFlopPerThread), 1, threads);
+}
+
+GemmPlan default_gemm_plan(const GemmProblem& problem) {
+  GemmPlan plan;
+  choose_tile(problem, plan);
+  plan.split = choose_split(problem, plan);
+  // A block of A's rows shall stay in L2 beside two panels of B.
+  constexpr int64_t kRowBlockFloats = 96 << 10;
+  plan.row_block = static_cast<int>(
+      std::clamp<int64_t>(kRowBlockFloats / std::clamp<int64_t>(problem.k, 1, 1024), 2 * plan.rows, int64_t{1} << 20));
+  // Rows of B far apart cost a TLB entry each; the copy pays when several tiles use it.
+  plan.pack_b = problem.b == GemmOperandB::row_major && problem.n * 4 >= 2048 && problem.m >= 4 * plan.rows;
+  while (!is_valid(plan, problem) && plan.vecs > 1) --plan.vecs;  // AVX2's mask takes a register
+  return plan;
+}
+
+GemmPlan choose_gemm_plan(const GemmProblem& problem, PlanSource& plans) {
+  const GemmPlan plan = GemmPlan::from_candidate(plans.choose(gemm_tuning_task(problem)));
+  return is_valid(plan, problem) ? plan : default_gemm_plan(problem);
+}
+
+}  // namespace lathe
