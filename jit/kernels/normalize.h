@@ -1,0 +1,50 @@
+#pragma once
+// Normalization of dense float32 rows: mean and variance by two passes, then scale and bias. And rows brought to
+// (x - center) * scale + shift by scalars of each row.
+#include <cstdint>
+#include <string>
+
+#include "jit/kernel.h"
+#include "src/base/cpu.h"
+
+namespace lathe {
+
+struct NormalizePlan {
+  Isa isa = Isa::avx2;
+  bool centers = true;  // subtracts the mean (layer normalization); else the root mean square alone
+  bool has_scale = false, has_bias = false;   // by column
+  bool adds_skip = false, adds_bias = false;  // first: sum = from + skip (+ skip_bias, by column)
+  bool writes_rows = true;                    // false: statistics only
+  bool writes_statistics = false;
+  bool operator==(const NormalizePlan&) const = default;
+};
+std::string to_string(const NormalizePlan& plan);
+
+struct NormalizeArgs {
+  const float* from;
+  float* to;
+  int64_t rows, columns;
+  const float* scale;
+  const float* bias;
+  const float* skip;
+  const float* skip_bias;
+  float* sum;         // of the rows that adds_skip makes; may be `to`
+  float* means;       // one a row
+  float* deviations;  // 1 / sqrt(variance + epsilon), one a row
+  float epsilon;
+  float column_share;  // 1 / columns
+};
+using NormalizeFn = void(const NormalizeArgs* args);
+// Requires of a call: rows >= 1, columns >= 1.
+Kernel<NormalizeFn> normalize_kernel(const NormalizePlan& plan);
+
+struct AffineArgs {
+  const float* from;
+  float* to;
+  int64_t rows, columns;
+  const float *centers, *scales, *shifts;  // one a row
+};
+using AffineFn = void(const AffineArgs* args);
+Kernel<AffineFn> affine_rows_kernel(Isa isa);
+
+}  // namespace lathe

@@ -1,0 +1,207 @@
+#include "jit/kernels/softmax.h"
+
+#include <cstddef>
+#include <limits>
+
+#include "jit/expression/epilogue.h"
+#include "jit/kernels/reduce_emitter.h"
+
+namespace lathe {
+namespace {
+
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+
+class SoftmaxEmitter : public RowEmitter {
+ public:
+  explicit SoftmaxEmitter(const SoftmaxPlan& plan)
+      : RowEmitter(plan.isa),
+        plan_(plan),
+        exp_(*this, plan.isa, unary_expression(ExprOp::exp)),
+        log_(*this, plan.isa, unary_expression(ExprOp::log)) {}
+
+  void emit() {
+    claim();
+    begin();
+    load_arguments();
+    if (plan_.is_strided) {
+      emit_columns();
+    } else {
+      loop_down(rows_, [&] { emit_row(); });
+    }
+    end();
+    emit_tables();
+    exp_.emit_constants();
+    log_.emit_constants();
+  }
+
+ private:
+  void claim() {
+    args_ = argument(0);
+    from_ = claim_gpr("from");
+    to_ = claim_gpr("to");
+    rows_ = claim_gpr("rows");
+    columns_ = claim_gpr("columns");
+    offset_ = claim_gpr("offset");
+    left_ = claim_gpr("columns left");
+    temp_ = claim_gpr("temporary");
+    top_ = claim_vec("maximum");
+    sum_ = claim_vec("sum");
+    x_ = claim_vec("x");
+    spare_ = claim_vec("spare");
+    if (plan_.is_strided) {
+      stride_ = claim_gpr("stride");
+      at_from_ = claim_gpr("at from");
+      at_to_ = claim_gpr("at to");
+    }
+  }
+
+  void load_arguments() {
+    mov(from_, ptr[args_ + offsetof(SoftmaxArgs, from)]);
+    mov(to_, ptr[args_ + offsetof(SoftmaxArgs, to)]);
+    mov(rows_, ptr[args_ + offsetof(SoftmaxArgs, rows)]);
+    mov(columns_, ptr[args_ + offsetof(SoftmaxArgs, columns)]);
+    if (plan_.is_strided) mov(stride_, ptr[args_ + offsetof(SoftmaxArgs, stride_bytes)]);
+    prepare_tail(columns_, temp_);
+    const int temps = std::max(exp_.temps_needed(), log_.temps_needed());
+    temps_ = claim_vecs("temporaries", temps);
+    if (!plan_.is_strided) tops_ = claim_vecs("maxima", std::min(3, free_vecs()));
+  }
+
+  void apply(EpilogueEmitter& function, const Vec& vec) {
+    function.apply(vec, temps_, [](int, const Xbyak::Xmm&) {});
+  }
+
+  // ---- Rows
+
+  void emit_row() {
+    find_maximum();
+    sum_exponentials();
+    scale_row();
+    lea(from_, ptr[from_ + columns_ * 4]);
+    lea(to_, ptr[to_ + columns_ * 4]);
+  }
+
+  // Several maxima: vmaxps has a latency of 4 cycles and two run at a time.
+  void find_maximum() {
+    set_all(spare_, kLowest, temp_);
+    vmovaps(top_, spare_);
+    for (const Vec& vec : tops_) vmovaps(vec, spare_);
+    const auto maximum = [&](int i) { return i == 0 ? top_ : tops_[static_cast<size_t>(i - 1)]; };
+    const int unroll = 1 + static_cast<int>(tops_.size());
+    for_columns(columns_, offset_, left_, unroll, [&](int vectors, bool is_tail) {
+      for (int i = 0; i < vectors; ++i) {
+        if (is_tail) {
+          load_part(x_, from_ + offset_, true);
+          fill_behind_tail(x_, spare_);
+          vmaxps(top_, top_, x_);
+        } else {
+          vmaxps(maximum(i), maximum(i), ptr[from_ + offset_ + i * vec_bytes()]);
+        }
+      }
+    });
+    for (const Vec& vec : tops_) vmaxps(top_, top_, vec);
+    fold_lanes(top_, spare_, [&](const auto& into, const auto& a, const auto& b) { vmaxps(into, a, b); });
+  }
+
+  void sum_exponentials() {
+    zero(sum_);
+    for_columns(columns_, offset_, left_, 2, [&](int vectors, bool is_tail) {
+      for (int i = 0; i < vectors; ++i) {
+        const Xbyak::RegExp at = offset_ + i * vec_bytes();
+        load_part(x_, from_ + at, is_tail);
+        vsubps(x_, x_, top_);
+        apply(exp_, x_);
+        if (is_tail) clear_behind_tail(x_);
+        vaddps(sum_, sum_, x_);
+        if (!plan_.is_log) store_part(to_ + at, x_, is_tail);
+      }
+    });
+    fold_lanes(sum_, spare_, [&](const auto& into, const auto& a, const auto& b) { vaddps(into, a, b); });
+  }
+
+  void scale_row() {
+    finish_sum();
+    for_columns(columns_, offset_, left_, 2, [&](int vectors, bool is_tail) {
+      for (int i = 0; i < vectors; ++i)
+        scale(from_ + offset_ + i * vec_bytes(), to_ + offset_ + i * vec_bytes(), is_tail);
+    });
+  }
+
+  // The sum becomes its logarithm or its reciprocal.
+  void finish_sum() {
+    if (plan_.is_log) {
+      apply(log_, sum_);
+    } else {
+      set_all(spare_, 1.0f, temp_);
+      vdivps(sum_, spare_, sum_);
+    }
+  }
+
+  void scale(const Xbyak::RegExp& from, const Xbyak::RegExp& to, bool is_tail) {
+    load_part(x_, plan_.is_log ? from : to, is_tail);
+    if (plan_.is_log) {
+      vsubps(x_, x_, top_);
+      vsubps(x_, x_, sum_);
+    } else {
+      vmulps(x_, x_, sum_);
+    }
+    store_part(to, x_, is_tail);
+  }
+
+  // ---- Columns
+
+  void emit_columns() {
+    for_columns(columns_, offset_, left_, 1, [&](int, bool is_tail) {
+      set_all(top_, kLowest, temp_);
+      along_axis([&] {
+        load_part(x_, at_from_, is_tail);
+        vmaxps(top_, top_, x_);
+      });
+      zero(sum_);
+      along_axis([&] {
+        load_part(x_, at_from_, is_tail);
+        vsubps(x_, x_, top_);
+        apply(exp_, x_);
+        vaddps(sum_, sum_, x_);
+        if (!plan_.is_log) store_part(at_to_, x_, is_tail);
+      });
+      finish_sum();
+      along_axis([&] { scale(at_from_, at_to_, is_tail); });
+    });
+  }
+
+  template <class Body>
+  void along_axis(Body body) {
+    lea(at_from_, ptr[from_ + offset_]);
+    lea(at_to_, ptr[to_ + offset_]);
+    mov(temp_, rows_);
+    loop_down(temp_, [&] {
+      body();
+      add(at_from_, stride_);
+      add(at_to_, stride_);
+    });
+  }
+
+  SoftmaxPlan plan_;
+  EpilogueEmitter exp_, log_;
+  Gpr args_, from_, to_, rows_, columns_, offset_, left_, temp_, stride_, at_from_, at_to_;
+  Vec top_, sum_, x_, spare_;
+  std::vector<Vec> temps_, tops_;
+};
+
+}  // namespace
+
+std::string to_string(const SoftmaxPlan& plan) {
+  return std::string(plan.is_log ? "log_softmax" : "softmax") + (plan.is_strided ? " strided" : " rows");
+}
+
+Kernel<SoftmaxFn> softmax_kernel(const SoftmaxPlan& plan) {
+  const std::string key = std::string(has_avx512(plan.isa) ? "avx512 " : "avx2 ") + to_string(plan);
+  return Kernel<SoftmaxFn>(cached_code(key, [&] {
+    SoftmaxEmitter emitter(plan);
+    emitter.emit();
+    return emitter.finish(key);
+  }));
+}
+
+}  // namespace lathe

@@ -1,0 +1,460 @@
+// Reduce*, ArgMax, ArgMin. Axes are an attribute up to version 17 (ReduceSum: 12), then input 1; negative ones are
+// accepted in all versions.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "jit/kernels/reduce.h"
+#include "ops/copy_elements.h"
+#include "ops/copy_infer.h"
+#include "ops/copy_step.h"
+#include "ops/numbers.h"
+#include "ops/op_def.h"
+#include "src/base/thread_team.h"
+
+namespace lathe::ops {
+namespace {
+
+enum class Reduction : uint8_t { sum, mean, max, min, prod, sum_square, l1, l2, log_sum, log_sum_exp };
+
+struct NamedReduction {
+  std::string_view name;
+  Reduction kind;
+};
+constexpr NamedReduction kReductions[] = {
+    {"ReduceSum", Reduction::sum},        {"ReduceMean", Reduction::mean},
+    {"ReduceMax", Reduction::max},        {"ReduceMin", Reduction::min},
+    {"ReduceProd", Reduction::prod},      {"ReduceSumSquare", Reduction::sum_square},
+    {"ReduceL1", Reduction::l1},          {"ReduceL2", Reduction::l2},
+    {"ReduceLogSum", Reduction::log_sum}, {"ReduceLogSumExp", Reduction::log_sum_exp},
+};
+
+Reduction reduction_of(const Node& node) {
+  for (const NamedReduction& entry : kReductions) {
+    if (entry.name == node.op->name) return entry.kind;
+  }
+  return Reduction::sum;
+}
+
+bool axes_are_input(const Node& node) {
+  return node.op->since >= 18 || (node.op->name == "ReduceSum" && node.op->since >= 13);
+}
+
+// True for each axis to reduce; nullopt: nothing is reduced (noop_with_empty_axes).
+template <class Context>
+std::optional<std::vector<bool>> reduced_axes(const Context& context, int64_t rank, const Tensor& input) {
+  std::vector<int64_t> axes;
+  if (axes_are_input(context.node)) {
+    if (input.defined()) axes = integers_of(context, input, "input 1 (axes)");
+  } else {
+    axes = context.node.attributes.get_ints("axes");
+  }
+  if (axes.empty()) {
+    if (axes_are_input(context.node) && context.node.attributes.get_int("noop_with_empty_axes", 0) != 0)
+      return std::nullopt;
+    return std::vector<bool>(static_cast<size_t>(rank), true);
+  }
+  std::vector<bool> reduced(static_cast<size_t>(rank), false);
+  for (const int64_t axis : axes) reduced[static_cast<size_t>(axis_within(context, axis, rank))] = true;
+  return reduced;
+}
+
+bool keeps_dims(const Node& node) { return node.attributes.get_int("keepdims", 1) != 0; }
+
+void infer(InferContext& context) {
+  const TensorType& data = context.input(0);
+  const bool is_known = !context.has_input(1) || context.constant(1).defined();
+  if (!data.has_rank) return context.set_output(0, TensorType::unranked(data.dtype));
+  if (!is_known) {
+    return context.set_output(
+        0, keeps_dims(context.node) ? ranked(data.dtype, data.dims.size()) : TensorType::unranked(data.dtype));
+  }
+  const auto reduced = reduced_axes(context, data.rank(), context.constant(1));
+  if (!reduced) return context.set_output(0, data);
+  TensorType result = ranked(data.dtype, 0);
+  for (size_t i = 0; i < data.dims.size(); ++i) {
+    if (!(*reduced)[i]) {
+      result.dims.push_back(data.dims[i]);
+    } else if (keeps_dims(context.node)) {
+      result.dims.push_back(known_dim(1));
+    }
+  }
+  context.set_output(0, std::move(result));
+}
+
+// ---- Reference
+
+struct Accumulator {
+  double value = 0, top = -INFINITY;
+  int64_t count = 0;
+};
+
+double start_of(Reduction kind, DType dtype) {
+  const bool has_infinity = is_float(dtype);
+  if (kind == Reduction::prod) return 1;
+  if (kind == Reduction::max) return has_infinity ? -INFINITY : -std::numeric_limits<double>::max();
+  if (kind == Reduction::min) return has_infinity ? INFINITY : std::numeric_limits<double>::max();
+  return 0;
+}
+
+void accumulate(Reduction kind, Accumulator& to, double x) {
+  switch (kind) {
+    case Reduction::sum:
+    case Reduction::mean:
+    case Reduction::log_sum:
+      to.value += x;
+      break;
+    case Reduction::max:
+      to.value = std::isnan(x) || std::isnan(to.value) ? NAN : std::max(to.value, x);
+      break;
+    case Reduction::min:
+      to.value = std::isnan(x) || std::isnan(to.value) ? NAN : std::min(to.value, x);
+      break;
+    case Reduction::prod:
+      to.value *= x;
+      break;
+    case Reduction::sum_square:
+    case Reduction::l2:
+      to.value += x * x;
+      break;
+    case Reduction::l1:
+      to.value += std::abs(x);
+      break;
+    case Reduction::log_sum_exp:
+      to.value += std::exp(x - to.top);
+      break;
+  }
+  ++to.count;
+}
+
+double finish(Reduction kind, const Accumulator& from) {
+  switch (kind) {
+    case Reduction::mean:
+      return from.value / static_cast<double>(from.count);
+    case Reduction::l2:
+      return std::sqrt(from.value);
+    case Reduction::log_sum:
+      return std::log(from.value);
+    case Reduction::log_sum_exp:
+      return std::log(from.value) + (from.count == 0 ? 0 : from.top);
+    default:
+      return from.value;
+  }
+}
+
+// The output element of every input element, in order.
+std::vector<size_t> places_of(const Dims& dims, const std::vector<bool>& reduced) {
+  std::vector<int64_t> strides(dims.size(), 0);
+  int64_t stride = 1;
+  for (size_t i = dims.size(); i-- > 0;) {
+    if (reduced[i]) continue;
+    strides[i] = stride;
+    stride *= dims[i];
+  }
+  std::vector<size_t> places;
+  for (IndexWalk at(dims); !at.done(); at.next()) {
+    places.push_back(
+        static_cast<size_t>(std::inner_product(strides.begin(), strides.end(), at.index().begin(), int64_t{0})));
+  }
+  return places;
+}
+
+// Integers of 64 bits, exactly (with wrapping): sums, products and order.
+bool reduce_exactly(Reduction kind, const Tensor& data, const std::vector<size_t>& places, Tensor& result) {
+  const bool is_wide = data.dtype() == DType::i64 || data.dtype() == DType::u64;
+  if (!is_wide || kind == Reduction::mean || kind >= Reduction::l2) return false;
+  const bool is_signed_type = data.dtype() == DType::i64;
+  std::vector<uint64_t> values(static_cast<size_t>(result.size()), kind == Reduction::prod ? 1 : 0);
+  std::vector<bool> seen(values.size(), false);
+  const auto* in = static_cast<const uint64_t*>(data.raw());
+  for (size_t i = 0; i < places.size(); ++i) {
+    uint64_t& to = values[places[i]];
+    const uint64_t x = in[i];
+    const bool is_less = is_signed_type ? static_cast<int64_t>(x) < static_cast<int64_t>(to) : x < to;
+    switch (kind) {
+      case Reduction::max:
+        if (!seen[places[i]] || !is_less) to = x;
+        break;
+      case Reduction::min:
+        if (!seen[places[i]] || is_less) to = x;
+        break;
+      case Reduction::prod:
+        to *= x;
+        break;
+      case Reduction::sum_square:
+        to += x * x;
+        break;
+      case Reduction::l1:
+        to += is_signed_type && static_cast<int64_t>(x) < 0 ? 0 - x : x;
+        break;
+      default:
+        to += x;
+        break;
+    }
+    seen[places[i]] = true;
+  }
+  std::copy(values.begin(), values.end(), static_cast<uint64_t*>(result.mutable_raw()));
+  return true;
+}
+
+// What an empty maximum or minimum gives: the type's own extreme.
+double empty_extreme(Reduction kind, DType dtype) {
+  if (is_float(dtype)) return kind == Reduction::max ? -INFINITY : INFINITY;
+  if (dtype == DType::boolean) return kind == Reduction::max ? 0 : 1;
+  const int bits = bits_of(dtype);
+  if (!is_signed(dtype)) return kind == Reduction::max ? 0 : std::ldexp(1.0, bits) - 1;
+  return kind == Reduction::max ? -std::ldexp(1.0, bits - 1) : std::ldexp(1.0, bits - 1) - 1;
+}
+
+void reference(ReferenceContext& context) {
+  const Tensor& data = context.inputs[0];
+  const Reduction kind = reduction_of(context.node);
+  const auto given = reduced_axes(context, data.rank(), context.has_input(1) ? context.inputs[1] : Tensor());
+  // Without axes the operator still applies to each element: an L1 norm of one element is its absolute value. The text
+  // says that the input is returned as it is.
+  if (!given) {
+    context.outputs[0] = data;
+    return;
+  }
+  Dims dims, kept;
+  for (size_t i = 0; i < data.dims().size(); ++i) {
+    if (!(*given)[i]) kept.push_back(data.dims()[i]);
+    if (!(*given)[i] || keeps_dims(context.node)) dims.push_back((*given)[i] ? 1 : data.dims()[i]);
+  }
+  Tensor result = make_output(context, data.dtype(), dims);
+  const std::vector<size_t> places = places_of(data.dims(), *given);
+  context.outputs[0] = result;
+  if (data.size() > 0 && reduce_exactly(kind, data, places, result)) return;
+  const std::vector<double> values = reals_of(data);
+  std::vector<Accumulator> sums(static_cast<size_t>(result.size()), {start_of(kind, data.dtype()), -INFINITY, 0});
+  if (kind == Reduction::log_sum_exp) {
+    for (size_t i = 0; i < places.size(); ++i) sums[places[i]].top = std::max(sums[places[i]].top, values[i]);
+    for (Accumulator& sum : sums) {
+      if (!std::isfinite(sum.top)) sum.top = 0;  // infinities come out of exp and log by themselves
+    }
+  }
+  for (size_t i = 0; i < places.size(); ++i) accumulate(kind, sums[places[i]], values[i]);
+  std::vector<double> finished;
+  for (const Accumulator& sum : sums) {
+    const bool is_order = kind == Reduction::max || kind == Reduction::min;
+    finished.push_back(is_order && sum.count == 0 ? empty_extreme(kind, data.dtype()) : finish(kind, sum));
+  }
+  context.outputs[0] = tensor_of_reals(context, data.dtype(), dims, finished);
+}
+
+// ---- Lowering: neighbouring axes of one kind are merged, then one kernel a group of reduced axes, innermost first
+
+struct Stage {
+  int64_t outer = 1, extent = 1, inner = 1;
+};
+
+std::vector<Stage> stages_of(const Dims& dims, const std::vector<bool>& reduced) {
+  std::vector<int64_t> merged;  // alternating groups
+  std::vector<bool> kinds;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    if (dims[i] == 1) continue;
+    if (!kinds.empty() && kinds.back() == reduced[i]) {
+      merged.back() *= dims[i];
+    } else {
+      merged.push_back(dims[i]);
+      kinds.push_back(reduced[i]);
+    }
+  }
+  std::vector<Stage> stages;
+  for (size_t i = merged.size(); i-- > 0;) {
+    if (!kinds[i]) continue;
+    Stage stage{1, merged[i], 1};
+    for (size_t k = 0; k < merged.size(); ++k) (k < i ? stage.outer : stage.inner) *= k == i ? 1 : merged[k];
+    stages.push_back(stage);
+    merged[i] = 1;
+  }
+  return stages;
+}
+
+struct KernelChoice {
+  ReduceOp first, next;  // of the first stage and of later ones
+  ReduceFinish finish;
+};
+
+std::optional<KernelChoice> choice_of(Reduction kind) {
+  switch (kind) {
+    case Reduction::sum:
+      return KernelChoice{ReduceOp::sum, ReduceOp::sum, ReduceFinish::none};
+    case Reduction::mean:
+      return KernelChoice{ReduceOp::sum, ReduceOp::sum, ReduceFinish::scale};
+    case Reduction::max:
+      return KernelChoice{ReduceOp::maximum, ReduceOp::maximum, ReduceFinish::none};
+    case Reduction::min:
+      return KernelChoice{ReduceOp::minimum, ReduceOp::minimum, ReduceFinish::none};
+    case Reduction::prod:
+      return KernelChoice{ReduceOp::product, ReduceOp::product, ReduceFinish::none};
+    case Reduction::sum_square:
+      return KernelChoice{ReduceOp::sum_squares, ReduceOp::sum, ReduceFinish::none};
+    case Reduction::l1:
+      return KernelChoice{ReduceOp::sum_absolutes, ReduceOp::sum, ReduceFinish::none};
+    case Reduction::l2:
+      return KernelChoice{ReduceOp::sum_squares, ReduceOp::sum, ReduceFinish::square_root};
+    case Reduction::log_sum:
+      return KernelChoice{ReduceOp::sum, ReduceOp::sum, ReduceFinish::logarithm};
+    case Reduction::log_sum_exp:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+void run_stage(const Kernel<ReduceFn>& kernel, const Stage& stage, float scale, const StepArgs& args, const float* from,
+               float* to) {
+  if (stage.inner == 1) {
+    const Range rows = split_evenly(stage.outer, args.thread, args.threads);
+    if (rows.begin == rows.end) return;
+    const ReduceArgs call{
+        from + rows.begin * stage.extent, to + rows.begin, rows.end - rows.begin, stage.extent, 0, scale};
+    kernel(&call);
+    return;
+  }
+  const Range lines = split_evenly((stage.inner + 15) / 16, args.thread, args.threads);
+  const int64_t begin = lines.begin * 16, end = std::min<int64_t>(lines.end * 16, stage.inner);
+  if (begin >= end) return;
+  for (int64_t outer = 0; outer < stage.outer; ++outer) {
+    const ReduceArgs call{from + outer * stage.extent * stage.inner + begin,
+                          to + outer * stage.inner + begin,
+                          stage.extent,
+                          end - begin,
+                          stage.inner * 4,
+                          scale};
+    kernel(&call);
+  }
+}
+
+void add_stage(LowerContext& context, const ReducePlan& plan, const Stage& stage, float scale, BufferId from,
+               BufferId to) {
+  const Kernel<ReduceFn> kernel = reduce_kernel(plan);
+  Step step{.kernel = to_string(plan), .reads = {from}, .writes = {to}};
+  const auto elements = static_cast<double>(stage.outer * stage.extent * stage.inner);
+  step.flop = elements;
+  step.bytes = 4 * elements;
+  const bool can_split = stage.inner == 1 ? stage.outer > 1 : stage.inner > 16;
+  step.threads = step.bytes > 128e3 && can_split ? context.target.threads : 1;
+  step.run = [kernel, stage, scale, from, to](const StepArgs& args) {
+    run_stage(kernel, stage, scale, args, args.at<const float>(from), args.at<float>(to));
+  };
+  context.add(std::move(step));
+}
+
+bool lower(LowerContext& context) {
+  const TensorType& type = context.input_type(0);
+  const std::optional<KernelChoice> choice = choice_of(reduction_of(context.node));
+  if (type.dtype != DType::f32 || !choice) return false;
+  if (context.has_input(1) && !context.constant(1).defined()) return false;
+  const Dims dims = type.extents();
+  const InferContext messages(context.node, {}, {});
+  const auto reduced = reduced_axes(messages, type.rank(), context.has_input(1) ? context.constant(1) : Tensor());
+  if (!reduced) return lower_as_same_bytes(context);
+  int64_t count = 1, total = 1;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    total *= dims[i];
+    if ((*reduced)[i]) count *= dims[i];
+  }
+  if (total == 0) return false;
+  std::vector<Stage> stages = stages_of(dims, *reduced);
+  if (stages.empty()) stages.push_back({total, 1, 1});
+  BufferId from = context.buffer(context.input(0));
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const bool is_last = i + 1 == stages.size();
+    const auto bytes = static_cast<size_t>(stages[i].outer * stages[i].inner) * 4;
+    const BufferId to = is_last ? context.buffer(context.output(0)) : context.scratch(bytes);
+    const ReducePlan plan{context.target.isa, i == 0 ? choice->first : choice->next,
+                          is_last ? choice->finish : ReduceFinish::none, stages[i].inner > 1};
+    add_stage(context, plan, stages[i], 1.0f / static_cast<float>(count), from, to);
+    from = to;
+  }
+  return true;
+}
+
+// ---- ArgMax, ArgMin
+
+void infer_arg(InferContext& context) {
+  const TensorType& data = context.input(0);
+  if (!data.has_rank) return context.set_output(0, TensorType::unranked(DType::i64));
+  const auto axis = static_cast<size_t>(axis_within(context, context.node.attributes.get_int("axis", 0), data.rank()));
+  TensorType result = data;
+  result.dtype = DType::i64;
+  if (data.dims[axis].extent == 0) context.fail("axis " + std::to_string(axis) + " is empty");
+  if (keeps_dims(context.node)) {
+    result.dims[axis] = known_dim(1);
+  } else {
+    result.dims.erase(result.dims.begin() + static_cast<ptrdiff_t>(axis));
+  }
+  context.set_output(0, std::move(result));
+}
+
+// Index of the extreme along each line. A NaN counts as the extreme, as in numpy.
+template <class T>
+void find_extremes(const std::vector<T>& values, const AxisSplit& split, bool is_max, bool takes_last, int64_t* to) {
+  for (int64_t outer = 0; outer < split.outer; ++outer) {
+    for (int64_t inner = 0; inner < split.inner; ++inner) {
+      const T* at = values.data() + outer * split.extent * split.inner + inner;
+      int64_t best = 0;
+      for (int64_t i = 1; i < split.extent; ++i) {
+        const T x = at[i * split.inner], y = at[best * split.inner];
+        const bool is_nan = x != x, was_nan = y != y;
+        const bool is_better = !was_nan && (is_nan || (is_max ? x > y : x < y));
+        if (is_better || (takes_last && (x == y || (is_nan && was_nan)))) best = i;
+      }
+      to[outer * split.inner + inner] = best;
+    }
+  }
+}
+
+void reference_arg(ReferenceContext& context) {
+  const Tensor& data = context.inputs[0];
+  const int64_t axis = axis_within(context, context.node.attributes.get_int("axis", 0), data.rank());
+  const AxisSplit split = split_at(data.dims(), axis);
+  if (split.extent == 0) context.fail("axis " + std::to_string(axis) + " is empty");
+  Dims dims = data.dims();
+  dims[static_cast<size_t>(axis)] = 1;
+  if (!keeps_dims(context.node)) dims.erase(dims.begin() + static_cast<ptrdiff_t>(axis));
+  Tensor result = make_output(context, DType::i64, dims);
+  const bool is_max = context.node.op->name == "ArgMax";
+  const bool takes_last = context.node.attributes.get_int("select_last_index", 0) != 0;
+  if (data.dtype() == DType::i64) {
+    find_extremes(integers_of_any(data), split, is_max, takes_last, result.mutable_data<int64_t>());
+  } else {
+    find_extremes(reals_of(data), split, is_max, takes_last, result.mutable_data<int64_t>());
+  }
+  context.outputs[0] = result;
+}
+
+}  // namespace
+
+std::vector<OpDef> reduction_ops() {
+  using Kind = AttributeSpec::Kind;
+  std::vector<OpDef> defs;
+  for (const NamedReduction& entry : kReductions) {
+    const int axes_move = entry.kind == Reduction::sum ? 13 : 18;
+    OpSchema old{.name = entry.name,
+                 .until = axes_move - 1,
+                 .attributes = {{"axes", Kind::integers}, {"keepdims", Kind::integer}},
+                 .infer = infer,
+                 .reference = reference};
+    OpSchema now = old;
+    now.since = axes_move;
+    now.until = 1 << 20;
+    now.max_inputs = 2;
+    now.attributes = {{"keepdims", Kind::integer}, {"noop_with_empty_axes", Kind::integer}};
+    defs.push_back({.schema = std::move(old), .lower = lower});
+    defs.push_back({.schema = std::move(now), .lower = lower});
+  }
+  for (const std::string_view name : {"ArgMax", "ArgMin"}) {
+    defs.push_back(
+        {.schema = {
+             .name = name,
+             .attributes = {{"axis", Kind::integer}, {"keepdims", Kind::integer}, {"select_last_index", Kind::integer}},
+             .infer = infer_arg,
+             .reference = reference_arg}});
+  }
+  return defs;
+}
+
+}  // namespace lathe::ops

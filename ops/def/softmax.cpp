@@ -1,0 +1,162 @@
+// Softmax, LogSoftmax and Hardmax. Up to version 12 the input is flattened to two dimensions at `axis` (default 1) and
+// the whole second one is normalized; from version 13 on, the axis alone (default -1).
+#include <algorithm>
+#include <cmath>
+
+#include "jit/kernels/softmax.h"
+#include "ops/copy_infer.h"
+#include "ops/copy_step.h"
+#include "ops/lower.h"
+#include "ops/numbers.h"
+#include "ops/op_def.h"
+#include "src/base/thread_team.h"
+
+namespace lathe::ops {
+namespace {
+
+enum class Kind : uint8_t { softmax, log_softmax, hardmax };
+
+Kind kind_of(const Node& node) {
+  if (node.op->name == "LogSoftmax") return Kind::log_softmax;
+  return node.op->name == "Hardmax" ? Kind::hardmax : Kind::softmax;
+}
+
+bool is_flattening(const Node& node) { return node.op->since < 13; }
+
+template <class Context>
+int64_t axis_of(const Context& context, int64_t rank) {
+  const int64_t axis = context.node.attributes.get_int("axis", is_flattening(context.node) ? 1 : -1);
+  // Flattening at the rank itself leaves rows of one element.
+  if (is_flattening(context.node) && axis == rank) return axis;
+  if (rank == 0) {
+    if (axis != 0 && axis != -1) context.fail("axis " + std::to_string(axis) + " is out of range for a scalar");
+    return 0;
+  }
+  return axis_within(context, axis, rank);
+}
+
+AxisSplit split_of(const Node& node, const Dims& dims, int64_t axis) {
+  AxisSplit split;
+  for (int64_t i = 0; i < static_cast<int64_t>(dims.size()); ++i) {
+    const int64_t extent = dims[static_cast<size_t>(i)];
+    if (i < axis) {
+      split.outer *= extent;
+    } else if (i == axis || is_flattening(node)) {
+      split.extent *= extent;
+    } else {
+      split.inner *= extent;
+    }
+  }
+  return split;
+}
+
+void infer(InferContext& context) {
+  const TensorType& data = context.input(0);
+  if (!is_float(data.dtype)) context.fail("input 0 is " + std::string(name_of(data.dtype)) + ", expected a float type");
+  if (data.has_rank) axis_of(context, data.rank());
+  context.set_output(0, data);
+}
+
+void normalize(Kind kind, double* at, int64_t count, int64_t stride) {
+  double top = -INFINITY, sum = 0;
+  int64_t best = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (at[i * stride] > top) best = i;
+    if (!(at[i * stride] <= top)) top = at[i * stride];
+  }
+  for (int64_t i = 0; i < count; ++i) sum += std::exp(at[i * stride] - top);
+  for (int64_t i = 0; i < count; ++i) {
+    double& value = at[i * stride];
+    switch (kind) {
+      case Kind::softmax:
+        value = std::exp(value - top) / sum;
+        break;
+      case Kind::log_softmax:
+        value = value - top - std::log(sum);
+        break;
+      case Kind::hardmax:
+        value = i == best ? 1 : 0;
+        break;
+    }
+  }
+}
+
+void reference(ReferenceContext& context) {
+  const Tensor& data = context.inputs[0];
+  const AxisSplit split = split_of(context.node, data.dims(), axis_of(context, data.rank()));
+  std::vector<double> values = reals_of(data);
+  for (int64_t outer = 0; outer < split.outer; ++outer) {
+    for (int64_t inner = 0; inner < split.inner; ++inner) {
+      double* first = values.data() + outer * split.extent * split.inner + inner;
+      normalize(kind_of(context.node), first, split.extent, split.inner);
+    }
+  }
+  context.outputs[0] = tensor_of_reals(context, data.dtype(), data.dims(), values);
+}
+
+// Two passes over at most L2-sized rows and one exp an element: about 2 ns per vector.
+constexpr int64_t kElementsForThreads = 16384;
+
+void run(const Kernel<SoftmaxFn>& kernel, const AxisSplit& split, const StepArgs& args, const float* from, float* to) {
+  if (split.inner == 1) {
+    const Range rows = split_evenly(split.outer, args.thread, args.threads);
+    if (rows.begin == rows.end) return;
+    const int64_t first = rows.begin * split.extent;
+    const SoftmaxArgs call{from + first, to + first, rows.end - rows.begin, split.extent, 0};
+    kernel(&call);
+    return;
+  }
+  // Columns are split in whole lines of 16, through all outer indices.
+  const Range lines = split_evenly((split.inner + 15) / 16, args.thread, args.threads);
+  const int64_t begin = lines.begin * 16, end = std::min<int64_t>(lines.end * 16, split.inner);
+  if (begin >= end) return;
+  for (int64_t outer = 0; outer < split.outer; ++outer) {
+    const int64_t first = outer * split.extent * split.inner + begin;
+    const SoftmaxArgs call{from + first, to + first, split.extent, end - begin, split.inner * 4};
+    kernel(&call);
+  }
+}
+
+bool lower(LowerContext& context) {
+  const TensorType& type = context.input_type(0);
+  const Kind kind = kind_of(context.node);
+  if (type.dtype != DType::f32 || kind == Kind::hardmax) return false;
+  const Dims dims = type.extents();
+  const InferContext messages(context.node, {}, {});
+  const AxisSplit split = split_of(context.node, dims, axis_of(messages, type.rank()));
+  const int64_t count = split.outer * split.extent * split.inner;
+  if (count == 0) return true;
+  const SoftmaxPlan plan{context.target.isa, kind == Kind::log_softmax, split.inner > 1};
+  const Kernel<SoftmaxFn> kernel = softmax_kernel(plan);
+  const BufferId from = context.buffer(context.input(0)), to = context.buffer(context.output(0));
+  Step step{.kernel = to_string(plan), .reads = {from}, .writes = {to}};
+  step.flop = 14.0 * static_cast<double>(count);
+  step.bytes = 8.0 * static_cast<double>(count);
+  const bool is_split = count >= kElementsForThreads && (split.inner > 16 || split.outer > 1);
+  step.threads = is_split ? context.target.threads : 1;
+  step.run = [kernel, split, from, to](const StepArgs& args) {
+    run(kernel, split, args, args.at<const float>(from), args.at<float>(to));
+  };
+  context.add(std::move(step));
+  return true;
+}
+
+}  // namespace
+
+std::vector<OpDef> softmax_ops() {
+  std::vector<OpDef> defs;
+  for (const std::string_view name : {"Softmax", "LogSoftmax", "Hardmax"}) {
+    for (const bool is_old : {true, false}) {
+      defs.push_back({.schema = {.name = name,
+                                 .since = is_old ? 1 : 13,
+                                 .until = is_old ? 12 : 1 << 20,
+                                 .attributes = {{"axis", AttributeSpec::Kind::integer}},
+                                 .infer = infer,
+                                 .reference = reference},
+                      .lower = lower});
+    }
+  }
+  return defs;
+}
+
+}  // namespace lathe::ops
