@@ -1,0 +1,347 @@
+// Pooling: windows that slide (MaxPool, AveragePool, LpPool) and whole planes (Global*).
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "jit/kernels/pool.h"
+#include "ops/conv_lower.h"
+#include "ops/conv_node.h"
+#include "ops/lower.h"
+#include "ops/numbers.h"
+#include "ops/op_def.h"
+#include "src/base/thread_team.h"
+
+namespace lathe::ops {
+namespace {
+
+bool is_global(const Node& node) { return node.op->name.substr(0, 6) == "Global"; }
+bool rounds_up(const Node& node) { return node.attributes.get_int("ceil_mode", 0) != 0; }
+
+void check_rank(size_t rank) {
+  if (rank < 3) throw std::invalid_argument("input 0 has rank " + std::to_string(rank) + ", expected at least 3");
+}
+
+// The window with explicit pads. For global pooling, the whole plane.
+Window read_pool(const Node& node, const Dims& in) {
+  check_rank(in.size());
+  const Dims spatial(in.begin() + 2, in.end());
+  if (is_global(node)) {
+    const size_t axes = spatial.size();
+    return {spatial, Dims(axes, 1), Dims(axes, 1), Dims(axes, 0), Dims(axes, 0)};
+  }
+  if (!node.attributes.has("kernel_shape")) throw std::invalid_argument("kernel_shape is missing");
+  Window window = read_window(node, spatial.size(), {});
+  resolve_pads(window, spatial);
+  return window;
+}
+
+Dims outputs_of(const Node& node, const Window& window, const Dims& in) {
+  Dims out(in.begin(), in.begin() + 2);
+  for (size_t i = 0; i < window.axes(); ++i) {
+    out.push_back(is_global(node) ? 1 : window_output(window, i, in[i + 2], rounds_up(node)));
+  }
+  return out;
+}
+
+void infer(InferContext& context) {
+  const TensorType& in = context.input(0);
+  TensorType type = TensorType::unranked(in.dtype);
+  if (in.has_rank) {
+    type.has_rank = true;
+    type.dims = in.dims;
+    named(context, [&] {
+      check_rank(in.dims.size());
+      if (is_global(context.node)) {
+        std::fill(type.dims.begin() + 2, type.dims.end(), Dim{1, ""});
+        return;
+      }
+      if (!context.node.attributes.has("kernel_shape")) throw std::invalid_argument("kernel_shape is missing");
+      const Window window = read_window(context.node, in.dims.size() - 2, {});
+      const std::vector<Dim> out =
+          window_outputs(window, {in.dims.begin() + 2, in.dims.end()}, rounds_up(context.node));
+      std::copy(out.begin(), out.end(), type.dims.begin() + 2);
+    });
+  }
+  if (context.output_count() > 1) {
+    TensorType indices = type;
+    indices.dtype = DType::i64;
+    context.set_output(1, std::move(indices));
+  }
+  context.set_output(0, std::move(type));
+}
+
+// One window: where its elements are (flat within the plane), and how many it has with padding.
+struct WindowElements {
+  std::vector<int64_t> at;
+  int64_t with_padding = 0;
+};
+
+WindowElements elements_of(const Window& window, const Dims& in, const Dims& out, int64_t pixel) {
+  WindowElements elements;
+  int64_t taps = 1;
+  for (int64_t extent : window.kernel) taps *= extent;
+  for (int64_t tap = 0; tap < taps; ++tap) {
+    int64_t rest_pixel = pixel, rest_tap = tap, at = 0, step = 1;
+    bool is_inside = true, is_padded = true;
+    for (size_t i = window.axes(); i-- > 0;) {
+      const int64_t position = rest_pixel % out[i + 2] * window.strides[i] +
+                               rest_tap % window.kernel[i] * window.dilations[i] - window.pads_begin[i];
+      is_inside = is_inside && position >= 0 && position < in[i + 2];
+      is_padded = is_padded && position < in[i + 2] + window.pads_end[i];
+      at += position * step;
+      step *= in[i + 2];
+      rest_pixel /= out[i + 2];
+      rest_tap /= window.kernel[i];
+    }
+    if (is_inside) elements.at.push_back(at);
+    if (is_padded) ++elements.with_padding;
+  }
+  return elements;
+}
+
+// Runs body(image * channels + channel, output pixel, elements) for all outputs.
+template <class Body>
+void for_windows(ReferenceContext& context, const Window& window, const Dims& out, Body body) {
+  const Dims& in = context.inputs[0].dims();
+  int64_t pixels = 1;
+  for (size_t i = 2; i < out.size(); ++i) pixels *= out[i];
+  for (int64_t pixel = 0; pixel < pixels; ++pixel) {
+    const WindowElements elements = elements_of(window, in, out, pixel);
+    for (int64_t plane = 0; plane < in[0] * in[1]; ++plane) body(plane, pixel, elements);
+  }
+}
+
+struct PoolOutput {
+  Window window;
+  Dims dims;
+  int64_t in_pixels = 1, out_pixels = 1;
+  std::vector<double> values;
+};
+
+PoolOutput prepare(ReferenceContext& context) {
+  PoolOutput pool;
+  const Tensor& in = context.inputs[0];
+  named(context, [&] {
+    pool.window = read_pool(context.node, in.dims());
+    pool.dims = outputs_of(context.node, pool.window, in.dims());
+  });
+  for (size_t i = 2; i < pool.dims.size(); ++i) {
+    pool.in_pixels *= in.dims()[i];
+    pool.out_pixels *= pool.dims[i];
+  }
+  pool.values = reals_of(in);
+  return pool;
+}
+
+// The element's number when the last axis of the plane is outermost.
+int64_t column_major(int64_t at, const Dims& in) {
+  int64_t result = 0;
+  Dims position(in.size(), 0);
+  for (size_t i = in.size(); i-- > 2;) {
+    position[i] = at % in[i];
+    at /= in[i];
+  }
+  for (size_t i = in.size(); i-- > 2;) result = result * in[i] + position[i];
+  return result;
+}
+
+void reference_max(ReferenceContext& context) {
+  const PoolOutput pool = prepare(context);
+  const Tensor& in = context.inputs[0];
+  Tensor out(in.dtype(), pool.dims), indices;
+  const bool wants_indices = context.outputs.size() > 1;
+  if (wants_indices) indices = Tensor(DType::i64, pool.dims);
+  const bool by_columns = context.node.attributes.get_int("storage_order", 0) == 1;
+  const double least =
+      is_float(in.dtype()) ? -std::numeric_limits<double>::infinity() : (is_signed(in.dtype()) ? -128.0 : 0.0);
+  for_windows(context, pool.window, pool.dims, [&](int64_t plane, int64_t pixel, const WindowElements& elements) {
+    double best = least;
+    int64_t best_at = -1;
+    for (int64_t at : elements.at) {
+      const double value = pool.values[static_cast<size_t>(plane * pool.in_pixels + at)];
+      if (best_at >= 0 && !(value > best)) continue;
+      best = value;
+      best_at = at;
+    }
+    store_real(out, plane * pool.out_pixels + pixel, best);
+    if (!wants_indices) return;
+    const int64_t at = by_columns && best_at >= 0 ? column_major(best_at, in.dims()) : best_at;
+    indices.mutable_data<int64_t>()[plane * pool.out_pixels + pixel] = plane * pool.in_pixels + at;
+  });
+  context.outputs[0] = std::move(out);
+  if (wants_indices) context.outputs[1] = std::move(indices);
+}
+
+void reference_average(ReferenceContext& context) {
+  const PoolOutput pool = prepare(context);
+  Tensor out(context.inputs[0].dtype(), pool.dims);
+  const bool with_padding = context.node.attributes.get_int("count_include_pad", 0) != 0;
+  for_windows(context, pool.window, pool.dims, [&](int64_t plane, int64_t pixel, const WindowElements& elements) {
+    double sum = 0;
+    for (int64_t at : elements.at) sum += pool.values[static_cast<size_t>(plane * pool.in_pixels + at)];
+    const auto count =
+        static_cast<double>(with_padding ? elements.with_padding : static_cast<int64_t>(elements.at.size()));
+    store_real(out, plane * pool.out_pixels + pixel, sum / count);
+  });
+  context.outputs[0] = std::move(out);
+}
+
+void reference_lp(ReferenceContext& context) {
+  const PoolOutput pool = prepare(context);
+  Tensor out(context.inputs[0].dtype(), pool.dims);
+  const Attribute* attribute = context.node.attributes.find("p");
+  // The first version had a real exponent.
+  const bool is_real = attribute != nullptr && std::holds_alternative<float>(*attribute);
+  const double p = is_real ? static_cast<double>(context.node.attributes.get_float("p", 2))
+                           : static_cast<double>(context.node.attributes.get_int("p", 2));
+  for_windows(context, pool.window, pool.dims, [&](int64_t plane, int64_t pixel, const WindowElements& elements) {
+    double sum = 0;
+    for (int64_t at : elements.at) {
+      sum += std::pow(std::fabs(pool.values[static_cast<size_t>(plane * pool.in_pixels + at)]), p);
+    }
+    store_real(out, plane * pool.out_pixels + pixel, std::pow(sum, 1 / p));
+  });
+  context.outputs[0] = std::move(out);
+}
+
+bool accepts_blocked(const Node& node, std::span<const TensorType> inputs, int) {
+  if (node.outputs.size() > 1 && node.outputs[1] != ValueId::none) return false;
+  return inputs[0].dtype == DType::f32 && (inputs[0].rank() == 3 || inputs[0].rank() == 4);
+}
+
+// Elements that each output of one axis has, with or without padding.
+std::vector<int> counts_of(const Window& window, size_t axis, int64_t in, int64_t out, bool with_padding) {
+  std::vector<int> counts;
+  const int64_t least = with_padding ? -window.pads_begin[axis] : 0;
+  const int64_t end = with_padding ? in + window.pads_end[axis] : in;
+  for (int64_t i = 0; i < out; ++i) {
+    int count = 0;
+    for (int64_t k = 0; k < window.kernel[axis]; ++k) {
+      const int64_t position = i * window.strides[axis] + k * window.dilations[axis] - window.pads_begin[axis];
+      if (position >= least && position < end) ++count;
+    }
+    counts.push_back(count);
+  }
+  return counts;
+}
+
+// Planes are pooled without a window sliding.
+bool covers_plane(const Window& window, const Dims& in) {
+  for (size_t i = 0; i < window.axes(); ++i) {
+    if (window.kernel[i] != in[i + 2] || window.dilations[i] != 1 || window.pads_begin[i] + window.pads_end[i] != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+Step pool_step(const LowerContext& context, std::string kernel) {
+  Step step;
+  step.kernel = std::move(kernel);
+  step.reads = {context.buffer(context.input(0))};
+  step.writes = {context.buffer(context.output(0))};
+  step.bytes = static_cast<double>(context.input_type(0).storage_bytes() + context.output_type(0).storage_bytes());
+  constexpr double kBytesPerThread = 64 << 10;  // below, waking a thread takes longer
+  step.threads = step.bytes < kBytesPerThread ? 1 : context.target.threads;
+  return step;
+}
+
+void add_global_step(const LowerContext& context, PoolKind kind, int64_t planes, int64_t pixels, int lanes) {
+  Step step = pool_step(context, "global pool");
+  step.flop = static_cast<double>(planes * pixels * lanes);
+  const Kernel<GlobalPool> kernel = make_global_pool(context.target.isa, kind);
+  const float scale = 1.0f / static_cast<float>(pixels);
+  step.run = [=, from = step.reads[0], to = step.writes[0]](const StepArgs& args) {
+    const Range range = split_evenly(static_cast<long>(planes), args.thread, args.threads);
+    for (long i = range.begin; i < range.end; ++i) {
+      kernel(args.at<const float>(from) + i * pixels * lanes, args.at<float>(to) + i * lanes, pixels, scale);
+    }
+  };
+  context.add(std::move(step));
+}
+
+bool lower_pool(LowerContext& context, PoolKind kind) {
+  const TensorType &in_type = context.input_type(0), &out_type = context.output_type(0);
+  const int lanes = vector_lanes(context.target.isa);
+  if (in_type.dtype != DType::f32 || in_type.layout.channel_block != lanes || out_type.layout != in_type.layout ||
+      context.has_output(1) || in_type.rank() > 4 || out_type.storage_bytes() == 0 || in_type.storage_bytes() == 0) {
+    return false;
+  }
+  const Dims in = in_type.extents(), out = out_type.extents();
+  const Window window = read_pool(context.node, in);
+  const int64_t planes = in[0] * ((in[1] + lanes - 1) / lanes);
+  if (covers_plane(window, in)) {
+    add_global_step(context, kind, planes, window.kernel[0] * (window.axes() == 2 ? window.kernel[1] : 1), lanes);
+    return true;
+  }
+  PoolShape shape;
+  shape.windows.lanes = lanes;
+  const size_t x = window.axes() - 1;
+  const bool with_padding = context.node.attributes.get_int("count_include_pad", 0) != 0;
+  shape.windows.x = conv_axis(window, x, in[x + 2], out[x + 2]);
+  if (x == 1) shape.windows.y = conv_axis(window, 0, in[2], out[2]);
+  if (kind == PoolKind::average) {
+    shape.x_counts = counts_of(window, x, in[x + 2], out[x + 2], with_padding);
+    shape.y_counts = x == 1 ? counts_of(window, 0, in[2], out[2], with_padding) : std::vector<int>{1};
+  }
+  PoolKernels kernels;
+  try {
+    kernels = PoolKernels::make(context.target.isa, kind, shape);
+  } catch (const JitError&) {
+    return false;
+  }
+  Step step = pool_step(context, kind == PoolKind::max ? "max pool" : "average pool");
+  const int64_t in_plane = shape.windows.y.in * shape.windows.x.in * lanes * 4;
+  const int64_t out_plane = shape.windows.y.out * shape.windows.x.out * lanes * 4;
+  step.flop = static_cast<double>(planes * out_plane / 4) * shape.windows.taps();
+  step.run = [=, from = step.reads[0], to = step.writes[0]](const StepArgs& args) {
+    const auto strips = static_cast<long>(kernels.strips().size());
+    const Range range = split_evenly(static_cast<long>(planes) * strips, args.thread, args.threads);
+    const auto source = reinterpret_cast<intptr_t>(args.at<const float>(from));
+    const auto target = reinterpret_cast<intptr_t>(args.at<float>(to));
+    for (long i = range.begin; i < range.end; ++i) {
+      const PoolStrip& strip = kernels.strips()[static_cast<size_t>(i % strips)];
+      const int64_t plane = i / strips;
+      kernels.entry(strip.entry)(reinterpret_cast<const float*>(source + plane * in_plane + strip.source),
+                                 reinterpret_cast<float*>(target + plane * out_plane + strip.target));
+    }
+  };
+  context.add(std::move(step));
+  return true;
+}
+
+bool lower_max(LowerContext& context) { return lower_pool(context, PoolKind::max); }
+bool lower_average(LowerContext& context) { return lower_pool(context, PoolKind::average); }
+
+OpDef pool(std::string_view name, ReferenceFn* reference, LowerFn* lower, std::vector<AttributeSpec> attributes) {
+  OpDef def{.schema = {.name = name, .attributes = std::move(attributes), .infer = infer, .reference = reference},
+            .lower = lower};
+  if (lower != nullptr) {
+    def.schema.layout = LayoutRole::blocked;
+    def.schema.accepts_blocked = accepts_blocked;
+  }
+  if (name == "MaxPool") def.schema.max_outputs = 2;
+  return def;
+}
+
+}  // namespace
+
+std::vector<OpDef> pooling_ops() {
+  using Kind = AttributeSpec::Kind;
+  std::vector<AttributeSpec> window = {{"auto_pad", Kind::string},    {"ceil_mode", Kind::integer},
+                                       {"dilations", Kind::integers}, {"kernel_shape", Kind::integers},
+                                       {"pads", Kind::integers},      {"strides", Kind::integers}};
+  auto with = [&](AttributeSpec extra) {
+    std::vector<AttributeSpec> attributes = window;
+    attributes.push_back(extra);
+    return attributes;
+  };
+  return {pool("MaxPool", reference_max, lower_max, with({"storage_order", Kind::integer})),
+          pool("AveragePool", reference_average, lower_average, with({"count_include_pad", Kind::integer})),
+          pool("LpPool", reference_lp, nullptr, with({"p", Kind::any})),
+          pool("GlobalMaxPool", reference_max, lower_max, {}),
+          pool("GlobalAveragePool", reference_average, lower_average, {}),
+          pool("GlobalLpPool", reference_lp, nullptr, {{"p", Kind::any}})};
+}
+
+}  // namespace lathe::ops

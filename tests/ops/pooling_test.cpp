@@ -1,0 +1,117 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "src/base/cpu.h"
+#include "tests/ops/one_node.h"
+
+namespace lathe {
+namespace {
+
+using testing::OneNode;
+using testing::random_tensor;
+
+std::vector<Isa> usable_isas() {
+  std::vector<Isa> isas = {Isa::avx2};
+  if (has_avx512(usable_isa())) isas.push_back(Isa::avx512);
+  return isas;
+}
+
+void check(OneNode& one, Isa isa, int threads) {
+  const Tensor expected = one.expected();
+  const std::optional<Tensor> got = one.run(isa, threads);
+  ASSERT_TRUE(got.has_value()) << "the reference would run";
+  ASSERT_EQ(got->dims(), expected.dims());
+  for (int64_t i = 0; i < expected.size(); ++i) {
+    ASSERT_NEAR(got->data<float>()[i], expected.data<float>()[i], 1e-5) << "element " << i;
+  }
+}
+
+TEST(Pooling, AgreesWithTheReferenceOverRandomWindows) {
+  std::mt19937 random(1);
+  auto pick = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random); };
+  for (int i = 0; i < 200; ++i) {
+    const size_t axes = pick(0, 3) == 0 ? 1 : 2;
+    Dims in = {pick(1, 2), pick(1, 40)}, kernel, strides, dilations, pads(axes * 2);
+    for (size_t axis = 0; axis < axes; ++axis) {
+      kernel.push_back(pick(1, 5));
+      strides.push_back(pick(1, 3));
+      dilations.push_back(pick(0, 3) == 0 ? 2 : 1);
+      in.push_back(pick(1, 30) + (kernel.back() - 1) * dilations.back());
+      pads[axis] = pick(0, kernel.back() - 1);
+      pads[axis + axes] = pick(0, kernel.back() - 1);
+      if (dilations.back() > 1) pads[axis] = pads[axis + axes] = 0;
+    }
+    const bool is_max = pick(0, 1) == 1;
+    for (Isa isa : usable_isas()) {
+      OneNode one;
+      one.inputs = {random_tensor(in, random)};
+      one.is_constant = {false};
+      Attributes attributes;
+      attributes.set("kernel_shape", kernel);
+      attributes.set("strides", strides);
+      attributes.set("pads", pads);
+      attributes.set("ceil_mode", static_cast<int64_t>(i % 2));
+      attributes.set("dilations", dilations);
+      if (!is_max) attributes.set("count_include_pad", static_cast<int64_t>(i / 2 % 2));
+      one.make(is_max ? "MaxPool" : "AveragePool", 19, attributes, {vector_lanes(isa)}, vector_lanes(isa));
+      SCOPED_TRACE(::testing::Message() << (is_max ? "max " : "average ") << to_string(in) << " kernel "
+                                        << to_string(kernel) << " strides " << to_string(strides) << " pads "
+                                        << to_string(pads) << " dilations " << to_string(dilations) << " "
+                                        << name_of(isa));
+      check(one, isa, static_cast<int>(pick(1, 3)));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(Pooling, GlobalAgreesWithTheReference) {
+  std::mt19937 random(2);
+  for (const char* op : {"GlobalMaxPool", "GlobalAveragePool"}) {
+    for (const Dims& in : {Dims{2, 5, 7, 7}, Dims{1, 33, 1, 1}, Dims{3, 16, 19}, Dims{1, 64, 40, 30}}) {
+      for (Isa isa : usable_isas()) {
+        SCOPED_TRACE(::testing::Message() << op << " " << to_string(in) << " " << name_of(isa));
+        OneNode one;
+        one.inputs = {random_tensor(in, random, -3, -1)};  // a zero that slips in is seen
+        one.is_constant = {false};
+        one.make(op, 11, {}, {vector_lanes(isa)}, vector_lanes(isa));
+        check(one, isa, 2);
+      }
+    }
+  }
+}
+
+TEST(Pooling, TheReferenceFindsMaximaAndTheirIndices) {
+  OneNode one;
+  one.inputs = {Tensor::from<float>({1, 1, 3, 3}, {1, 5, 2, 8, 3, 9, 4, 7, 6})};
+  one.is_constant = {false};
+  Attributes attributes;
+  attributes.set("kernel_shape", Dims{2, 2});
+  one.make("MaxPool", 12, attributes, {0}, 0);
+  one.graph.node(one.node).outputs.push_back(ValueId::none);
+  const std::vector<Tensor> got = run_reference(one.graph.node(one.node), one.inputs, {});
+  const std::vector<float> values(got[0].elements<float>().begin(), got[0].elements<float>().end());
+  const std::vector<int64_t> indices(got[1].elements<int64_t>().begin(), got[1].elements<int64_t>().end());
+  EXPECT_EQ(values, (std::vector<float>{8, 9, 8, 9}));
+  EXPECT_EQ(indices, (std::vector<int64_t>{3, 5, 3, 5}));
+}
+
+TEST(Pooling, TheReferenceAveragesWithAndWithoutPadding) {
+  for (const int64_t with_padding : {0, 1}) {
+    OneNode one;
+    one.inputs = {Tensor::from<float>({1, 1, 2}, {3, 5})};
+    one.is_constant = {false};
+    Attributes attributes;
+    attributes.set("kernel_shape", Dims{2});
+    attributes.set("pads", Dims{1, 1});
+    attributes.set("count_include_pad", with_padding);
+    one.make("AveragePool", 11, attributes, {0}, 0);
+    const Tensor got = one.expected();
+    EXPECT_FLOAT_EQ(got.data<float>()[0], with_padding ? 1.5f : 3.0f);
+    EXPECT_FLOAT_EQ(got.data<float>()[1], 4.0f);
+    EXPECT_FLOAT_EQ(got.data<float>()[2], with_padding ? 2.5f : 5.0f);
+  }
+}
+
+}  // namespace
+}  // namespace lathe
