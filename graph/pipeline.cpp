@@ -57,8 +57,9 @@ class PassRunner {
     const bool changed = passes_[i].run(graph, context_);
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
     report.milliseconds += took.count();
-    if (report.fired == 0) report.nodes_before = before;
-    if (changed || report.fired == 0) report.nodes_after = graph.order().size();
+    // From the first time that it fired to the last.
+    if (report.fired == 0) report.nodes_before = report.nodes_after = before;
+    if (changed) report.nodes_after = graph.order().size();
     report.fired += changed;
 #ifndef NDEBUG
     if (changed) verify(graph);

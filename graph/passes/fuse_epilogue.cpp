@@ -13,24 +13,22 @@ constexpr size_t kExpressionNodes = 48;
 constexpr size_t kExtraInputs = 4;
 constexpr size_t kGroupNodes = 32;
 
-// The axis along which an extra input may have one element per channel.
-int channel_axis(const Node& node, int rank) {
-  const bool is_spatial = node.op->name.find("Conv") != std::string_view::npos ||
-                          node.op->name.find("Pool") != std::string_view::npos || node.op->name == "Resize";
-  return is_spatial ? 1 : rank - 1;
-}
+bool is_product(const Node& node) { return is_op(node, "MatMul") || is_op(node, "Gemm"); }
 
-// Scalars, one element per channel, and operands of the result's own shape.
-bool is_admissible(const TensorType& extra, const TensorType& result, int axis) {
-  if (extra.dtype != DType::f32 || !extra.has_rank || extra.rank() > result.rank()) return false;
-  if (is_scalar(extra) || same_shape(extra, result)) return true;
+// Products step through whatever spreads into their result. Others take scalars, one element per channel (of the whole
+// batch or of each picture), and operands of the result's own shape.
+bool is_admissible(const TensorType& extra, const TensorType& result, const Node& node) {
+  if (extra.dtype != DType::f32 || !broadcasts_into(extra, result)) return false;
+  if (is_product(node) || is_scalar(extra) || same_shape(extra, result)) return true;
   const int shift = result.rank() - extra.rank();
+  bool has_channels = false;
   for (int i = 0; i < extra.rank(); ++i) {
-    const Dim& dim = extra.dims[static_cast<size_t>(i)];
-    if (dim.extent == 1) continue;
-    if (i + shift != axis || !same_dim(dim, result.dims[static_cast<size_t>(axis)])) return false;
+    const int axis = i + shift;
+    if (extra.dims[static_cast<size_t>(i)].extent == 1) continue;
+    if (axis > 1) return false;
+    has_channels = has_channels || axis == 1;
   }
-  return true;
+  return has_channels;
 }
 
 // Grows forward from a node's result through its readers, in topological order, and remembers the longest group after
@@ -38,11 +36,10 @@ bool is_admissible(const TensorType& extra, const TensorType& result, int axis) 
 class Group {
  public:
   Group(const Rewriter& rewriter, Graph& graph, const std::vector<int>& position, NodeId root)
-      : rewriter_(rewriter), graph_(graph), position_(position), builder_(graph), best_(graph) {
+      : rewriter_(rewriter), graph_(graph), position_(position), builder_(graph), best_(graph), root_(root) {
     const Node& node = graph.node(root);
     result_ = node.outputs[0];
     type_ = graph.value(result_).type;
-    axis_ = channel_axis(node, type_.rank());
     if (node.epilogue) {
       // The accumulator has no value of its own: the fused result's id stands for it until the expression renames it.
       std::vector<ValueId> operands{result_};
@@ -86,7 +83,8 @@ class Group {
     for (const ValueId input : node.inputs) {
       if (input == ValueId::none || is_member(input)) continue;
       // Constants that become part of the expression (Clip's bounds) are scalars: admissible as well.
-      if (!is_admissible(graph_.value(input).type, type_, axis_) && !is_unread(node, *expression, input)) return false;
+      if (!is_admissible(graph_.value(input).type, type_, graph_.node(root_)) && !is_unread(node, *expression, input))
+        return false;
     }
     builder_.append(node, *expression);
     if (builder_.inputs().size() > kExtraInputs + 1 || builder_.size() > kExpressionNodes) return false;
@@ -121,7 +119,7 @@ class Group {
   ExpressionBuilder builder_, best_;
   ValueId result_ = ValueId::none;
   TensorType type_;
-  int axis_ = 1;
+  NodeId root_;
   std::vector<NodeId> members_;
   std::vector<ValueId> values_;  // the root's result, then each member's
   size_t best_members_ = 0;

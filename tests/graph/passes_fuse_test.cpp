@@ -189,6 +189,13 @@ TEST(FuseEpilogue, StopsBeforeOperandsAlongOtherAxes) {
   EXPECT_EQ(ops_of(run_and_compare(net.graph, passes::fuse_epilogue, true)), "Conv+Relu Add");
 }
 
+TEST(FuseEpilogue, TakesWhateverSpreadsIntoAMatMul) {
+  Net net;
+  const ValueId y = net.op("MatMul", {net.input("x", Dims{2, 3, 6}), net.weights({6, 5})});
+  net.output(net.op("Add", {net.op("Mul", {y, net.input("rows", Dims{2, 3, 1})}), net.input("mask", Dims{2, 1, 5})}));
+  EXPECT_EQ(ops_of(run_and_compare(net.graph, passes::fuse_epilogue, true)), "MatMul+Mul+Add");
+}
+
 TEST(FuseEpilogue, DoesNotMakeACycle) {
   Net net;
   const ValueId y = conv(net, net.input("x", Dims{1, 4, 3, 3}), 4, 4);
