@@ -21,7 +21,7 @@ double step_cycles(const ConvPlan& plan, int64_t pixels, int64_t blocks) {
   const auto products = static_cast<double>(pixels * blocks);
   if (!has_avx512(plan.isa)) {
     // Two multiply-adds and two loads in a cycle.
-    const double loads = static_cast<double>(pixels + blocks) / 2;
+    const double loads = (static_cast<double>(pixels) * 1.2 + static_cast<double>(blocks)) / 2;
     return std::max({products / 2, loads, kLatencyCycles});
   }
   // One multiply-add in a cycle. A broadcast as operand is nearly free; one that feeds a single multiply-add is not.
@@ -106,7 +106,7 @@ ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads) {
   double best_cost = -1;
   const int registers = vector_registers(isa);
   const ConvShape& shape = problem.phases[0];
-  for (int blocks = 1; blocks <= std::min<int64_t>(registers / 2, problem.out_blocks()); ++blocks) {
+  for (int blocks = 1; blocks <= std::min<int64_t>(registers / 2, blocks_alike(problem)); ++blocks) {
     for (int rows = 0; rows <= std::min<int64_t>(8, shape.y.out); ++rows) {
       const int64_t width = rows == 0 ? shape.y.out * shape.x.out : shape.x.out;
       for (int cols = 1; cols <= std::min<int64_t>(registers, width); ++cols) {

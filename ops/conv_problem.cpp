@@ -43,7 +43,7 @@ ConvPlan plan_of(const Candidate& candidate, Isa isa) {
 
 bool is_valid(const ConvPlan& plan, const ConvProblem& problem) {
   if (plan.rows < 0 || plan.cols < 1 || plan.unroll < 1 || plan.chunk < 0 || plan.tile_group < 0) return false;
-  if (plan.blocks > problem.out_blocks()) return false;
+  if (plan.blocks > blocks_alike(problem)) return false;
   ConvKernelPlan kernel;
   kernel.isa = plan.isa;
   kernel.blocks = plan.blocks;
@@ -68,11 +68,13 @@ bool has_whole_blocks(const ConvProblem& problem) {
 
 }  // namespace
 
+int64_t blocks_alike(const ConvProblem& problem) {
+  if (!has_whole_blocks(problem)) return 1;
+  return problem.groups == 1 ? problem.out_blocks() : problem.out_channels / problem.groups / problem.lanes;
+}
+
 std::vector<ConvBlockGroup> make_block_groups(const ConvProblem& problem, int blocks, int even_for) {
-  // Blocks that read the same input, and may be computed together.
-  const int64_t alike = !has_whole_blocks(problem) ? 1
-                        : problem.groups == 1      ? problem.out_blocks()
-                                                   : problem.out_channels / problem.groups / problem.lanes;
+  const int64_t alike = blocks_alike(problem);
   int64_t parts = (alike + blocks - 1) / blocks;
   if (parts * (problem.out_blocks() / alike) % even_for != 0) {
     const int64_t rounded = (parts + even_for - 1) / even_for * even_for;

@@ -59,6 +59,8 @@ struct ConvBlockGroup {
   int64_t weights = 0;             // floats from the phase's weights to the group's
   bool operator==(const ConvBlockGroup&) const = default;
 };
+// Output blocks that read the same input, so that they may be computed together.
+int64_t blocks_alike(const ConvProblem& problem);
 // `even_for`: a number of groups divisible by this is preferred (threads).
 std::vector<ConvBlockGroup> make_block_groups(const ConvProblem& problem, int blocks, int even_for);
 
