@@ -12,3 +12,6 @@ run(${CMAKE_COMMAND} -S ${source} -B ${work}/build -G ${generator} -DCMAKE_PREFI
     -DCMAKE_CXX_COMPILER=${compiler} -DCMAKE_CXX_FLAGS=${flags})
 run(${CMAKE_COMMAND} --build ${work}/build)
 run(${work}/build/consumer)
+if(EXISTS ${work}/prefix/bin/lathe)
+  run(${work}/prefix/bin/lathe inspect ${source}/../relu.onnx)
+endif()
