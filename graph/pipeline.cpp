@@ -7,6 +7,7 @@
 #include "graph/passes/passes.h"
 #include "graph/passes/rewrite.h"
 #include "graph/verify.h"
+#include "lathe/error.h"
 
 namespace lathe {
 namespace {
@@ -97,8 +98,13 @@ class PassRunner {
       const TensorType& type = outer.value(node.inputs[own_input_count(node) + i]).type;
       copy->value(copy->inputs[formal + i]).type = without_inferred_symbols(type);
     }
-    infer_types(*copy, context_.limits);
-    settle(*copy);
+    try {
+      infer_types(*copy, context_.limits);
+      settle(*copy);
+    } catch (const Error&) {
+      // A branch that is never taken may contradict itself; a run that takes it will say so.
+      return std::make_shared<Graph>(body);
+    }
     return copy;
   }
 
@@ -121,24 +127,31 @@ const std::vector<Pass>& load_passes() {
       {"remove-dead", passes::remove_dead, 1},
       // Before any fusion: what goes into weights costs nothing at all.
       {"fold-batch-norm", passes::fold_batch_norm, 1},
-      // Before pointwise fusion, which would swallow its parts.
+      // Before epilogues, which would swallow its parts.
       {"fuse-layer-norm", passes::fuse_layer_norm, 2},
-      // Epilogues first: what rides on a product or convolution saves a whole pass over memory; pointwise fusion takes
-      // what is left.
+      // What rides on a product or convolution saves a whole pass over memory. The pointwise fusion of what is left
+      // waits for the extents: it would hide the parts of patterns that cannot be told without them.
       {"fuse-epilogue", passes::fuse_epilogue, 2},
-      {"fuse-pointwise", passes::fuse_pointwise, 2},
+  };
+  return kPasses;
+}
+
+const std::vector<Pass>& bind_passes() {
+  static const std::vector<Pass> kPasses = {
+      // With the extents known, shape arithmetic is constant, and what it fed may be too: a branch is decided, and what
+      // it holds has extents in turn.
+      {"fold-if", passes::fold_if, 1},
+      {"fold-constants", passes::fold_constants, 1},
+      {"remove-identities", passes::remove_identities, 1},
+      {"remove-dead", passes::remove_dead, 1},
   };
   return kPasses;
 }
 
 const std::vector<Pass>& specialize_passes() {
   static const std::vector<Pass> kPasses = {
-      // With every extent known, shape arithmetic is constant, and what it fed may be too.
-      {"fold-if", passes::fold_if, 1},
-      {"fold-constants", passes::fold_constants, 1},
-      {"remove-identities", passes::remove_identities, 1},
-      {"remove-dead", passes::remove_dead, 1},
       // Again: shapes that could not be compared by symbol can be compared now.
+      {"fuse-layer-norm", passes::fuse_layer_norm, 2},
       {"fuse-epilogue", passes::fuse_epilogue, 2},
       {"fuse-pointwise", passes::fuse_pointwise, 2},
       // Last: the passes above neither know nor keep layouts.

@@ -23,6 +23,8 @@ struct Pass {
 
 // Passes that need no extents: run once, at load. In order, with reasons, in pipeline.cpp.
 const std::vector<Pass>& load_passes();
+// Passes that run when the extents of the inputs are bound, before it is known whether all others follow from them.
+const std::vector<Pass>& bind_passes();
 // Passes that run for each specialization, when every extent is known.
 const std::vector<Pass>& specialize_passes();
 

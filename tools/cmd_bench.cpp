@@ -1,6 +1,5 @@
 // lathe bench MODEL: how long a run takes, and where the time goes.
 #include <fmt/format.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
@@ -73,10 +72,12 @@ std::vector<double> time_runs(const Session& session, const std::vector<Tensor>&
   return times;
 }
 
+// getrusage() would count the program that started this one.
 double peak_rss_mb() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_maxrss) / 1024;
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("VmHWM:")) return std::stod(line.substr(6)) / 1024;
+  return 0;
 }
 
 void write_text(const std::string& path, const std::string& text) {

@@ -26,7 +26,7 @@ std::optional<double> number_at(const Tensor& tensor, int64_t i) {
     case DType::f16:
       return half_to_float(tensor.data<uint16_t>()[i]);
     case DType::bf16:
-      return bfloat16_to_float(tensor.data<uint16_t>()[i]);
+      return bfloat_to_float(tensor.data<uint16_t>()[i]);
     case DType::i8:
       return element<int8_t>(tensor, i);
     case DType::u8:
