@@ -1,7 +1,132 @@
 #include "ops/pointwise_lowering.h"
 
-namespace lathe {
+#include <algorithm>
+#include <optional>
 
-bool lower_pointwise(LowerContext&) { return false; }
+#include "ops/number_cast.h"
+#include "ops/pointwise_loops.h"
+
+namespace lathe {
+namespace {
+
+// Below this many operations a second thread costs more than it gives.
+constexpr double kOperationsWorthThreads = 128 * 1024;
+
+struct Fused {
+  Expression expression;
+  std::vector<ValueId> operands;  // by input of the expression
+};
+
+std::optional<Fused> expression_of(const LowerContext& context) {
+  const Node& node = context.node;
+  const std::vector<ValueId> extras = context.epilogue_inputs();
+  const bool is_pointwise = node.op->domain == "lathe" && node.op->name == "Pointwise";
+  if (is_pointwise) {
+    if (!node.epilogue) return std::nullopt;
+    return Fused{node.epilogue->expression, node.inputs};
+  }
+  if (node.op->express == nullptr || node.captures > 0) return std::nullopt;
+  std::vector<TensorType> types;
+  std::vector<ValueId> own;
+  for (int i = 0; i < context.input_count(); ++i) {
+    own.push_back(context.input(i));
+    types.push_back(context.has_input(i) ? context.input_type(i) : TensorType());
+  }
+  auto expression = node.op->express(node, types, [&](int i) { return context.constant(i); });
+  if (!expression) return std::nullopt;
+  if (!node.epilogue) return Fused{std::move(*expression), std::move(own)};
+  Fused fused{substitute(node.epilogue->expression, 0, *expression), extras};
+  fused.operands.insert(fused.operands.end(), own.begin(), own.end());
+  return fused;
+}
+
+// Drops inputs that nothing reads and turns scalar constants into constants of the expression.
+Fused compact(const LowerContext& context, const Fused& fused) {
+  Fused result;
+  result.expression.output = fused.expression.output;
+  std::vector<int> number(fused.operands.size(), -1);
+  for (ExprNode node : fused.expression.nodes) {
+    if (node.op == ExprOp::input) {
+      const auto from = static_cast<size_t>(node.a);
+      const Tensor& constant = context.graph.value(fused.operands[from]).constant;
+      const DType dtype = fused.expression.inputs[from];
+      if (constant.defined() && constant.size() == 1 && dtype != DType::i64 && dtype != DType::i32) {
+        node = {.op = ExprOp::constant, .value = static_cast<float>(number_at(constant, dtype, 0))};
+      } else {
+        if (number[from] < 0) {
+          number[from] = static_cast<int>(result.operands.size());
+          result.operands.push_back(fused.operands[from]);
+          result.expression.inputs.push_back(dtype);
+        }
+        node.a = number[from];
+      }
+    }
+    result.expression.nodes.push_back(node);
+  }
+  return result;
+}
+
+bool types_agree(const LowerContext& context, const Fused& fused) {
+  for (size_t k = 0; k < fused.operands.size(); ++k) {
+    const TensorType& type = context.type(fused.operands[k]);
+    if (type.dtype != fused.expression.inputs[k] || !type.is_static()) return false;
+  }
+  const TensorType& result = context.output_type(0);
+  return result.is_static() && result.dtype == fused.expression.output;
+}
+
+bool inputs_exist(const Fused& fused) {
+  return std::all_of(fused.expression.nodes.begin(), fused.expression.nodes.end(), [&](const ExprNode& node) {
+    return node.op != ExprOp::input || (node.a >= 0 && static_cast<size_t>(node.a) < fused.operands.size() &&
+                                        fused.operands[static_cast<size_t>(node.a)] != ValueId::none);
+  });
+}
+
+Step make_step(const LowerContext& context, const Fused& fused, std::vector<PointwiseLoops> nests) {
+  const TensorType& result = context.output_type(0);
+  Step step;
+  double elements = 1;
+  for (const int64_t extent : result.storage_dims()) elements *= static_cast<double>(extent);
+  step.flop = elements * flop_per_element(fused.expression);
+  std::vector<BufferId> from;
+  for (const ValueId id : fused.operands) {
+    from.push_back(context.buffer(id));
+    if (std::find(step.reads.begin(), step.reads.end(), from.back()) == step.reads.end()) {
+      step.reads.push_back(from.back());
+      step.bytes += static_cast<double>(context.type(id).storage_bytes());
+    }
+  }
+  const BufferId to = context.buffer(context.output(0));
+  step.writes = {to};
+  step.bytes += static_cast<double>(result.storage_bytes());
+  const double operations = std::max(step.flop, elements * static_cast<double>(1 + from.size()));
+  step.threads = operations >= kOperationsWorthThreads ? context.target.threads : 1;
+  step.kernel = "pointwise " + to_string(fused.expression);
+  step.run = [from = std::move(from), to, nests = std::move(nests)](const StepArgs& args) {
+    const void* inputs[PointwiseLoops::kMaxInputs];
+    for (size_t k = 0; k < from.size(); ++k) inputs[k] = args.at<const void>(from[k]);
+    for (const PointwiseLoops& nest : nests) nest.run(inputs, args.at<void>(to), args.thread, args.threads);
+  };
+  return step;
+}
+
+}  // namespace
+
+bool lower_pointwise(LowerContext& context) {
+  const auto fused = expression_of(context);
+  if (!fused || !inputs_exist(*fused)) return false;
+  const Fused used = compact(context, *fused);
+  if (!types_agree(context, used)) return false;
+  std::vector<TensorType> types;
+  for (const ValueId id : used.operands) types.push_back(context.type(id));
+  try {
+    auto nests = plan_pointwise(context.target.isa, used.expression, types, context.output_type(0));
+    if (!nests) return false;
+    context.add(make_step(context, used, std::move(*nests)));
+    return true;
+  } catch (const JitError&) {
+    return false;  // an element type that kernels do not store
+  }
+}
 
 }  // namespace lathe
