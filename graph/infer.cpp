@@ -96,6 +96,7 @@ class Inference {
   std::vector<TensorType> body_outputs(const Graph& body, std::span<const TensorType> inputs,
                                        std::span<const TensorType> captured) const {
     Graph copy = body;
+    bool is_inferred = false;
     if (depth_ < kInferredBodyDepth) {
       const size_t given = std::min(inputs.size(), copy.inputs.size());
       for (size_t i = 0; i < given; ++i) bind(copy, copy.inputs[i], inputs[i]);
@@ -103,15 +104,25 @@ class Inference {
       if (inputs.size() + captured.size() == copy.inputs.size()) {
         for (size_t i = 0; i < captured.size(); ++i) bind(copy, copy.inputs[inputs.size() + i], captured[i]);
       }
-      Inference(limits_, depth_ + 1).run(copy);
+      is_inferred = infer_body(copy);
     }
     std::vector<TensorType> types;
     for (const ValueId id : copy.outputs) {
       const TensorType& type = copy.value(id).type;
-      const bool is_inferred = depth_ < kInferredBodyDepth;
       types.push_back(is_inferred ? without_inferred_symbols(type) : TensorType::unranked(type.dtype));
     }
     return types;
+  }
+
+  // False when the body contradicts itself under these types: a branch that is not taken may, and a run that takes it
+  // will say so.
+  bool infer_body(Graph& body) const {
+    try {
+      Inference(limits_, depth_ + 1).run(body);
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
   }
 
   static void bind(Graph& body, ValueId input, const TensorType& type) {

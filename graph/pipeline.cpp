@@ -152,6 +152,7 @@ const std::vector<Pass>& specialize_passes() {
   static const std::vector<Pass> kPasses = {
       // Again: shapes that could not be compared by symbol can be compared now.
       {"fuse-layer-norm", passes::fuse_layer_norm, 2},
+      {"remove-dead", passes::remove_dead, 1},
       {"fuse-epilogue", passes::fuse_epilogue, 2},
       {"fuse-pointwise", passes::fuse_pointwise, 2},
       // Last: the passes above neither know nor keep layouts.

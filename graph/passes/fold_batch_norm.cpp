@@ -2,7 +2,6 @@
 // matrix product before them; where there is none, a chain of them becomes one product and one sum.
 #include <algorithm>
 #include <cmath>
-#include <functional>
 
 #include "graph/passes/passes.h"
 #include "graph/passes/rewrite.h"
@@ -125,34 +124,44 @@ Tensor as_floats(const std::vector<double>& numbers, Dims dims) {
   return tensor;
 }
 
-// How the output channel follows from the place of a weight.
+// Where the weights of an output channel lie: element (i * in_group + c) * run + j belongs to channel
+// i / repeats * in_group + c.
 struct WeightLayout {
-  size_t channels = 0;
-  int rank = 0;                                    // of the result
-  std::function<size_t(size_t index)> channel_of;  // of element `index`
+  size_t channels = 0;  // of the result
+  int rank = 0;         // of the result
+  size_t in_group = 0;  // output channels that follow each other before a row of weights ends
+  size_t run = 1;       // elements of one channel that lie together
+  size_t repeats = 1;   // rows of one group
 };
 
 std::optional<WeightLayout> weight_layout(const Node& node, const Tensor& weights) {
   if (weights.dtype() != DType::f32 || weights.rank() < 2 || weights.size() == 0) return std::nullopt;
   const auto extent = [&](size_t axis) { return static_cast<size_t>(weights.dims()[axis]); };
   const size_t all = static_cast<size_t>(weights.size());
-  if (is_op(node, "Conv")) {
-    const size_t each = all / extent(0);
-    return WeightLayout{extent(0), weights.rank(), [each](size_t i) { return i / each; }};
-  }
+  if (is_op(node, "Conv")) return WeightLayout{extent(0), weights.rank(), extent(0), all / extent(0), 1};
   if (is_op(node, "ConvTranspose")) {
     const auto groups = static_cast<size_t>(std::max<int64_t>(1, node.attributes.get_int("group", 1)));
     if (extent(0) % groups != 0) return std::nullopt;
-    const size_t in_group = extent(0) / groups, outputs = extent(1), window = all / extent(0) / outputs;
-    return WeightLayout{groups * outputs, weights.rank(),
-                        [=](size_t i) { return i / (window * outputs) / in_group * outputs + i / window % outputs; }};
+    return WeightLayout{groups * extent(1), weights.rank(), extent(1), all / extent(0) / extent(1), extent(0) / groups};
   }
   if (!is_op(node, "Gemm") || weights.rank() != 2) return std::nullopt;
-  const size_t columns = extent(1);
-  if (node.attributes.get_int("transB", 0) != 0) {
-    return WeightLayout{extent(0), 2, [columns](size_t i) { return i / columns; }};
+  if (node.attributes.get_int("transB", 0) != 0) return WeightLayout{extent(0), 2, extent(0), extent(1), 1};
+  return WeightLayout{extent(1), 2, extent(1), 1, extent(0)};
+}
+
+Tensor scaled(const Tensor& weights, const WeightLayout& layout, const std::vector<double>& scale) {
+  Tensor result(DType::f32, weights.dims());
+  const float* from = weights.data<float>();
+  float* to = result.mutable_data<float>();
+  const size_t row = layout.in_group * layout.run, rows = static_cast<size_t>(weights.size()) / row;
+  for (size_t i = 0; i < rows; ++i) {
+    const size_t first = i / layout.repeats * layout.in_group;
+    for (size_t c = 0; c < layout.in_group; ++c) {
+      const double factor = scale[first + c];
+      for (size_t j = 0; j < layout.run; ++j, ++from, ++to) *to = static_cast<float>(*from * factor);
+    }
   }
-  return WeightLayout{columns, 2, [columns](size_t i) { return i % columns; }};
+  return result;
 }
 
 // The bias per channel as it is added to the result; nullopt when it is not known or not per channel.
@@ -185,14 +194,8 @@ bool fold_into_weights(Rewriter& rewriter, NodeId id) {
 
   const std::vector<double>& scale = chain.total.scale;
   if (std::any_of(scale.begin(), scale.end(), [](double factor) { return factor != 1; })) {
-    Tensor scaled(DType::f32, weights.dims());
-    const float* from = weights.data<float>();
-    float* to = scaled.mutable_data<float>();
-    for (size_t i = 0; i < static_cast<size_t>(weights.size()); ++i) {
-      to[i] = static_cast<float>(from[i] * scale[layout->channel_of(i)]);
-    }
     const std::string name = graph.value(node.inputs[1]).name;
-    rewriter.set_input(id, 1, rewriter.add_constant(name, std::move(scaled)));
+    rewriter.set_input(id, 1, rewriter.add_constant(name, scaled(weights, *layout, scale)));
   }
   for (size_t c = 0; c < bias->size(); ++c) (*bias)[c] = (*bias)[c] * scale[c] + chain.total.shift[c];
   const ValueId sum =

@@ -13,7 +13,9 @@ constexpr size_t kExpressionNodes = 48;
 constexpr size_t kExtraInputs = 4;
 constexpr size_t kGroupNodes = 32;
 
-bool is_product(const Node& node) { return is_op(node, "MatMul") || is_op(node, "Gemm"); }
+bool is_product(const Node& node) {
+  return is_op(node, "MatMul") || is_op(node, "Gemm") || is_lathe_op(node, "MatMulViews");
+}
 
 // Products step through whatever spreads into their result. Others take scalars, one element per channel (of the whole
 // batch or of each picture), and operands of the result's own shape.
@@ -82,7 +84,7 @@ class Group {
     if (!expression || builder_.has_input(node.outputs[0])) return false;
     for (const ValueId input : node.inputs) {
       if (input == ValueId::none || is_member(input)) continue;
-      // Constants that become part of the expression (Clip's bounds) are scalars: admissible as well.
+      if (builder_.absorbs(input, node)) continue;
       if (!is_admissible(graph_.value(input).type, type_, graph_.node(root_)) && !is_unread(node, *expression, input))
         return false;
     }

@@ -102,8 +102,7 @@ void ExpressionBuilder::add_input(ValueId id) {
   expression_.inputs.push_back(graph_->value(id).type.dtype);
 }
 
-// A scalar constant, unless the result's rank comes from it.
-bool ExpressionBuilder::is_absorbed(ValueId id, const Node& node) const {
+bool ExpressionBuilder::absorbs(ValueId id, const Node& node) const {
   const Tensor tensor = graph_->value(id).constant;
   if (!tensor.defined() || tensor.size() != 1 || !is_exact(tensor.dtype())) return false;
   int rank = 0;
@@ -116,7 +115,7 @@ bool ExpressionBuilder::is_absorbed(ValueId id, const Node& node) const {
 
 int ExpressionBuilder::operand(ValueId id, const Node& node) {
   if (const auto found = computed_.find(id); found != computed_.end()) return found->second;
-  if (is_absorbed(id, node)) {
+  if (absorbs(id, node)) {
     const Tensor tensor = graph_->value(id).constant;
     switch (tensor.dtype()) {
       case DType::f32:

