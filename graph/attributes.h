@@ -34,7 +34,7 @@ class Attributes {
   std::vector<int64_t> get_ints(std::string_view name, const std::vector<int64_t>& fallback = {}) const;
   std::vector<float> get_floats(std::string_view name, const std::vector<float>& fallback = {}) const;
   std::vector<std::string> get_strings(std::string_view name) const;
-  Tensor get_tensor(std::string_view name) const;                      // undefined when absent
+  Tensor get_tensor(std::string_view name) const;                       // undefined when absent
   std::shared_ptr<const Graph> get_graph(std::string_view name) const;  // null when absent
 
   auto begin() const { return values_.begin(); }

@@ -22,8 +22,8 @@ inline size_t index_of(NodeId id) { return static_cast<size_t>(id); }
 struct Value {
   std::string name;
   TensorType type;
-  Tensor constant;                   // defined: an initializer or a folded result; shared with the file's mapping
-  NodeId producer = NodeId::none;    // none: graph input or constant
+  Tensor constant;                 // defined: an initializer or a folded result; shared with the file's mapping
+  NodeId producer = NodeId::none;  // none: graph input or constant
   bool is_constant() const { return constant.defined(); }
 };
 
@@ -36,9 +36,9 @@ struct Epilogue {
 
 struct Node {
   const OpSchema* op = nullptr;
-  int version = 1;   // opset version of op's domain under which the model was written
-  std::string name;  // unique and not empty (the importer makes one up)
-  std::vector<ValueId> inputs;   // own inputs, then `captures`, then the epilogue's
+  int version = 1;              // opset version of op's domain under which the model was written
+  std::string name;             // unique and not empty (the importer makes one up)
+  std::vector<ValueId> inputs;  // own inputs, then `captures`, then the epilogue's
   std::vector<ValueId> outputs;
   Attributes attributes;
   int captures = 0;  // outer values used by the bodies; each body's inputs end with these

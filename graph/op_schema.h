@@ -21,7 +21,7 @@ class InferContext {
       : node(inferred), inputs_(inputs), constants_(constants), outputs_(inferred.outputs.size()) {}
 
   const Node& node;
-  int input_count() const { return static_cast<int>(inputs_.size()); }    // the op's own, without epilogue inputs
+  int input_count() const { return static_cast<int>(inputs_.size()); }  // the op's own, without epilogue inputs
   bool has_input(int i) const { return i < input_count() && inputs_[static_cast<size_t>(i)].dtype != DType::undefined; }
   const TensorType& input(int i) const { return inputs_[static_cast<size_t>(i)]; }  // Requires: has_input(i).
   // The elements, when they are known at this time; undefined otherwise.
@@ -66,10 +66,10 @@ using ExpressFn = std::optional<Expression>(const Node& node, std::span<const Te
 
 // How an operator copes with channel-blocked layouts; the layout pass asks.
 enum class LayoutRole : uint8_t {
-  plain_only,   // needs plain inputs, gives plain outputs
-  any_same,     // pointwise: any layout, if all non-scalar inputs and outputs of full rank share it
-  blocked,      // prefers blocked input 0 and output 0 (convolution, pooling): see OpSchema::accepts_blocked
-  channel_join, // Concat on axis 1 (Split: channel_part): blocked when every part's channels are whole blocks
+  plain_only,    // needs plain inputs, gives plain outputs
+  any_same,      // pointwise: any layout, if all non-scalar inputs and outputs of full rank share it
+  blocked,       // prefers blocked input 0 and output 0 (convolution, pooling): see OpSchema::accepts_blocked
+  channel_join,  // Concat on axis 1 (Split: channel_part): blocked when every part's channels are whole blocks
   channel_part,
 };
 
@@ -82,9 +82,9 @@ struct AttributeSpec {
 
 struct OpSchema {
   std::string_view name;
-  std::string_view domain = "";  // "" is ai.onnx
-  int since = 1;                 // first opset version this entry is right for
-  int until = 1 << 20;           // last one
+  std::string_view domain = "";        // "" is ai.onnx
+  int since = 1;                       // first opset version this entry is right for
+  int until = 1 << 20;                 // last one
   int min_inputs = 1, max_inputs = 1;  // max -1: variadic
   int min_outputs = 1, max_outputs = 1;
   std::vector<AttributeSpec> attributes = {};
@@ -94,8 +94,8 @@ struct OpSchema {
   LayoutRole layout = LayoutRole::plain_only;
   // For LayoutRole::blocked: can this node (static types, plain dims) run blocked by `block`? Null: never.
   bool (*accepts_blocked)(const Node& node, std::span<const TensorType> inputs, int block) = nullptr;
-  bool fuses_epilogue = false;   // lowering honours Node::epilogue
-  bool deterministic = true;     // false: never folded (RandomNormal, ...)
+  bool fuses_epilogue = false;  // lowering honours Node::epilogue
+  bool deterministic = true;    // false: never folded (RandomNormal, ...)
 };
 
 class OpLookup {

@@ -129,6 +129,8 @@ const std::vector<Pass>& load_passes() {
       {"fold-batch-norm", passes::fold_batch_norm, 1},
       // Before epilogues, which would swallow its parts.
       {"fuse-layer-norm", passes::fuse_layer_norm, 2},
+      // Before epilogues: a product that ends in one keeps its order of axes.
+      {"absorb-transposes", passes::absorb_transposes, 2},
       // What rides on a product or convolution saves a whole pass over memory. The pointwise fusion of what is left
       // waits for the extents: it would hide the parts of patterns that cannot be told without them.
       {"fuse-epilogue", passes::fuse_epilogue, 2},
@@ -153,6 +155,7 @@ const std::vector<Pass>& specialize_passes() {
       // Again: shapes that could not be compared by symbol can be compared now.
       {"fuse-layer-norm", passes::fuse_layer_norm, 2},
       {"remove-dead", passes::remove_dead, 1},
+      {"absorb-transposes", passes::absorb_transposes, 2},
       {"fuse-epilogue", passes::fuse_epilogue, 2},
       {"fuse-pointwise", passes::fuse_pointwise, 2},
       // Last: the passes above neither know nor keep layouts.

@@ -16,9 +16,9 @@ struct PassContext {
 };
 
 struct Pass {
-  std::string_view name;            // "fuse-epilogue": the file is graph/passes/fuse_epilogue.cpp
+  std::string_view name;                    // "fuse-epilogue": the file is graph/passes/fuse_epilogue.cpp
   bool (*run)(Graph&, const PassContext&);  // true: changed
-  int level = 1;                    // 1 basic, 2 extended, 3 layout
+  int level = 1;                            // 1 basic, 2 extended, 3 layout
 };
 
 // Passes that need no extents: run once, at load. In order, with reasons, in pipeline.cpp.

@@ -17,8 +17,8 @@ struct Dim {
 };
 
 // Plain row-major, or with dimension 1 (channels) split into blocks that lie innermost: NCHW with block 16 is stored
-// as [N][ceil(C/16)][H][W][16]. Lanes past C hold anything, even NaN: no reader lets them flow into other lanes. dims are
-// always the logical ones.
+// as [N][ceil(C/16)][H][W][16]. Lanes past C hold anything, even NaN: no reader lets them flow into other lanes. dims
+// are always the logical ones.
 struct Layout {
   int channel_block = 0;  // 0: plain
   bool operator==(const Layout&) const = default;
@@ -34,9 +34,9 @@ struct TensorType {
   static TensorType unranked(DType dtype) { return {dtype, false, {}, {}}; }
   bool is_static() const;  // rank and every extent known
   int rank() const { return static_cast<int>(dims.size()); }
-  Dims extents() const;           // Requires: is_static().
-  size_t storage_bytes() const;   // with channel padding of the layout. Requires: is_static().
-  Dims storage_dims() const;      // plain: extents(); blocked: [N, ceil(C/b), spatial..., b]
+  Dims extents() const;          // Requires: is_static().
+  size_t storage_bytes() const;  // with channel padding of the layout. Requires: is_static().
+  Dims storage_dims() const;     // plain: extents(); blocked: [N, ceil(C/b), spatial..., b]
   bool operator==(const TensorType&) const = default;
 };
 

@@ -11,6 +11,9 @@ namespace {
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// Rows this far apart fall into one set of L1.
+bool shares_cache_set(int64_t row_stride) { return row_stride > 0 && row_stride % 1024 == 0; }
+
 // Panel width and tile height. With few rows the product only streams B: wide panels, so that enough loads are under
 // way; from there on the tile that keeps the multipliers busy with the fewest loads.
 void choose_tile(const GemmProblem& problem, GemmPlan& plan) {
@@ -19,7 +22,7 @@ void choose_tile(const GemmProblem& problem, GemmPlan& plan) {
     plan.vecs = problem.m <= 8 ? kVecs[problem.m] : 2;
     plan.rows = problem.m <= 8 ? static_cast<int>(problem.m) : 14;
     // Rows of A a multiple of 4 KiB apart share one set of L1, which has 8 ways or more: 98 % of peak against 84.
-    if (problem.m > 8 && problem.k % 1024 == 0 && problem.k > 0) {
+    if (problem.m > 8 && shares_cache_set(problem.a_stride > 0 ? problem.a_stride : problem.k)) {
       plan.vecs = 3;
       plan.rows = 8;
     }
@@ -47,6 +50,8 @@ std::string GemmProblem::key() const {
   static constexpr std::string_view kForms[] = {"packed", "row_major", "transposed"};
   std::string text =
       fmt::format("f32 b{} m{} n{} k{} {} {}", batches, m, n, k, kForms[static_cast<size_t>(b)], name_of(isa));
+  if (a_stride > 0) text += fmt::format(" lda{}", a_stride);
+  if (b_stride > 0) text += fmt::format(" ldb{}", b_stride);
   if (epilogue) {
     text += " " + to_string(epilogue->expression) + " ";
     for (const GemmInputAccess access : epilogue->inputs) text += access == GemmInputAccess::columns ? 'c' : 'u';
@@ -112,7 +117,8 @@ GemmPlan default_gemm_plan(const GemmProblem& problem) {
   plan.row_block = static_cast<int>(
       std::clamp<int64_t>(kRowBlockFloats / std::clamp<int64_t>(problem.k, 1, 1024), 2 * plan.rows, int64_t{1} << 20));
   // Rows of B far apart cost a TLB entry each; the copy pays when several tiles use it.
-  plan.pack_b = problem.b == GemmOperandB::row_major && problem.n * 4 >= 2048 && problem.m >= 4 * plan.rows;
+  plan.pack_b = problem.b == GemmOperandB::row_major && problem.m >= 4 * plan.rows &&
+                (problem.n >= 512 || shares_cache_set(problem.b_stride > 0 ? problem.b_stride : problem.n));
   while (!is_valid(plan, problem) && plan.vecs > 1) --plan.vecs;  // AVX2's mask takes a register
   return plan;
 }

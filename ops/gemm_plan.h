@@ -20,6 +20,7 @@ struct GemmProblem {
   std::optional<GemmEpilogue> epilogue;
   Isa isa = Isa::avx2;
   int threads = 1;
+  int64_t a_stride = 0, b_stride = 0;  // of rows, in elements; 0: dense
 
   std::string key() const;  // the tuning task's text
   double flop() const { return 2.0 * static_cast<double>(batches) * double(m) * double(n) * double(k); }

@@ -47,6 +47,10 @@ GemmProduct::GemmProduct(const GemmProblem& problem, const GemmPlan& plan, std::
   prefetch_lines_ =
       static_cast<int>(std::bit_ceil(static_cast<uint64_t>(divide_up(std::max<int64_t>(1, lines), sharing))));
   emit_kernels();
+  if (problem.b == GemmOperandB::transposed && problem.k > 0) {
+    const Isa isa = has_avx512(problem.isa) ? Isa::avx512 : Isa::avx2;
+    turn_ = transpose_kernel(plan_transpose(isa, panel_columns, problem.k));
+  }
 }
 
 PanelFormat GemmProduct::format() const { return {int64_t{plan_.vecs} * lanes_, lanes_}; }
@@ -117,6 +121,15 @@ void GemmProduct::run(const GemmOperands& operands, int thread, int threads) con
   }
 }
 
+void GemmProduct::copy_panel(const GemmOperands& operands, const float* b, int64_t panel) const noexcept {
+  MatrixView view{b, problem_.k, problem_.n, operands.b_stride, 1};
+  if (problem_.b == GemmOperandB::transposed) std::swap(view.row_stride, view.column_stride);
+  const int64_t width = format().panel_columns, column = panel * width;
+  if (!turn_ || column + width > problem_.n) return pack_panels(view, format(), panel, panel + 1, 1, operands.scratch);
+  turn_(static_cast<const void*>(b + column * operands.b_stride), static_cast<void*>(operands.scratch),
+        operands.b_stride * 4, width * 4, width, problem_.k);
+}
+
 void GemmProduct::run_panel(const GemmOperands& operands, const GemmOffsets& offsets, int64_t index, int64_t first_tile,
                             int64_t last_tile, const void* next) const noexcept {
   Panel panel{};
@@ -129,9 +142,7 @@ void GemmProduct::run_panel(const GemmOperands& operands, const GemmOffsets& off
   const float* b = operands.b + offsets.b;
   const float* packed = b + column * problem_.k;
   if (problem_.b != GemmOperandB::packed && scratch_elements() > 0) {
-    MatrixView view{b, problem_.k, problem_.n, operands.b_stride, 1};
-    if (problem_.b == GemmOperandB::transposed) std::swap(view.row_stride, view.column_stride);
-    pack_panels(view, format(), index, index + 1, 1, operands.scratch);
+    copy_panel(operands, b, index);
     packed = operands.scratch;
   }
   GemmTileArgs args;

@@ -3,6 +3,7 @@
 #include <array>
 #include <vector>
 
+#include "jit/kernels/transpose.h"
 #include "ops/gemm_pack.h"
 #include "ops/gemm_plan.h"
 
@@ -39,7 +40,6 @@ class GemmProduct {
   const GemmPlan& plan() const { return plan_; }
 
  private:
-  struct Range3;
   enum Phase { kOnly, kFirst, kMiddle, kLast, kPhases };
   struct Height {
     GemmTile kernels[kPhases][2][2];  // by phase, is it the last panel, does it prefetch
@@ -52,6 +52,8 @@ class GemmProduct {
                  int64_t last_tile, const void* next) const noexcept;
   void run_chunk(GemmTileArgs& args, const GemmOperands& operands, const GemmOffsets& offsets, const Panel& panel,
                  int phase) const noexcept;
+  // Copies a panel of a run-time B into the scratch memory.
+  void copy_panel(const GemmOperands& operands, const float* b, int64_t panel) const noexcept;
   int64_t row_of(int64_t tile) const;
 
   GemmProblem problem_;
@@ -64,6 +66,7 @@ class GemmProduct {
   int prefetch_lines_;
   int tail_vecs_, tail_lanes_;  // of the last panel; tail_lanes_ 0: whole vectors
   std::array<Height, 2> heights_;
+  Kernel<TransposeFn> turn_;  // of a whole panel of a transposed B
 };
 
 }  // namespace lathe

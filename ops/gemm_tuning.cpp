@@ -18,7 +18,7 @@ struct Bench {
   Bench(const GemmProblem& problem, const GemmPlan& plan)
       : product(problem, plan, offsets_of(problem)),
         team(problem.threads),
-        a(DType::f32, {problem.batches, problem.m, problem.k}),
+        a(DType::f32, {problem.batches, problem.m, std::max(problem.k, problem.a_stride)}),
         c(DType::f32, {problem.batches, problem.m, problem.n}),
         input(DType::f32, {problem.batches, problem.m, problem.n}) {
     const int64_t size = b_elements(problem);

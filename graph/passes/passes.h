@@ -4,6 +4,7 @@
 
 namespace lathe::passes {
 
+bool absorb_transposes(Graph& graph, const PassContext& context);
 bool choose_layouts(Graph& graph, const PassContext& context);
 bool fold_batch_norm(Graph& graph, const PassContext& context);
 bool fold_constants(Graph& graph, const PassContext& context);
