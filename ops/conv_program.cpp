@@ -127,30 +127,48 @@ std::string ConvProgram::packing() const {
   return text;
 }
 
+namespace {
+
+// Where the weights of one phase's taps lie within a window.
+std::vector<int64_t> taps_in_window(const ConvShape& phase, int64_t window_x) {
+  std::vector<int64_t> taps;
+  for (const ConvTap& ty : phase.y.taps) {
+    for (const ConvTap& tx : phase.x.taps) taps.push_back(ty.kernel * window_x + tx.kernel);
+  }
+  return taps;
+}
+
+}  // namespace
+
+// One input block of one group at a time: its part of the packed weights stays in the first cache.
 void ConvProgram::pack(const float* weights, float* packed) const {
   const int64_t in_each = problem_.in_channels / problem_.groups, out_each = problem_.out_channels / problem_.groups;
   const int64_t window = problem_.window_y * problem_.window_x;
-  auto weight = [&](int64_t out, int64_t in, int64_t tap) -> float {
-    if (out >= problem_.out_channels || out / out_each != in / in_each) return 0.0f;
-    if (problem_.is_transposed) return weights[(in * out_each + out % out_each) * window + tap];
-    return weights[(out * in_each + in % in_each) * window + tap];
-  };
-  const int lanes = problem_.in_lanes();
+  const int in_lanes = problem_.in_lanes();
   for (const ConvShape& phase : problem_.phases) {
+    const std::vector<int64_t> taps = taps_in_window(phase, problem_.window_x);
     for (const ConvBlockGroup& group : groups_) {
-      const int64_t first_in = int64_t{group.in_first} * lanes;
-      const int64_t end_in = std::min<int64_t>(first_in + int64_t{group.in_count} * lanes, problem_.in_channels);
-      for (int64_t block = first_in; block < end_in; block += lanes) {
-        for (const ConvTap& ty : phase.y.taps) {
-          for (const ConvTap& tx : phase.x.taps) {
-            for (int64_t in = block; in < std::min<int64_t>(block + lanes, end_in); ++in) {
-              const int64_t first_out = int64_t{group.first} * problem_.lanes;
-              for (int64_t out = first_out; out < first_out + int64_t{group.count} * problem_.lanes; ++out) {
-                *packed++ = weight(out, in, ty.kernel * problem_.window_x + tx.kernel);
-              }
+      const int64_t width = int64_t{group.count} * problem_.lanes;
+      for (int block = 0; block < group.in_count; ++block) {
+        const int64_t first_in = int64_t{group.in_first + block} * in_lanes;
+        const int64_t channels = std::min<int64_t>(in_lanes, problem_.in_channels - first_in);
+        for (int64_t lane = 0; lane < width; ++lane) {
+          const int64_t out = int64_t{group.first} * problem_.lanes + lane;
+          const int64_t own_first = out / out_each * in_each;  // input channels of this output's group
+          for (int64_t i = 0; i < channels; ++i) {
+            const int64_t in = first_in + i;
+            const bool is_own = out < problem_.out_channels && in >= own_first && in < own_first + in_each;
+            const float* from = nullptr;
+            if (is_own) {
+              from = weights + window * (problem_.is_transposed ? in * out_each + out % out_each
+                                                                : out * in_each + in - own_first);
             }
+            float* to = packed + i * width + lane;
+            for (size_t tap = 0; tap < taps.size(); ++tap, to += channels * width)
+              *to = is_own ? from[taps[tap]] : 0.0f;
           }
         }
+        packed += static_cast<int64_t>(taps.size()) * channels * width;
       }
     }
   }

@@ -94,11 +94,12 @@ OneNode make_node(const ConvCase& c, int block, std::mt19937& random) {
   return one;
 }
 
-void check(const ConvCase& c, Isa isa, std::mt19937& random) {
+void check(const ConvCase& c, Isa isa, std::mt19937& random, bool any_plan = false) {
   SCOPED_TRACE(::testing::Message() << c << " " << name_of(isa));
   const OneNode one = make_node(c, vector_lanes(isa), random);
   const Tensor expected = one.expected();
-  const std::optional<Tensor> got = one.run(isa, c.threads);
+  testing::RandomPlans any(random);
+  const std::optional<Tensor> got = any_plan ? one.run(isa, c.threads, any) : one.run(isa, c.threads);
   ASSERT_TRUE(got.has_value()) << "the reference would run";
   ASSERT_EQ(got->dims(), expected.dims());
   // Products of values within [-1, 1]: each rounding errs by at most eps * terms.
@@ -153,6 +154,52 @@ TEST(Convolution, AgreesWithTheReferenceOverRandomShapes) {
     const ConvCase c = random_case(random, false);
     for (Isa isa : usable_isas()) check(c, isa, random);
     if (HasFatalFailure()) return;
+  }
+}
+
+TEST(Convolution, AgreesWithTheReferenceUnderAnyPlan) {
+  std::mt19937 random(5);
+  for (int i = 0; i < 150; ++i) {
+    const ConvCase c = random_case(random, i % 5 == 0);
+    for (Isa isa : usable_isas()) check(c, isa, random, true);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// A long expression needs more temporaries than the tile leaves.
+TEST(Convolution, EpiloguesThatNeedManyRegistersAgreeWithTheReference) {
+  std::mt19937 random(6);
+  for (Isa isa : usable_isas()) {
+    OneNode one;
+    one.inputs = {random_tensor({1, 32, 9, 9}, random), random_tensor({64, 32, 3, 3}, random)};
+    one.is_constant = {false, true};
+    std::vector<int> blocks = {vector_lanes(isa), 0};
+    Epilogue epilogue;
+    Expression& e = epilogue.expression;
+    e.inputs = {DType::f32};
+    const int x = e.add({ExprOp::input, 0});
+    std::vector<int> parts = {e.add({ExprOp::sigmoid, x}), e.add({ExprOp::tanh, x})};
+    for (int i = 1; i <= 4; ++i) {
+      one.inputs.push_back(random_tensor({1, 64, 7, 7}, random));
+      one.is_constant.push_back(false);
+      blocks.push_back(vector_lanes(isa));
+      e.inputs.push_back(DType::f32);
+      parts.push_back(e.add({ExprOp::input, i}));
+    }
+    std::vector<int> products;
+    for (int a : parts) {
+      for (int b : parts) products.push_back(e.add({ExprOp::mul, a, b}));
+    }
+    int sum = products.back();
+    for (int product : products) sum = e.add({ExprOp::add, product, sum});
+    epilogue.inputs = 4;
+    one.make("Conv", 11, {}, blocks, vector_lanes(isa), epilogue);
+    const Tensor expected = one.expected();
+    const std::optional<Tensor> got = one.run(isa, 1);
+    ASSERT_TRUE(got.has_value());
+    for (int64_t i = 0; i < expected.size(); ++i) {
+      ASSERT_NEAR(got->data<float>()[i], expected.data<float>()[i], 2e-4) << "element " << i;
+    }
   }
 }
 

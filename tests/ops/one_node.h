@@ -15,6 +15,25 @@ class FallbackPlans : public PlanSource {
   Candidate choose(const TuningTask& task) override { return task.space.fallback; }
 };
 
+// Any plan that the search may try.
+class RandomPlans : public PlanSource {
+ public:
+  explicit RandomPlans(std::mt19937& random) : random_(random) {}
+  Candidate choose(const TuningTask& task) override {
+    for (int tries = 0; tries < 1000; ++tries) {
+      Candidate candidate;
+      for (const Knob& knob : task.space.knobs) {
+        candidate[knob.name] = knob.choices[random_() % knob.choices.size()];
+      }
+      if (task.space.allowed == nullptr || task.space.allowed(candidate)) return candidate;
+    }
+    return task.space.fallback;
+  }
+
+ private:
+  std::mt19937& random_;
+};
+
 // Memory that ends right before an inaccessible page.
 class GuardedMemory {
  public:
@@ -116,8 +135,11 @@ struct OneNode {
 
   // nullopt: the lowering declined, so that the reference would run.
   std::optional<Tensor> run(Isa isa, int threads) const {
-    PackedWeights packed;
     FallbackPlans plans;
+    return run(isa, threads, plans);
+  }
+  std::optional<Tensor> run(Isa isa, int threads, PlanSource& plans) const {
+    PackedWeights packed;
     const LoweredGraph lowered = lower_graph(graph, {OpRegistry::builtin(), {isa, threads}, packed, plans, nullptr});
     for (const Step& step : lowered.steps) {
       if (step.kernel == "reference") return std::nullopt;

@@ -1,0 +1,114 @@
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "jit/kernels/conv_direct.h"
+
+namespace lathe {
+namespace {
+
+ConvAxis axis(int64_t in, int taps, int64_t stride, int64_t pad) {
+  ConvAxis made;
+  made.in = in;
+  made.out = made.out_extent = (in + 2 * pad - taps) / stride + 1;
+  made.stride = stride;
+  made.taps.clear();
+  for (int i = 0; i < taps; ++i) made.taps.push_back({i, i - pad});
+  return made;
+}
+
+ConvShape square(int64_t in, int taps, int64_t stride, int64_t pad, int lanes) {
+  ConvShape shape;
+  shape.y = shape.x = axis(in, taps, stride, pad);
+  shape.lanes = lanes;
+  return shape;
+}
+
+TEST(ConvTiling, StoresEveryPixelOnce) {
+  for (const ConvShape& shape : {square(14, 3, 1, 1, 16), square(15, 7, 2, 3, 1), square(9, 1, 1, 0, 8)}) {
+    for (const int rows : {0, 1, 2, 4}) {
+      for (const int cols : {1, 4, 7}) {
+        const ConvTiling tiling = make_conv_tiling(shape, rows, cols, 16);
+        std::multiset<int64_t> stored;
+        for (const ConvTile& tile : tiling.tiles) {
+          for (int32_t at : tiling.shapes[static_cast<size_t>(tile.shape)].stores) stored.insert(tile.target + at);
+        }
+        ASSERT_EQ(stored.size(), static_cast<size_t>(shape.y.out * shape.x.out));
+        int64_t expected = 0;
+        for (int64_t at : stored) EXPECT_EQ(at, 64 * expected++);
+      }
+    }
+  }
+}
+
+TEST(ConvTiling, EmitsOnlyTapsInsideTheInput) {
+  const ConvShape shape = square(14, 3, 1, 1, 16);
+  const ConvTiling tiling = make_conv_tiling(shape, 2, 7, 16);
+  for (const ConvTile& tile : tiling.tiles) {
+    for (const ConvTapRun& tap : tiling.shapes[static_cast<size_t>(tile.shape)].taps) {
+      for (const ConvUse& use : tap.uses) {
+        const int64_t at = tile.source + use.source;
+        EXPECT_GE(at, 0);
+        EXPECT_LT(at, 14 * 14 * 64);
+      }
+    }
+  }
+}
+
+TEST(ConvTiling, SharesCodeBetweenInnerTiles) {
+  const ConvTiling tiling = make_conv_tiling(square(112, 3, 1, 1, 16), 1, 14, 16);
+  EXPECT_EQ(tiling.tiles.size(), 112u * 8u);
+  EXPECT_EQ(tiling.shapes.size(), 9u);  // three kinds of rows, three kinds of columns
+}
+
+TEST(ConvTiling, ReadsRowsOfPlainPicturesInOneRun) {
+  const ConvTiling tiling = make_conv_tiling(square(32, 16, 16, 0, 1), 1, 2, 16);
+  ASSERT_EQ(tiling.shapes.size(), 1u);
+  ASSERT_EQ(tiling.shapes[0].taps.size(), 16u);
+  EXPECT_EQ(tiling.shapes[0].taps[0].run, 16);
+}
+
+TEST(ConvKernels, RefuseTilesThatNeedTooManyRegisters) {
+  ConvKernelPlan plan;
+  plan.blocks = 2;
+  plan.lanes = 8;
+  EXPECT_TRUE(fits_registers(plan, 6));
+  EXPECT_FALSE(fits_registers(plan, 7));
+  const ConvTiling tiling = make_conv_tiling(square(14, 1, 1, 0, 8), 1, 7, 8);
+  EXPECT_THROW(ConvKernels::make(plan, tiling.shapes), JitError);
+  plan.blocks = 1;
+  plan.embedded = true;  // there is no such operand without AVX-512
+  EXPECT_THROW(ConvKernels::make(plan, tiling.shapes), JitError);
+}
+
+TEST(ConvKernels, AddChunksInTheTarget) {
+  ConvKernelPlan plan;
+  plan.lanes = 8;
+  const ConvTiling tiling = make_conv_tiling(square(2, 1, 1, 0, 8), 1, 2, 8);
+  const ConvKernels kernels = ConvKernels::make(plan, tiling.shapes);
+  alignas(64) float source[4 * 8], weights[8 * 8], target[4 * 8];
+  for (int i = 0; i < 32; ++i) source[i] = static_cast<float>(i);
+  for (int i = 0; i < 64; ++i) weights[i] = static_cast<float>(i % 7);
+  for (const int64_t accumulate : {0, 1}) {
+    for (const ConvTile& tile : tiling.tiles) {
+      ConvCall call;
+      call.source = source + tile.source / 4;
+      call.target = target + tile.target / 4;
+      call.weights = weights;
+      call.blocks = 1;
+      call.accumulate = accumulate;
+      call.finish = accumulate;
+      kernels.entry(tile.shape)(&call);
+    }
+  }
+  for (int pixel = 0; pixel < 4; ++pixel) {
+    for (int lane = 0; lane < 8; ++lane) {
+      float sum = 0;
+      for (int i = 0; i < 8; ++i) sum += source[pixel * 8 + i] * weights[i * 8 + lane];
+      EXPECT_FLOAT_EQ(target[pixel * 8 + lane], 2 * sum);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lathe
