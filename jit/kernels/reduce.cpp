@@ -29,7 +29,8 @@ float neutral_of(ReduceOp op) {
 class ReduceEmitter : public RowEmitter {
  public:
   explicit ReduceEmitter(const ReducePlan& plan) : RowEmitter(plan.isa), plan_(plan) {
-    if (plan.finish == ReduceFinish::logarithm) log_.emplace(static_cast<Xbyak::CodeGenerator&>(*this), plan.isa, unary_expression(ExprOp::log));
+    if (plan.finish == ReduceFinish::logarithm)
+      log_.emplace(static_cast<Xbyak::CodeGenerator&>(*this), plan.isa, unary_expression(ExprOp::log));
   }
 
   void emit() {

@@ -89,8 +89,8 @@ GraphPart::GraphPart(const Graph& source, std::span<const Tensor> inputs,
   for (size_t i = 0; i < inputs.size(); ++i)
     graph->value(graph->inputs[i]).type = TensorType::of(inputs[i].dtype(), inputs[i].dims());
   infer_types(*graph, context->limits);
-  passes_ = run_passes(*graph, bind_passes(), context->pass_context(), context->optimization_level,
-                       context->disabled_passes);
+  passes_ =
+      run_passes(*graph, bind_passes(), context->pass_context(), context->optimization_level, context->disabled_passes);
   const bool is_open = std::any_of(graph->order().begin(), graph->order().end(),
                                    [&](NodeId id) { return has_open_outputs(*graph, graph->node(id)); });
   if (is_open)

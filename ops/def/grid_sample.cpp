@@ -1,0 +1,242 @@
+// GridSample over any number of spatial axes, and AffineGrid that makes its grids.
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "ops/copy_elements.h"
+#include "ops/copy_infer.h"
+#include "ops/numbers.h"
+#include "ops/op_def.h"
+
+namespace lathe::ops {
+namespace {
+
+enum class Interpolation { nearest, linear, cubic };
+enum class Padding { zeros, border, reflection };
+
+Interpolation interpolation_of(const ReferenceContext& context) {
+  const std::string mode = context.node.attributes.get_string("mode", "linear");
+  if (mode == "nearest") return Interpolation::nearest;
+  if (mode == "linear" || mode == "bilinear") return Interpolation::linear;
+  if (mode == "cubic" || mode == "bicubic") return Interpolation::cubic;
+  context.fail("attribute 'mode' is '" + mode + "'");
+}
+
+Padding padding_of(const ReferenceContext& context) {
+  const std::string mode = context.node.attributes.get_string("padding_mode", "zeros");
+  if (mode == "zeros") return Padding::zeros;
+  if (mode == "border") return Padding::border;
+  if (mode == "reflection") return Padding::reflection;
+  context.fail("attribute 'padding_mode' is '" + mode + "'");
+}
+
+// Reflected at both borders until it lies between them.
+double reflect(double x, double low, double high) {
+  const double range = high - low;
+  if (range <= 0) return low;
+  if (x >= low && x <= high) return x;
+  const double beyond = x < low ? low - x : x - high;
+  const double turns = std::floor(beyond / range), rest = beyond - turns * range;
+  const bool is_even = std::fmod(turns, 2) == 0;
+  return (x < low) == is_even ? low + rest : high - rest;
+}
+
+// One axis of one sample: which elements, with which weights. An index of -1 is a zero.
+struct Taps {
+  int count = 0;
+  std::array<int64_t, 4> index{};
+  std::array<double, 4> weight{};
+};
+
+struct Sampler {
+  Interpolation interpolation;
+  Padding padding;
+  bool aligns_corners;
+
+  int64_t element(int64_t i, int64_t extent, double low, double high) const {
+    if (i >= 0 && i < extent) return i;
+    if (padding == Padding::zeros) return -1;
+    if (padding == Padding::border) return std::clamp<int64_t>(i, 0, extent - 1);
+    return std::clamp<int64_t>(static_cast<int64_t>(reflect(static_cast<double>(i), low, high)), 0, extent - 1);
+  }
+
+  Taps taps(double normalized, int64_t extent) const {
+    const auto size = static_cast<double>(extent);
+    const double low = aligns_corners ? 0 : -0.5, high = aligns_corners ? size - 1 : size - 0.5;
+    double x = aligns_corners ? (normalized + 1) / 2 * (size - 1) : ((normalized + 1) * size - 1) / 2;
+    x = static_cast<float>(x);
+    if (std::isnan(x)) x = low;
+    x = std::clamp(x, -1e15, 1e15);
+    if (interpolation == Interpolation::nearest) x = std::nearbyint(x);
+    if (x < low || x > high) {
+      if (padding == Padding::border) x = std::clamp(x, 0.0, size - 1);
+      if (padding == Padding::reflection) x = reflect(x, low, high);
+    }
+    Taps result;
+    const double base = std::floor(x);
+    const auto first = static_cast<int64_t>(base);
+    const auto add = [&](int64_t i, double weight) {
+      result.index[static_cast<size_t>(result.count)] = element(i, extent, low, high);
+      result.weight[static_cast<size_t>(result.count++)] = weight;
+    };
+    const double t = x - base;
+    switch (interpolation) {
+      case Interpolation::nearest:
+        add(static_cast<int64_t>(std::round(x)), 1);
+        break;
+      case Interpolation::linear:
+        add(first, 1 - t);
+        add(first + 1, t);
+        break;
+      case Interpolation::cubic:
+        for (int64_t i = -1; i <= 2; ++i) add(first + i, cubic(std::fabs(t - static_cast<double>(i))));
+        break;
+    }
+    return result;
+  }
+
+  // Keys' kernel with a = -0.75.
+  static double cubic(double distance) {
+    constexpr double a = -0.75;
+    if (distance <= 1) return ((a + 2) * distance - (a + 3)) * distance * distance + 1;
+    return ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a;
+  }
+};
+
+void infer_grid_sample(InferContext& context) {
+  const TensorType &x = context.input(0), &grid = context.input(1);
+  if (!x.has_rank || !grid.has_rank) return context.set_output(0, TensorType::unranked(x.dtype));
+  if (x.rank() < 3 || grid.rank() != x.rank()) {
+    context.fail("X has rank " + std::to_string(x.rank()) + ", grid " + std::to_string(grid.rank()));
+  }
+  TensorType result = x;
+  for (size_t i = 2; i < x.dims.size(); ++i) result.dims[i] = grid.dims[i - 1];
+  context.set_output(0, std::move(result));
+}
+
+// Sum over all taps of all axes, from `axis` on.
+double sample(const double* plane, const Dims& dims, const std::vector<Taps>& taps, size_t axis, int64_t offset) {
+  if (axis == taps.size()) return plane[offset];
+  double sum = 0;
+  for (int i = 0; i < taps[axis].count; ++i) {
+    const auto tap = static_cast<size_t>(i);
+    if (taps[axis].index[tap] < 0) continue;
+    sum += taps[axis].weight[tap] * sample(plane, dims, taps, axis + 1, offset * dims[axis] + taps[axis].index[tap]);
+  }
+  return sum;
+}
+
+void run_grid_sample(ReferenceContext& context) {
+  const Tensor &x = context.inputs[0], &grid = context.inputs[1];
+  const auto spatial = static_cast<size_t>(std::max(0, x.rank() - 2));
+  if (spatial == 0 || spatial > 8 || grid.rank() != x.rank() || grid.dims()[0] != x.dims()[0] ||
+      grid.dims().back() != static_cast<int64_t>(spatial)) {
+    context.fail("X is " + to_string(x.dims()) + ", grid " + to_string(grid.dims()));
+  }
+  const Sampler sampler{interpolation_of(context), padding_of(context),
+                        context.node.attributes.get_int("align_corners", 0) != 0};
+  const Dims planes(x.dims().begin() + 2, x.dims().end());
+  Dims out_dims = x.dims();
+  std::copy(grid.dims().begin() + 1, grid.dims().end() - 1, out_dims.begin() + 2);
+  Tensor result = make_output(context, x.dtype(), out_dims);
+  int64_t plane = 1, points = 1;
+  for (const int64_t extent : planes) plane *= extent;
+  for (size_t i = 2; i < out_dims.size(); ++i) points *= out_dims[i];
+  if (plane == 0 && result.size() > 0) context.fail("X is empty");
+  const std::vector<double> values = reals_of(x), where = reals_of(grid);
+  std::vector<Taps> taps(spatial);
+  for (int64_t n = 0; n < x.dims()[0] && result.size() > 0; ++n) {
+    for (int64_t point = 0; point < points; ++point) {
+      // The grid names the last axis first.
+      for (size_t i = 0; i < spatial; ++i) {
+        const auto at = static_cast<size_t>(n * points + point) * spatial + (spatial - 1 - i);
+        taps[i] = sampler.taps(where[at], planes[i]);
+      }
+      for (int64_t c = 0; c < x.dims()[1]; ++c) {
+        const int64_t map = n * x.dims()[1] + c;
+        store_real(result, map * points + point, sample(values.data() + map * plane, planes, taps, 0, 0));
+      }
+    }
+  }
+  context.outputs[0] = std::move(result);
+}
+
+// ---- AffineGrid
+
+template <class Context>
+Dims grid_dims(const Context& context, const Tensor& size) {
+  const std::vector<int64_t> target = integers_of(context, size, "input 1 (size)");
+  if (target.size() != 4 && target.size() != 5) context.fail("size has " + std::to_string(target.size()) + " extents");
+  Dims dims{target[0]};
+  dims.insert(dims.end(), target.begin() + 2, target.end());
+  dims.push_back(static_cast<int64_t>(target.size()) - 2);
+  for (const int64_t extent : dims) {
+    if (extent < 0) context.fail("extent " + std::to_string(extent) + " of the size is negative");
+  }
+  return dims;
+}
+
+void infer_affine_grid(InferContext& context) {
+  const DType dtype = context.input(0).dtype;
+  const Tensor size = context.constant(1);
+  context.set_output(0, size.defined() ? TensorType::of(dtype, grid_dims(context, size)) : TensorType::unranked(dtype));
+}
+
+void run_affine_grid(ReferenceContext& context) {
+  const Tensor& theta = context.inputs[0];
+  const Dims dims = grid_dims(context, context.inputs[1]);
+  const int64_t axes = dims.back();
+  if (theta.dims() != Dims{dims[0], axes, axes + 1}) context.fail("theta is " + to_string(theta.dims()));
+  const bool aligns_corners = context.node.attributes.get_int("align_corners", 0) != 0;
+  Tensor result = make_output(context, theta.dtype(), dims);
+  const std::vector<double> matrix = reals_of(theta);
+  int64_t at = 0;
+  for (IndexWalk walk(Dims(dims.begin(), dims.end() - 1)); !walk.done(); walk.next()) {
+    std::vector<double> point(static_cast<size_t>(axes) + 1, 1);  // x first
+    for (int64_t i = 0; i < axes; ++i) {
+      const auto axis = static_cast<size_t>(axes - i);
+      const auto extent = static_cast<double>(dims[axis]), index = static_cast<double>(walk.index()[axis]);
+      const double step = aligns_corners ? (extent > 1 ? 2 / (extent - 1) : 0) : 2 / extent;
+      point[static_cast<size_t>(i)] = (aligns_corners ? -1 : -1 + step / 2) + index * step;
+    }
+    for (int64_t row = 0; row < axes; ++row) {
+      double sum = 0;
+      for (int64_t column = 0; column <= axes; ++column) {
+        sum += matrix[static_cast<size_t>((walk.index()[0] * axes + row) * (axes + 1) + column)] *
+               point[static_cast<size_t>(column)];
+      }
+      store_real(result, at++, sum);
+    }
+  }
+  context.outputs[0] = std::move(result);
+}
+
+OpDef grid_sample(int since, int until) {
+  using Kind = AttributeSpec::Kind;
+  return {.schema = {
+              .name = "GridSample",
+              .since = since,
+              .until = until,
+              .min_inputs = 2,
+              .max_inputs = 2,
+              .attributes = {{"align_corners", Kind::integer}, {"mode", Kind::string}, {"padding_mode", Kind::string}},
+              .infer = infer_grid_sample,
+              .reference = run_grid_sample}};
+}
+
+}  // namespace
+
+std::vector<OpDef> grid_sample_ops() {
+  using Kind = AttributeSpec::Kind;
+  return {grid_sample(16, 19),
+          grid_sample(20, 1 << 20),
+          {.schema = {.name = "AffineGrid",
+                      .since = 20,
+                      .min_inputs = 2,
+                      .max_inputs = 2,
+                      .attributes = {{"align_corners", Kind::integer}},
+                      .infer = infer_affine_grid,
+                      .reference = run_affine_grid}}};
+}
+
+}  // namespace lathe::ops
