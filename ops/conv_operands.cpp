@@ -103,9 +103,8 @@ void bind_per_channel(const LowerContext& context, ValueId id, const Dims& own, 
   } else if (value.type.layout.channel_block == lanes || (padded == out[1] && value.type.layout.channel_block == 0)) {
     bound.buffers.push_back(context.buffer(id));
   } else {
-    Dims small = own;  // extents of a picture of one pixel
-    const BufferId scratch = context.scratch(blocked_bytes(small, lanes));
-    context.add(expand_step(context.buffer(id), scratch, own, small, value.type.layout.channel_block, lanes, 1));
+    const BufferId scratch = context.scratch(blocked_bytes(own, lanes));
+    context.add(expand_step(context.buffer(id), scratch, own, own, value.type.layout.channel_block, lanes, 1));
     bound.buffers.push_back(scratch);
   }
 }

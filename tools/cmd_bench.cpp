@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -53,7 +54,7 @@ double parse_seconds(const std::string& text) {
 }
 
 double percentile(const std::vector<double>& sorted, double percent) {
-  const auto rank = static_cast<size_t>(percent / 100 * static_cast<double>(sorted.size() - 1) + 0.5);
+  const auto rank = static_cast<size_t>(std::lround(percent / 100 * static_cast<double>(sorted.size() - 1)));
   return sorted[std::min(rank, sorted.size() - 1)];
 }
 

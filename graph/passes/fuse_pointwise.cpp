@@ -16,7 +16,7 @@ constexpr size_t kNodes = 64;
 class Group {
  public:
   Group(const Rewriter& rewriter, Graph& graph, const std::vector<int>& position, NodeId root)
-      : rewriter_(rewriter), graph_(graph), position_(position), root_(root) {
+      : rewriter_(rewriter), graph_(graph), position_(position) {
     members_.insert({position[index_of(root)], root});
     type_ = graph.value(graph.node(root).outputs[0]).type;
   }
@@ -81,7 +81,6 @@ class Group {
   const Rewriter& rewriter_;
   Graph& graph_;
   const std::vector<int>& position_;
-  NodeId root_;
   TensorType type_;
   std::set<std::pair<int, NodeId>> members_;
 };

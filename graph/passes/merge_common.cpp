@@ -30,7 +30,7 @@ bool append_tensor(std::string& key, const Tensor& tensor) {
   if (tensor.bytes() <= kComparedBytes) {
     append(key, tensor.raw(), tensor.bytes());
   } else {
-    append_number(key, tensor.raw());
+    append_number(key, reinterpret_cast<uintptr_t>(tensor.raw()));
   }
   return true;
 }
@@ -68,7 +68,7 @@ bool append_epilogue(std::string& key, const Node& node) {
 std::string key_of(const Graph& graph, const Node& node) {
   if (!node.op->deterministic || node.captures > 0) return {};
   std::string key;
-  append_number(key, node.op);
+  append_number(key, reinterpret_cast<uintptr_t>(node.op));
   append_number(key, node.version);
   append_numbers(key, node.inputs);
   append_number(key, node.outputs.size());

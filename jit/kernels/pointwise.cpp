@@ -64,7 +64,7 @@ class PointwiseEmitter {
     args_ = cc_.newUIntPtr("args");
     function->setArg(0, args_);
     body_.emplace(cc_, plan_.isa, expression());
-    memory_.emplace(cc_, *body_, plan_.isa);
+    memory_.emplace(cc_, plan_.isa);
     out_ = load_argument("out", offsetof(PointwiseArgs, out));
     length_ = load_argument("length", offsetof(PointwiseArgs, length));
     rows_ = load_argument("rows", offsetof(PointwiseArgs, rows));

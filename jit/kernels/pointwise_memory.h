@@ -20,8 +20,7 @@ class VectorMemory {
  public:
   using Vec = asmjit::x86::Vec;
   using Mem = asmjit::x86::Mem;
-  VectorMemory(asmjit::x86::Compiler& compiler, CompiledExpression& vectors, Isa isa)
-      : cc_(compiler), vectors_(vectors), isa_(isa) {}
+  VectorMemory(asmjit::x86::Compiler& compiler, Isa isa) : cc_(compiler), isa_(isa) {}
 
   void load(DType dtype, const Vec& into, const Mem& at, const Lanes& lanes);
   void load_scalar(DType dtype, const Vec& into, const Mem& at);  // to all lanes
@@ -36,7 +35,6 @@ class VectorMemory {
   void store_one(DType dtype, const Mem& at, const Vec& value);
 
   asmjit::x86::Compiler& cc_;
-  CompiledExpression& vectors_;
   Isa isa_;
 };
 

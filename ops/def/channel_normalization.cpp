@@ -77,7 +77,8 @@ void reference_batch(ReferenceContext& context) {
                    " elements for " + std::to_string(planes.channels) + " channels");
     }
   }
-  const auto& [scale, shift, mean, variance] = parameters;
+  const std::vector<double>&scale = parameters[0], &shift = parameters[1], &mean = parameters[2],
+        &variance = parameters[3];
   std::vector<double> x = reals_of(data), now_mean = mean, now_variance = variance;
   const auto each = [&](auto visit) {
     for (size_t i = 0; i < x.size(); ++i)
