@@ -5,13 +5,16 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <future>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
+#include "jit/code_listener.h"
 #include "lathe/error.h"
 
 namespace lathe {
@@ -49,6 +52,8 @@ CodeCache& code_cache() {
   return cache;
 }
 
+thread_local CodeListener* listener = nullptr;
+
 }  // namespace
 
 CodePages::CodePages(const void* code, size_t bytes, const std::string& name)
@@ -73,6 +78,7 @@ CodePages::~CodePages() { munmap(memory_, mapped_); }
 
 Pages cached_code(const std::string& key, const std::function<Pages()>& emit) {
   CodeCache& cache = code_cache();
+  if (listener != nullptr) listener->hear(key);
   std::promise<Pages> promise;
   {
     std::unique_lock lock(cache.mutex);
@@ -100,6 +106,14 @@ Pages cached_code(const std::string& key, const std::function<Pages()>& emit) {
     promise.set_exception(std::current_exception());
     throw;
   }
+}
+
+CodeListener::CodeListener() : outer_(std::exchange(listener, this)) {}
+
+CodeListener::~CodeListener() { listener = outer_; }
+
+void CodeListener::hear(const std::string& key) {
+  if (std::find(keys_.begin(), keys_.end(), key) == keys_.end()) keys_.push_back(key);
 }
 
 KernelCacheStats kernel_cache_stats() {

@@ -10,10 +10,13 @@
 #include <numeric>
 
 #include "src/base/topology.h"
+#include "tools/duration.h"
 #include "tools/machine_peak.h"
 #include "tools/model_inputs.h"
 #include "tools/model_options.h"
+#include "tools/plan_report.h"
 #include "tools/profile_report.h"
+#include "tools/progress.h"
 #include "tools/tensor_files.h"
 #include "tools/verbs.h"
 
@@ -39,20 +42,6 @@ double milliseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
-// "2s", "500ms", "1.5" (seconds).
-double parse_seconds(const std::string& text) {
-  size_t used = 0;
-  double value = -1;
-  try {
-    value = std::stod(text, &used);
-  } catch (const std::exception&) {
-  }
-  const std::string unit = value < 0 ? "?" : text.substr(used);
-  if (unit == "ms") return value / 1e3;
-  if (unit == "s" || unit.empty()) return value;
-  throw Error(ErrorCode::invalid_argument, "option --duration: '" + text + "' is not a time such as 2s or 500ms");
-}
-
 double percentile(const std::vector<double>& sorted, double percent) {
   const auto rank = static_cast<size_t>(std::lround(percent / 100 * static_cast<double>(sorted.size() - 1)));
   return sorted[std::min(rank, sorted.size() - 1)];
@@ -60,8 +49,12 @@ double percentile(const std::vector<double>& sorted, double percent) {
 
 std::vector<double> time_runs(const Session& session, const std::vector<Tensor>& inputs, std::vector<Tensor>& results,
                               const BenchOptions& options) {
-  for (int i = 0; i < options.warmup; ++i) session.run_into(inputs, results);
-  const double budget_ms = parse_seconds(options.duration) * 1e3;
+  const double budget_ms = parse_seconds(options.duration, "--duration") * 1e3;
+  Progress progress;
+  for (int i = 0; i < options.warmup; ++i) {
+    progress.show(fmt::format("warming up: run {} of {}", i + 1, options.warmup));
+    session.run_into(inputs, results);
+  }
   std::vector<double> times;
   const auto start = Clock::now();
   while (options.iterations > 0 ? static_cast<int>(times.size()) < options.iterations
@@ -69,6 +62,7 @@ std::vector<double> time_runs(const Session& session, const std::vector<Tensor>&
     const auto begin = Clock::now();
     session.run_into(inputs, results);
     times.push_back(milliseconds_since(begin));
+    progress.show(fmt::format("run {}, {:.1f} s", times.size(), milliseconds_since(start) / 1e3));
   }
   return times;
 }
@@ -98,6 +92,7 @@ void profile(const Session& session, const std::vector<Tensor>& inputs, const Be
 }
 
 void bench(const BenchOptions& options) {
+  (void)parse_seconds(options.duration, "--duration");  // refused before the work, not after
   const auto begin = Clock::now();
   const Session session = Session::load(options.model.model, options.model.session);
   const std::vector<Tensor> inputs = make_inputs(session, options.inputs);
@@ -119,16 +114,18 @@ void bench(const BenchOptions& options) {
       {"min_ms", sorted.front()},
       {"mean_ms", std::accumulate(times.begin(), times.end(), 0.0) / static_cast<double>(times.size())},
       {"load_ms", load_ms},
-      {"rss_mb", peak_rss_mb()}};
+      {"rss_mb", peak_rss_mb()},
+      {"plans", plan_counts(session)}};
   fmt::print("{} runs: median {:.3f} ms, min {:.3f} ms", times.size(), percentile(sorted, 50), sorted.front());
   for (double percent : options.percentiles) {
     report["p" + fmt::format("{:g}", percent) + "_ms"] = percentile(sorted, percent);
     fmt::print(", p{:g} {:.3f} ms", percent, percentile(sorted, percent));
   }
   fmt::print("; load and first run {:.1f} ms, peak memory {:.0f} MB\n", load_ms, peak_rss_mb());
+  fmt::print("{}\n", describe_plans(session, options.model.session));
   if (!options.json.empty()) {
     report["times_ms"] = times;
-    write_text(options.json, report.dump());
+    write_text(options.json, report.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
   if (options.is_profiled || !options.trace.empty()) profile(session, inputs, options);
 }

@@ -1,13 +1,13 @@
 // lathe inspect MODEL: what the model is and what Lathe makes of it.
 #include <fmt/format.h>
 
-#include <fstream>
-
 #include "graph/text.h"
 #include "jit/kernel.h"
 #include "src/runtime/session_state.h"
+#include "tools/disassembly.h"
 #include "tools/model_inputs.h"
 #include "tools/model_options.h"
+#include "tools/plan_report.h"
 #include "tools/verbs.h"
 
 namespace lathe::tools {
@@ -72,26 +72,7 @@ void print_part(const GraphPart& part, const InspectOptions& options, const Runn
              static_cast<double>(kernels.bytes) / 1e6);
 }
 
-// Raw machine code, for `objdump -D -b binary -m i386:x86-64`.
-void write_assembly(const Specialization& head, const std::string& node) {
-  for (const Step& step : head.lowered().steps) {
-    if (step.node != node) continue;
-    const auto code = find_code(step.kernel);
-    if (code.empty())
-      throw Error(ErrorCode::invalid_argument,
-                  "option --asm: node '" + node + "' runs '" + step.kernel + "', which has no code of its own");
-    const std::string file = "lathe_kernel.bin";
-    std::ofstream(file, std::ios::binary)
-        .write(reinterpret_cast<const char*>(code.data()), static_cast<std::streamsize>(code.size()));
-    fmt::print("wrote {} bytes to {}; read them with: objdump -D -b binary -m i386:x86-64 {}\n", code.size(), file,
-               file);
-    return;
-  }
-  throw Error(ErrorCode::invalid_argument, "option --asm: no step of a node '" + node + "' (see the list of steps)");
-}
-
-void inspect(const InspectOptions& options) {
-  const Session session = Session::load(options.model.model, options.model.session);
+void print_model(const Session& session) {
   const Session::State& state = *session.state();
   fmt::print("model {}: IR {}, producer '{}'", state.model.source, state.model.ir_version, state.model.producer);
   for (const auto& [domain, version] : state.model.opsets)
@@ -102,12 +83,18 @@ void inspect(const InspectOptions& options) {
   for (const ValueInfo& info : session.outputs()) fmt::print("  {}\n", describe(info));
   fmt::print("\nnodes after loading: {}\n", state.runner->graph().order().size());
   print_passes("at load", state.runner->load_report());
+}
 
+void inspect(const InspectOptions& options) {
+  const Session session = Session::load(options.model.model, options.model.session);
+  const Session::State& state = *session.state();
+  if (options.assembly_node.empty()) print_model(session);
   const std::vector<Tensor> inputs = make_inputs(session, options.inputs);
   state.check_inputs(inputs);
   const auto part = state.runner->part_for(inputs);
-  if (!options.assembly_node.empty()) return write_assembly(part->head(), options.assembly_node);
+  if (!options.assembly_node.empty()) return print_assembly(part->head(), options.assembly_node, *state.context);
   print_part(*part, options, *state.context);
+  fmt::print("plans: {}\n", describe_plans(session, options.model.session));
 }
 
 }  // namespace
@@ -118,7 +105,7 @@ void add_inspect(CLI::App& app) {
   options->model.add_to(*verb);
   options->inputs.add_to(*verb);
   verb->add_flag("--graph", options->shows_graph, "print the optimized graph");
-  verb->add_option("--asm", options->assembly_node, "write the machine code of this node's kernel");
+  verb->add_option("--asm", options->assembly_node, "print the machine code of this node's kernels");
   verb->callback([options] { inspect(*options); });
 }
 

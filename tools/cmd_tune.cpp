@@ -1,6 +1,5 @@
 // lathe tune MODEL: measures plans for the model's tasks and keeps the winners in the tuning cache.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -8,8 +7,10 @@
 #include "cache/tuning_cache.h"
 #include "src/base/cpu.h"
 #include "src/runtime/session_state.h"
+#include "tools/duration.h"
 #include "tools/model_inputs.h"
 #include "tools/model_options.h"
+#include "tools/progress.h"
 #include "tools/verbs.h"
 #include "tuner/candidate.h"
 #include "tuner/search.h"
@@ -23,20 +24,6 @@ struct TuneOptions {
   std::string budget = "60s";
   bool is_forced = false;
 };
-
-double parse_seconds(const std::string& text) {
-  try {
-    size_t used = 0;
-    const double value = std::stod(text, &used);
-    const std::string unit = text.substr(used);
-    if (value > 0 && (unit.empty() || unit == "s")) return value;
-    if (value > 0 && unit == "ms") return value / 1e3;
-    if (value > 0 && unit == "m") return value * 60;
-    if (value > 0 && unit == "h") return value * 3600;
-  } catch (const std::exception&) {
-  }
-  throw Error(ErrorCode::invalid_argument, "option --budget: '" + text + "' is not a time such as 60s, 10m or 2h");
-}
 
 std::string shortened(std::string text) {
   if (text.size() > 60) text = text.substr(0, 58) + "..";
@@ -54,19 +41,16 @@ std::vector<TuningTask> tasks_to_tune(const CachedPlans& plans, const TuningCach
 }
 
 SearchResult tune_task(const TuningTask& task, double seconds, const std::string& label) {
-  const bool is_terminal = isatty(STDERR_FILENO) != 0;
+  Progress line;
   SearchOptions options;
   options.budget = std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9));
-  const SearchResult result = search(task, options, steady_tuner_clock(), [&](const SearchProgress& progress) {
-    if (is_terminal)
-      fmt::print(stderr, "\r{} {} measured, best {:.1f} us \x1b[K", label, progress.measured, progress.best_ns / 1e3);
+  return search(task, options, steady_tuner_clock(), [&](const SearchProgress& progress) {
+    line.show(fmt::format("{} {} measured, best {:.1f} us", label, progress.measured, progress.best_ns / 1e3));
   });
-  if (is_terminal) fmt::print(stderr, "\r\x1b[K");
-  return result;
 }
 
 void tune(const TuneOptions& options) {
-  const double budget = parse_seconds(options.budget);
+  const double budget = parse_seconds(options.budget, "--budget");
   const Session session = Session::load(options.model.model, options.model.session);
   const Session::State& state = *session.state();
   const std::vector<Tensor> inputs = make_inputs(session, options.inputs);

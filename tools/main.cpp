@@ -29,6 +29,7 @@ int exit_code_of(ErrorCode code) {
 int main(int argc, char** argv) {
   CLI::App app{"Lathe: runs ONNX models on x86-64 CPUs"};
   app.require_subcommand(1);
+  app.set_version_flag("--version", "lathe " LATHE_VERSION);
   tools::add_run(app);
   tools::add_bench(app);
   tools::add_inspect(app);
@@ -40,7 +41,9 @@ int main(int argc, char** argv) {
   } catch (const CLI::RuntimeError& error) {
     return error.get_exit_code();
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? tools::kGood : tools::kUsage;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    std::fprintf(stderr, "lathe: %s (see lathe --help)\n", error.what());
+    return tools::kUsage;
   } catch (const Error& error) {
     std::fprintf(stderr, "lathe: %s\n", error.what());
     return exit_code_of(error.code());

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <random>
+#include <set>
 
 #include "src/base/checked_size.h"
 #include "tools/tensor_files.h"
@@ -23,12 +24,13 @@ int64_t parse_extent(std::string_view text, const std::string& option) {
 
 Dims parse_shape(std::string_view text, const std::string& option) {
   Dims dims;
-  while (!text.empty()) {
+  if (text.empty()) return dims;  // a scalar
+  for (;;) {
     const size_t end = std::min(text.find_first_of("x,"), text.size());
     dims.push_back(parse_extent(text.substr(0, end), option));
-    text.remove_prefix(std::min(end + 1, text.size()));
+    if (end == text.size()) return dims;
+    text.remove_prefix(end + 1);
   }
-  return dims;
 }
 
 std::map<std::string, std::string> split_pairs(const std::vector<std::string>& texts, char sign,
@@ -54,6 +56,19 @@ void check_names(const std::map<std::string, std::string>& pairs, const Session&
   }
 }
 
+void check_symbols(const std::map<std::string, std::string>& pairs, const Session& session) {
+  std::set<std::string> known;
+  for (const ValueInfo& info : session.inputs()) known.insert(info.symbols.begin(), info.symbols.end());
+  known.erase("");
+  for (const auto& [symbol, text] : pairs) {
+    (void)parse_extent(text, "--dim");
+    if (known.contains(symbol)) continue;
+    std::string list;
+    for (const std::string& name : known) list += (list.empty() ? "; it has '" : ", '") + name + "'";
+    fail("option --dim: the model has no open extent '" + symbol + "'" + list);
+  }
+}
+
 Tensor read_input(const std::string& text) {
   const size_t npz = text.rfind(".npz:");
   if (npz != std::string::npos) return read_tensor_file(text.substr(0, npz + 4), text.substr(npz + 5));
@@ -67,6 +82,25 @@ Tensor read_from_directory(const std::string& directory, size_t index) {
     if (std::filesystem::exists(base / name)) return read_tensor_file((base / name).string(), "");
   throw Error(ErrorCode::io, "'" + directory + "' has no file for input " + number + " (" + number + ".npy or input_" +
                                  number + ".pb)");
+}
+
+using Extents = std::map<std::string, int64_t>;
+
+// An open extent that one input fixes holds for all others of its name.
+void bind_symbols(const ValueInfo& info, const Dims& extents, Extents& bound) {
+  if (extents.size() != info.dims.size()) return;
+  for (size_t d = 0; d < extents.size(); ++d)
+    if (extents[d] >= 0 && !info.symbols[d].empty()) bound.emplace(info.symbols[d], extents[d]);
+}
+
+// Open extents that nothing fixes become 1.
+Dims closed(const ValueInfo& info, Dims extents, const Extents& bound) {
+  for (size_t d = 0; d < extents.size(); ++d) {
+    if (extents[d] >= 0) continue;
+    const auto known = bound.find(info.symbols[d]);
+    extents[d] = known != bound.end() ? known->second : 1;
+  }
+  return extents;
 }
 
 template <class T, class Draw>
@@ -132,26 +166,27 @@ std::vector<Tensor> make_inputs(const Session& session, const InputOptions& opti
   const auto symbols = split_pairs(options.dims, '=', "--dim");
   check_names(files, session, "--input");
   check_names(shapes, session, "--shape");
-  std::mt19937_64 random(options.seed);
-  std::vector<Tensor> inputs;
-  for (const ValueInfo& info : session.inputs()) {
-    if (auto file = files.find(info.name); file != files.end()) {
-      inputs.push_back(read_input(file->second));
-      continue;
-    }
-    if (!options.directory.empty()) {
-      inputs.push_back(read_from_directory(options.directory, inputs.size()));
-      continue;
-    }
-    Dims extents = info.dims;
-    if (auto shape = shapes.find(info.name); shape != shapes.end()) extents = parse_shape(shape->second, "--shape");
-    for (size_t d = 0; d < extents.size(); ++d) {
-      if (extents[d] >= 0) continue;
-      const auto symbol = symbols.find(info.symbols[d]);
-      extents[d] = symbol != symbols.end() ? parse_extent(symbol->second, "--dim") : 1;
-    }
-    inputs.push_back(made_up(info, extents, options, random));
+  check_symbols(symbols, session);
+  const std::vector<ValueInfo>& infos = session.inputs();
+  std::vector<Tensor> inputs(infos.size());
+  std::vector<Dims> extents(infos.size());
+  Extents bound;
+  for (const auto& [symbol, text] : symbols) bound[symbol] = parse_extent(text, "--dim");
+  for (size_t i = 0; i < infos.size(); ++i) {
+    const auto file = files.find(infos[i].name);
+    const auto shape = shapes.find(infos[i].name);
+    if (file != files.end())
+      inputs[i] = read_input(file->second);
+    else if (!options.directory.empty())
+      inputs[i] = read_from_directory(options.directory, i);
+    extents[i] = inputs[i].defined()     ? inputs[i].dims()
+                 : shape != shapes.end() ? parse_shape(shape->second, "--shape")
+                                         : infos[i].dims;
+    bind_symbols(infos[i], extents[i], bound);
   }
+  std::mt19937_64 random(options.seed);
+  for (size_t i = 0; i < infos.size(); ++i)
+    if (!inputs[i].defined()) inputs[i] = made_up(infos[i], closed(infos[i], extents[i], bound), options, random);
   return inputs;
 }
 

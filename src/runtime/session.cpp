@@ -54,6 +54,16 @@ int wanted_threads(const SessionOptions& options) {
   return options.threads > 0 ? options.threads : usable_threads();
 }
 
+// A misspelt name would silently leave the pass on.
+void check_disabled_passes(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    bool is_known = false;
+    for (const auto* passes : {&load_passes(), &bind_passes(), &specialize_passes()})
+      for (const Pass& pass : *passes) is_known |= pass.name == name;
+    if (!is_known) throw Error(ErrorCode::invalid_argument, "option disabled_passes: there is no pass '" + name + "'");
+  }
+}
+
 // Weights that are packed are not read again soon: the mapped file's pages go back now and then, so that a model that
 // is being packed does not take its size twice.
 std::function<void(size_t)> page_release(std::vector<std::shared_ptr<const MappedFile>> files) {
@@ -69,6 +79,7 @@ std::function<void(size_t)> page_release(std::vector<std::shared_ptr<const Mappe
 }  // namespace
 
 Session::State::State(Model loaded, const SessionOptions& options) : model(std::move(loaded)) {
+  check_disabled_passes(options.disabled_passes);
   for (ValueId id : model.graph->inputs) inputs.push_back(info_of(model.graph->value(id)));
   const int threads = wanted_threads(options);
   context = std::make_shared<RunnerContext>(
