@@ -1,10 +1,13 @@
 # make demo    sets up, builds, fetches a real text-recognition model, runs it
 # make test    sets up, builds, runs all tests
 # make build   sets up and builds into build/release
+# make conformance, make hostile, make bench  build and run the suites of SHARED (default ../shared): ONNX's own tests,
+#              hostile models, other engines; see tools/suites.sh
 # make format  formats all sources
 # make tidy    lints all sources
 PRESET ?= release
 JOBS ?= $(shell nproc)
+export SHARED SUITES PYTHON
 SOURCES = git ls-files '*.cpp' '*.h'
 
 .PHONY: demo test build configure format tidy clean
@@ -17,6 +20,12 @@ test:
 	@tools/setup.sh build test
 	@$(MAKE) --no-print-directory build-only
 	ctest --test-dir build/$(PRESET) -j $(JOBS) --output-on-failure --progress
+
+.PHONY: conformance hostile bench
+conformance hostile bench:
+	@tools/setup.sh build
+	@$(MAKE) --no-print-directory build-only TARGETS=lathe_cli
+	@tools/suites.sh $@ build/$(PRESET)/tools/lathe
 
 build:
 	@tools/setup.sh build test

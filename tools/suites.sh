@@ -1,0 +1,76 @@
+#!/bin/sh
+# Runs a suite that lies outside this repository on the program just built:
+#   tools/suites.sh conformance|conformance-fast|hostile|bench LATHE
+# SHARED (default ../shared) has the scripts, SUITES (default build/suites) what they make, PYTHON (default python3) runs
+# them. A Python with the packages is made in SUITES where PYTHON lacks them.
+# conformance-fast is for CI: it ends well, with a line that says so, where scripts or packages cannot be had.
+set -eu
+what=$1 lathe=$2
+shared=${SHARED:-../shared} suites=${SUITES:-build/suites} python=${PYTHON:-python3} jobs=$(nproc)
+conformance=$shared/conformance/conformance.py
+# A few hundred tests of what all models are made of, and how many of them passed when this line was last changed.
+fast_passes=567
+fast_tests='^test_(conv|batchnorm|maxpool|averagepool|global|gemm|matmul|softmax|layer_norm|reduce_(sum|max|mean)|argmax|concat|split|slice|gather|transpose|reshape|squeeze|unsqueeze|flatten|clip|pow|resize|scatternd|where|expand|tile|top_k|onehot|nonzero|cumsum|add|sub|mul|div|relu|gelu|sigmoid|tanh|erf|and|or|less|greater|equal|attention_4d|rotary)'
+
+# Cannot go on: an error, but not for CI's fast part.
+give_up() {
+  echo "lathe: $what: $1" >&2
+  [ "$what" = conformance-fast ] && exit 0
+  exit 1
+}
+need_script() {
+  [ -f "$1" ] || give_up "skipped: there is no $1 (SHARED=FOLDER tells where its folder lies)"
+}
+# Makes $python one that has the module.
+need_python() {
+  module=$1; shift
+  "$python" -c "import $module" 2>/dev/null && return
+  venv=$suites/venv
+  if ! "$venv/bin/python" -c "import $module" 2>/dev/null; then
+    mkdir -p "$suites"
+    { "$python" -m venv "$venv" && timeout 150 "$venv/bin/pip" install -q --disable-pip-version-check "$@"; } >"$suites/pip.log" 2>&1 ||
+      give_up "skipped: $python has no module $module, and pip cannot fetch it (see $suites/pip.log)"
+  fi
+  python=$venv/bin/python
+}
+# The folder of exported tests that match; made once.
+export_tests() {
+  [ -f "$1/manifest.tsv" ] || "$python" "$conformance" export --out "$1" --filter "$2" >"$suites/export.log" 2>&1 ||
+    give_up "skipped: exporting the tests failed (see $suites/export.log)"
+}
+run_tests() {
+  folder=$1; shift
+  "$python" "$conformance" run --suite "$folder" --cmd "$lathe test {dir} --save {out}" --judge outputs --jobs "$jobs" "$@"
+}
+
+mkdir -p "$suites"
+case $what in
+  conformance)
+    need_script "$conformance"
+    need_python onnx onnx==1.23.2
+    export_tests "$suites/conformance" ""
+    run_tests "$suites/conformance" --list ;;
+  conformance-fast)
+    need_script "$conformance"
+    need_python onnx onnx==1.23.2
+    export_tests "$suites/conformance-fast" "$fast_tests"
+    run_tests "$suites/conformance-fast" --filter "$fast_tests" --list --stages 1 --require "$fast_passes" ;;
+  hostile)
+    script=$shared/hostile/badmodels.py
+    need_script "$script"
+    need_python onnx onnx==1.23.2
+    [ -f "$suites/hostile/manifest.tsv" ] || "$python" "$script" make --out "$suites/hostile"
+    "$python" "$script" run --cases "$suites/hostile" --cmd "$lathe run {model} --data {dir} --save {out} --json" --list \
+      --jobs "$jobs" ;;
+  bench)
+    script=$shared/bench/peers.py
+    need_script "$script"
+    need_python onnxruntime -r "$shared/bench/requirements.txt"
+    models=${MODELS:-$suites/models}
+    [ -d "$models" ] || "$python" "$shared/bench/fetch_models.py" --out "$models"
+    "$python" "$script" --models "$models" --threads 1,2 --peers "${PEERS:-ort,openvino}" --json "$suites/peers.json" \
+      --md "$suites/peers.md" \
+      --cmd "lathe=$lathe bench {model} --threads {threads} --input-dir {inputs} --output-dir {outputs} --duration {seconds}s --json {json}"
+    echo "lathe: the table is in $suites/peers.md" ;;
+  *) echo "usage: tools/suites.sh conformance|conformance-fast|hostile|bench LATHE" >&2; exit 2 ;;
+esac
