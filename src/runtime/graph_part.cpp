@@ -67,6 +67,13 @@ void deliver(const Tensor& result, Tensor& output) {
   if (result.bytes() > 0) std::memcpy(output.mutable_raw(), result.raw(), result.bytes());
 }
 
+// Part of every run: allocates nothing.
+bool has_type(const Tensor& tensor, const TensorType& type) {
+  return tensor.dtype() == type.dtype &&
+         std::equal(tensor.dims().begin(), tensor.dims().end(), type.dims.begin(), type.dims.end(),
+                    [](int64_t extent, const Dim& dim) { return extent == dim.extent; });
+}
+
 Tensor uninitialized(const TensorType& type) {
   const size_t bytes = type.storage_bytes();
   void* memory = std::aligned_alloc(64, (bytes + 127) / 64 * 64);
@@ -176,7 +183,7 @@ void GraphPart::run(std::span<const Tensor> inputs, std::span<Tensor> outputs, P
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i].defined())
       outputs[i] = uninitialized(types[i]);
-    else if (outputs[i].dtype() != types[i].dtype || outputs[i].dims() != types[i].extents())
+    else if (!has_type(outputs[i], types[i]))
       throw Error(ErrorCode::invalid_argument,
                   "output " + std::to_string(i) + ": the buffer is " + std::string(name_of(outputs[i].dtype())) + "[" +
                       to_string(outputs[i].dims()) + "], the result is " + to_string(types[i]));

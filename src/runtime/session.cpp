@@ -81,6 +81,7 @@ std::function<void(size_t)> page_release(std::vector<std::shared_ptr<const Mappe
 Session::State::State(Model loaded, const SessionOptions& options) : model(std::move(loaded)) {
   check_disabled_passes(options.disabled_passes);
   for (ValueId id : model.graph->inputs) inputs.push_back(info_of(model.graph->value(id)));
+  find_shared_extents();
   const int threads = wanted_threads(options);
   context = std::make_shared<RunnerContext>(
       RunnerContext{.ops = OpRegistry::builtin(),
@@ -102,11 +103,21 @@ Session::State::State(Model loaded, const SessionOptions& options) : model(std::
   }
 }
 
+// Once per model: checking inputs is part of every run, which allocates nothing.
+void Session::State::find_shared_extents() {
+  std::map<std::string, std::pair<size_t, size_t>> first_of;
+  for (size_t i = 0; i < inputs.size(); ++i)
+    for (size_t d = 0; d < inputs[i].dims.size(); ++d) {
+      if (inputs[i].dims[d] >= 0 || inputs[i].symbols[d].empty()) continue;
+      const auto [first, is_new] = first_of.emplace(inputs[i].symbols[d], std::pair(i, d));
+      if (!is_new) shared_extents_.push_back({i, d, first->second.first, first->second.second});
+    }
+}
+
 void Session::State::check_inputs(std::span<const Tensor> given) const {
   if (given.size() != inputs.size())
     throw Error(ErrorCode::invalid_argument,
                 "the model has " + std::to_string(inputs.size()) + " inputs, got " + std::to_string(given.size()));
-  std::map<std::string, int64_t> symbols;
   for (size_t i = 0; i < given.size(); ++i) {
     const ValueInfo& info = inputs[i];
     const Tensor& tensor = given[i];
@@ -117,13 +128,16 @@ void Session::State::check_inputs(std::span<const Tensor> given) const {
     for (size_t d = 0; d < info.dims.size(); ++d) {
       const int64_t extent = tensor.dims()[d];
       if (info.dims[d] >= 0 && info.dims[d] != extent) fail_input(info, tensor);
-      if (info.dims[d] >= 0 || info.symbols[d].empty()) continue;
-      const auto [known, is_new] = symbols.emplace(info.symbols[d], extent);
-      if (!is_new && known->second != extent)
-        throw Error(ErrorCode::invalid_argument, "input '" + info.name + "': extent '" + info.symbols[d] + "' is " +
-                                                     std::to_string(extent) + ", but " + std::to_string(known->second) +
-                                                     " in another input");
     }
+  }
+  for (const SharedExtent& shared : shared_extents_) {
+    const int64_t extent = given[shared.input].dims()[shared.axis];
+    const int64_t first = given[shared.first_input].dims()[shared.first_axis];
+    if (extent == first) continue;
+    throw Error(ErrorCode::invalid_argument, "input '" + inputs[shared.input].name + "': extent '" +
+                                                 inputs[shared.input].symbols[shared.axis] + "' is " +
+                                                 std::to_string(extent) + ", but " + std::to_string(first) +
+                                                 " in input '" + inputs[shared.first_input].name + "'");
   }
 }
 

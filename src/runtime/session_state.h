@@ -21,6 +21,16 @@ class Session::State {
   std::vector<ValueInfo> inputs, outputs;
   std::shared_ptr<RunnerContext> context;
   std::unique_ptr<GraphRunner> runner;
+
+ private:
+  void find_shared_extents();
+
+  // An open extent whose name an earlier input (or axis) has too: both must be equal.
+  struct SharedExtent {
+    size_t input, axis;
+    size_t first_input, first_axis;
+  };
+  std::vector<SharedExtent> shared_extents_;
 };
 
 }  // namespace lathe
