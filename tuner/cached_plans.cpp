@@ -10,11 +10,12 @@
 namespace lathe {
 namespace {
 
-// A row from a damaged file or from a space that has changed without its version: nothing.
+// A row from a damaged file or from a space that has changed without its version: nothing. The fallback may lie outside
+// the space that is searched, and win all the same.
 std::optional<Candidate> valid_candidate(const SearchSpace& space, const std::string& text) {
   try {
     Candidate candidate = parse_candidate(text);
-    if (is_valid(space, candidate)) return candidate;
+    if (candidate == space.fallback || is_valid(space, candidate)) return candidate;
   } catch (const Error&) {
     return std::nullopt;
   }

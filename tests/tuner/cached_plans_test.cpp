@@ -73,6 +73,16 @@ TEST_F(CachedPlansTest, ForbiddenCombinationFallsBack) {
   EXPECT_EQ(to_string(CachedPlans(cache_, "cpu").choose(task)), "rows=6 vecs=1");
 }
 
+TEST_F(CachedPlansTest, AFallbackOutsideItsSpaceMayBeTheTunedWinner) {
+  store("tuned", "rows=1 vecs=12");
+  TuningTask task = gemm_task("tuned");
+  task.space.fallback = {{"rows", 1}, {"vecs", 12}};
+  CachedPlans plans(cache_, "cpu");
+  EXPECT_EQ(to_string(plans.choose(task)), "rows=1 vecs=12");
+  EXPECT_EQ(plans.counts().hits, 1U);
+  EXPECT_EQ(plans.counts().invalid, 0U);
+}
+
 TEST_F(CachedPlansTest, RecordsEachTaskOnceWhenAsked) {
   CachedPlans silent(cache_, "cpu"), recording(nullptr, "cpu", CachedPlans::Recording::on);
   for (const char* key : {"a", "b", "a"}) {
