@@ -31,7 +31,7 @@ const std::map<std::string, DType, std::less<>>& type_codes() {
   return codes;
 }
 
-// The text behind "'key':" in the header's Python dictionary, up to the next top-level comma.
+// The text behind "'key':" in the header's Python dictionary, up to the next top-level comma; a tuple up to its ')'.
 std::string_view field(std::string_view header, std::string_view key, const std::string& path) {
   const size_t at = header.find("'" + std::string(key) + "'");
   const size_t colon = at == std::string_view::npos ? at : header.find(':', at);
@@ -44,15 +44,17 @@ std::string_view field(std::string_view header, std::string_view key, const std:
 }
 
 Dims parse_shape(std::string_view text, const std::string& path) {
+  const auto bad = [&] { fail(path, "the .npy header's shape is " + std::string(text) + ")"); };
+  if (text.empty() || text.front() != '(') bad();
   Dims dims;
-  for (size_t at = 1; at < text.size();) {
-    const size_t digit = text.find_first_of("0123456789", at);
-    if (digit == std::string_view::npos) break;
+  for (size_t at = 1; (at = text.find_first_not_of(' ', at)) < text.size();) {
     int64_t extent = 0;
-    const auto [end, error] = std::from_chars(text.data() + digit, text.data() + text.size(), extent);
-    if (error != std::errc{}) fail(path, "the .npy header has a bad shape");
+    const auto [end, error] = std::from_chars(text.data() + at, text.data() + text.size(), extent);
+    if (error != std::errc{} || extent < 0) bad();
     dims.push_back(extent);
-    at = static_cast<size_t>(end - text.data()) + 1;
+    at = text.find_first_not_of(' ', static_cast<size_t>(end - text.data()));
+    if (at >= text.size()) break;
+    if (text[at++] != ',') bad();
   }
   return dims;
 }
@@ -95,7 +97,12 @@ Tensor parse_npy(std::string_view bytes, const std::string& path) {
   const auto code = type_codes().find(descr.substr(2, descr.size() - 3));
   if (code == type_codes().end()) fail(path, "unsupported element type " + std::string(descr));
   const Dims dims = parse_shape(field(header, "shape", path), path);
-  const size_t wanted = checked_bytes(code->second, dims);
+  size_t wanted = 0;
+  try {
+    wanted = checked_bytes(code->second, dims);
+  } catch (const Error& error) {
+    fail(path, error.what());
+  }
   if (bytes.size() - data_at < wanted)
     fail(path,
          "expected " + std::to_string(wanted) + " bytes of elements, found " + std::to_string(bytes.size() - data_at));
