@@ -94,7 +94,8 @@ inline Tensor read_value(const void* from, const TensorType& type) {
 }
 
 struct OneNode {
-  Graph graph;
+  std::string domain = {};  // of the operator
+  Graph graph = {};
   NodeId node = NodeId::none;
   std::vector<Tensor> inputs;  // of node.inputs in order
   std::vector<bool> is_constant;
@@ -103,7 +104,7 @@ struct OneNode {
   void make(const std::string& op, int version, Attributes attributes, const std::vector<int>& blocks, int out_block,
             std::optional<Epilogue> epilogue = {}) {
     Node made;
-    made.op = &OpRegistry::builtin().require("", op, version);
+    made.op = &OpRegistry::builtin().require(domain, op, version);
     made.version = version;
     made.name = "tested";
     made.attributes = std::move(attributes);
