@@ -3,6 +3,7 @@
 # make build   sets up and builds into build/release
 # make conformance, make hostile, make bench  build and run the suites of SHARED (default ../shared): ONNX's own tests,
 #              hostile models, other engines; see tools/suites.sh
+# make fuzz-graphs [SECONDS=60]  compares random graphs, optimized and not
 # make format  formats all sources
 # make tidy    lints all sources
 PRESET ?= release
@@ -35,6 +36,12 @@ build:
 build-only:
 	cmake --preset $(PRESET) --log-level=WARNING
 	cmake --build build/$(PRESET) -j $(JOBS) $(if $(TARGETS),--target $(TARGETS))
+
+.PHONY: fuzz-graphs
+fuzz-graphs:
+	@tools/setup.sh build test
+	@$(MAKE) --no-print-directory build-only TARGETS=fuzz_graphs
+	build/$(PRESET)/tests/fuzz_graphs $(or $(SECONDS),60)
 
 format:
 	@tools/setup.sh ci
