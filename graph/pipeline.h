@@ -32,6 +32,7 @@ struct PassReport {
   std::string_view name;
   int fired = 0;  // times it changed the graph
   size_t nodes_before = 0, nodes_after = 0;
+  int nodes_saved = 0;  // by all its firings together; negative: it added nodes
   double milliseconds = 0;
 };
 

@@ -7,6 +7,7 @@
 #include "tools/disassembly.h"
 #include "tools/model_inputs.h"
 #include "tools/model_options.h"
+#include "tools/pass_report.h"
 #include "tools/plan_report.h"
 #include "tools/verbs.h"
 
@@ -18,6 +19,7 @@ struct InspectOptions {
   InputOptions inputs;
   std::string assembly_node;
   bool shows_graph = false;
+  std::string show;  // one part only
 };
 
 std::string describe(const ValueInfo& info) {
@@ -86,6 +88,7 @@ void print_model(const Session& session) {
 }
 
 void inspect(const InspectOptions& options) {
+  if (options.show == "passes") return print_pass_table(options.model, options.inputs);
   const Session session = Session::load(options.model.model, options.model.session);
   const Session::State& state = *session.state();
   if (options.assembly_node.empty()) print_model(session);
@@ -104,6 +107,8 @@ void add_inspect(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("inspect", "show a model's inputs, passes, layouts, kernels and memory");
   options->model.add_to(*verb);
   options->inputs.add_to(*verb);
+  verb->add_option("--show", options->show, "passes: what each graph pass does and what the model costs without it")
+      ->check(CLI::IsMember({"passes"}));
   verb->add_flag("--graph", options->shows_graph, "print the optimized graph");
   verb->add_option("--asm", options->assembly_node, "print the machine code of this node's kernels");
   verb->callback([options] { inspect(*options); });
