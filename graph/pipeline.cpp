@@ -61,6 +61,7 @@ class PassRunner {
     // From the first time that it fired to the last.
     if (report.fired == 0) report.nodes_before = report.nodes_after = before;
     if (changed) report.nodes_after = graph.order().size();
+    report.nodes_saved += static_cast<int>(before) - static_cast<int>(graph.order().size());
     report.fired += changed;
 #ifndef NDEBUG
     if (changed) verify(graph);
@@ -123,17 +124,25 @@ const std::vector<Pass>& load_passes() {
       {"fold-constants", passes::fold_constants, 1},
       // Patterns below are written without identities in between, and count readers: dead ones must be gone.
       {"remove-identities", passes::remove_identities, 1},
+      {"join-parts", passes::join_parts, 1},
       {"merge-common", passes::merge_common, 1},
       {"remove-dead", passes::remove_dead, 1},
       // Before any fusion: what goes into weights costs nothing at all.
       {"fold-batch-norm", passes::fold_batch_norm, 1},
       // Before epilogues, which would swallow its parts.
       {"fuse-layer-norm", passes::fuse_layer_norm, 2},
+      // Before what looks for Transposes next to products.
+      {"sink-scales", passes::sink_scales, 2},
       // Before epilogues: a product that ends in one keeps its order of axes.
       {"absorb-transposes", passes::absorb_transposes, 2},
       // What rides on a product or convolution saves a whole pass over memory. The pointwise fusion of what is left
       // waits for the extents: it would hide the parts of patterns that cannot be told without them.
       {"fuse-epilogue", passes::fuse_epilogue, 2},
+      // Behind epilogues, which bring scale and masks of the scores, however spelled, into one form.
+      {"fuse-attention", passes::fuse_attention, 2},
+      // Behind attention, which is what reads the parts of a wide product where they lie.
+      {"unpack-heads", passes::unpack_heads, 2},
+      {"merge-products", passes::merge_products, 2},
   };
   return kPasses;
 }
@@ -157,6 +166,10 @@ const std::vector<Pass>& specialize_passes() {
       {"remove-dead", passes::remove_dead, 1},
       {"absorb-transposes", passes::absorb_transposes, 2},
       {"fuse-epilogue", passes::fuse_epilogue, 2},
+      {"fuse-attention", passes::fuse_attention, 2},
+      {"unpack-heads", passes::unpack_heads, 2},
+      {"merge-products", passes::merge_products, 2},
+      {"remove-dead", passes::remove_dead, 1},
       {"fuse-pointwise", passes::fuse_pointwise, 2},
       // Last: the passes above neither know nor keep layouts.
       {"choose-layouts", passes::choose_layouts, 3},

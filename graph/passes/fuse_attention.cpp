@@ -1,0 +1,176 @@
+// softmax(f(Q K)) V, where f is whatever an epilogue can be (scale, masks, in any spelling), becomes one
+// lathe::Attention: no matrix of scores in memory. The Reshapes that take heads apart and join them go into its views.
+#include <algorithm>
+
+#include "graph/expression_attribute.h"
+#include "graph/passes/passes.h"
+#include "graph/passes/rewrite.h"
+
+namespace lathe::passes {
+namespace {
+
+using Perm = std::vector<int64_t>;
+constexpr size_t kResult = 3;  // behind Q, K and V in lists for all four
+
+// A product of two matrices (or stacks of them), as it is read and stored.
+struct Product {
+  NodeId id = NodeId::none;
+  Perm a, b, y;  // empty: as they are
+};
+
+bool is_same_order(const Perm& perm) {
+  for (size_t i = 0; i < perm.size(); ++i) {
+    if (perm[i] != static_cast<int64_t>(i)) return false;
+  }
+  return true;
+}
+
+bool is_float_matrix(const Graph& graph, ValueId id) {
+  const TensorType& type = graph.value(id).type;
+  return type.dtype == DType::f32 && type.has_rank && type.rank() >= 2 && type.layout.channel_block == 0;
+}
+
+std::optional<Product> as_product(const Graph& graph, NodeId id) {
+  if (id == NodeId::none) return std::nullopt;
+  const Node& node = graph.node(id);
+  const bool has_views = is_lathe_op(node, "MatMulViews");
+  if (!has_views && !is_op(node, "MatMul")) return std::nullopt;
+  if (!is_float_matrix(graph, node.inputs[0]) || !is_float_matrix(graph, node.inputs[1])) return std::nullopt;
+  if (graph.value(node.inputs[0]).type.rank() != graph.value(node.inputs[1]).type.rank()) return std::nullopt;
+  Product product{id, {}, {}, {}};
+  if (!has_views) return product;
+  product.a = node.attributes.get_ints("perm_a");
+  product.b = node.attributes.get_ints("perm_b");
+  product.y = node.attributes.get_ints("perm_y");
+  return product;
+}
+
+bool is_softmax_of_rows(const Graph& graph, const Node& node) {
+  if (!is_op(node, "Softmax") || node.epilogue || node.outputs[0] == ValueId::none) return false;
+  const TensorType& type = graph.value(node.inputs[0]).type;
+  if (!type.has_rank || type.dtype != DType::f32) return false;
+  const int64_t axis = node.attributes.get_int("axis", node.version < 13 ? 1 : -1);
+  return axis == -1 || axis == type.rank() - 1;
+}
+
+struct Match {
+  Product scores, mixed;
+};
+
+std::optional<Match> match(const Rewriter& rewriter, const Graph& graph, NodeId softmax) {
+  const Node& node = graph.node(softmax);
+  if (!is_softmax_of_rows(graph, node)) return std::nullopt;
+  const ValueId scores = node.inputs[0], shares = node.outputs[0];
+  const NodeId maker = graph.value(scores).producer, user = rewriter.only_user(shares);
+  if (maker == NodeId::none || !rewriter.is_live(maker) || rewriter.only_user(scores) != softmax) return std::nullopt;
+  const std::optional<Product> first = as_product(graph, maker), second = as_product(graph, user);
+  if (!first || !second || !is_same_order(first->y) || !is_same_order(second->a)) return std::nullopt;
+  const Node &a = graph.node(first->id), &b = graph.node(second->id);
+  if (b.epilogue || b.inputs[0] != shares || b.inputs[1] == shares || b.outputs[0] == ValueId::none)
+    return std::nullopt;
+  if (a.epilogue && a.epilogue->expression.output != DType::f32) return std::nullopt;
+  for (size_t slot = own_input_count(a); slot < a.inputs.size(); ++slot) {
+    if (graph.value(a.inputs[slot]).type.dtype != DType::f32) return std::nullopt;
+  }
+  const int rank = graph.value(b.inputs[1]).type.rank();
+  if (graph.value(a.inputs[0]).type.rank() != rank || graph.value(scores).type.rank() != rank) return std::nullopt;
+  return Match{*first, *second};
+}
+
+// A view of one operand, while the Reshape before it (or behind the result) may still go into it.
+struct View {
+  ValueId value;
+  Perm perm;
+  int64_t heads = 0;
+};
+
+// The count of heads, when a reshape between these types takes the last axis apart (or joins the last two).
+std::optional<int64_t> heads_between(const TensorType& joined, const TensorType& apart) {
+  if (!joined.has_rank || !apart.has_rank || joined.rank() < 2 || apart.rank() != joined.rank() + 1)
+    return std::nullopt;
+  const size_t last = joined.dims.size() - 1;
+  for (size_t i = 0; i < last; ++i) {
+    if (!same_dim(joined.dims[i], apart.dims[i])) return std::nullopt;
+  }
+  const Dim &heads = apart.dims[last], &columns = apart.dims[last + 1];
+  if (!joined.dims[last].known() || !heads.known() || !columns.known() || heads.extent < 1) return std::nullopt;
+  if (columns.extent < 1 || joined.dims[last].extent != heads.extent * columns.extent) return std::nullopt;
+  return heads.extent;
+}
+
+void absorb_reshape_before(const Rewriter& rewriter, const Graph& graph, View& view) {
+  const NodeId reshape = rewriter.producer_if(view.value, "Reshape");
+  if (reshape == NodeId::none) return;
+  const ValueId source = graph.node(reshape).inputs[0];
+  const auto heads = heads_between(graph.value(source).type, graph.value(view.value).type);
+  if (!heads) return;
+  // Without an order of its own the operand's axes keep theirs.
+  if (view.perm.empty()) {
+    for (int axis = 0; axis < graph.value(view.value).type.rank(); ++axis) view.perm.push_back(axis);
+  }
+  view.value = source;
+  view.heads = *heads;
+}
+
+NodeId reshape_behind(const Rewriter& rewriter, const Graph& graph, ValueId result, int64_t& heads) {
+  const NodeId user = rewriter.only_user(result);
+  if (user == NodeId::none || !is_op(graph.node(user), "Reshape") || graph.node(user).epilogue) return NodeId::none;
+  if (graph.node(user).inputs[0] != result) return NodeId::none;
+  const auto found = heads_between(graph.value(graph.node(user).outputs[0]).type, graph.value(result).type);
+  if (!found) return NodeId::none;
+  heads = *found;
+  return user;
+}
+
+void rewrite(Rewriter& rewriter, const OpSchema& schema, NodeId softmax, const Match& found) {
+  Graph& graph = rewriter.graph();
+  const Node &scores = graph.node(found.scores.id), &mixed = graph.node(found.mixed.id);
+  View views[] = {
+      {scores.inputs[0], found.scores.a}, {scores.inputs[1], found.scores.b}, {mixed.inputs[1], found.mixed.b}};
+  std::vector<int64_t> heads(4, 0);
+  for (size_t i = 0; i < 3; ++i) {
+    absorb_reshape_before(rewriter, graph, views[i]);
+    heads[i] = views[i].heads;
+  }
+  Node node{.op = &schema, .name = "", .inputs = {views[0].value, views[1].value, views[2].value}, .outputs = {}};
+  static constexpr const char* kPerms[] = {"perm_q", "perm_k", "perm_v"};
+  for (size_t i = 0; i < 3; ++i) {
+    if (!views[i].perm.empty()) node.attributes.set(kPerms[i], views[i].perm);
+  }
+  if (!found.mixed.y.empty()) node.attributes.set("perm_y", found.mixed.y);
+  node.fused_from = (scores.fused_from.empty() ? "MatMul" : scores.fused_from) + "+Softmax+MatMul";
+  if (scores.epilogue) {
+    set_expression(node.attributes, "scores", scores.epilogue->expression);
+    node.inputs.insert(node.inputs.end(), scores.inputs.end() - scores.epilogue->inputs, scores.inputs.end());
+  }
+  ValueId result = mixed.outputs[0];
+  NodeId last = found.mixed.id;
+  if (const NodeId reshape = reshape_behind(rewriter, graph, result, heads[kResult]); reshape != NodeId::none) {
+    result = graph.node(reshape).outputs[0];
+    last = reshape;
+  }
+  if (std::any_of(heads.begin(), heads.end(), [](int64_t count) { return count > 0; })) {
+    node.attributes.set("heads", std::move(heads));
+  }
+  node.outputs = {result};
+  const NodeId place = found.mixed.id;
+  if (last != place) rewriter.erase(last);
+  for (const NodeId erased : {found.scores.id, softmax, place}) rewriter.erase(erased);
+  rewriter.add(std::move(node), place);
+}
+
+}  // namespace
+
+bool fuse_attention(Graph& graph, const PassContext& context) {
+  const OpSchema* schema = context.ops.find("lathe", "Attention", 1);
+  if (schema == nullptr) return false;
+  Rewriter rewriter(graph);
+  const std::vector<NodeId> order = graph.order();
+  for (const NodeId id : order) {
+    if (!rewriter.is_live(id)) continue;
+    if (const std::optional<Match> found = match(rewriter, graph, id)) rewrite(rewriter, *schema, id, *found);
+  }
+  return rewriter.finish();
+}
+
+}  // namespace lathe::passes

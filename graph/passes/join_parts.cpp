@@ -1,0 +1,105 @@
+// Concat and Split that undo each other, and Concat of Concat: all parts of a value side by side are the value.
+#include <algorithm>
+
+#include "graph/passes/passes.h"
+#include "graph/passes/rewrite.h"
+
+namespace lathe::passes {
+namespace {
+
+// The axis, counted from the front; -1: not known.
+int64_t axis_of(const Graph& graph, const Node& node) {
+  const TensorType& type = graph.value(node.inputs[0]).type;
+  if (!type.has_rank) return -1;
+  if (is_op(node, "Concat") && node.version < 4 && !node.attributes.has("axis")) return 1;
+  const int64_t axis = node.attributes.get_int("axis", 0);
+  return axis < 0 ? axis + type.rank() : axis;
+}
+
+// The Split of which `inputs` holds all parts, in order, from `first` on.
+NodeId split_behind(const Rewriter& rewriter, const Graph& graph, const std::vector<ValueId>& inputs, size_t first,
+                    int64_t axis) {
+  if (inputs[first] == ValueId::none) return NodeId::none;
+  const NodeId id = graph.value(inputs[first]).producer;
+  if (id == NodeId::none || !rewriter.is_live(id) || !is_op(graph.node(id), "Split")) return NodeId::none;
+  const Node& split = graph.node(id);
+  if (split.outputs.size() > inputs.size() - first || axis_of(graph, split) != axis) return NodeId::none;
+  if (std::count(split.outputs.begin(), split.outputs.end(), ValueId::none) > 0) return NodeId::none;
+  const bool holds_all =
+      std::equal(split.outputs.begin(), split.outputs.end(), inputs.begin() + static_cast<std::ptrdiff_t>(first));
+  return holds_all ? id : NodeId::none;
+}
+
+// A Concat along the same axis that nobody else reads.
+NodeId inner_concat(const Rewriter& rewriter, const Graph& graph, ValueId value, NodeId user, int64_t axis) {
+  const NodeId id = rewriter.producer_if(value, "Concat");
+  if (id == NodeId::none || rewriter.only_user(value) != user || axis_of(graph, graph.node(id)) != axis) {
+    return NodeId::none;
+  }
+  return rewriter.uses(value).size() == 1 ? id : NodeId::none;
+}
+
+bool simplify_concat(Rewriter& rewriter, NodeId id) {
+  Graph& graph = rewriter.graph();
+  const std::vector<ValueId> inputs = graph.node(id).inputs;
+  const int64_t axis = axis_of(graph, graph.node(id));
+  if (axis < 0) return false;
+  std::vector<ValueId> kept;
+  std::vector<NodeId> swallowed;
+  for (size_t i = 0; i < inputs.size();) {
+    if (const NodeId split = split_behind(rewriter, graph, inputs, i, axis); split != NodeId::none) {
+      kept.push_back(graph.node(split).inputs[0]);
+      i += graph.node(split).outputs.size();
+      continue;
+    }
+    if (const NodeId inner = inner_concat(rewriter, graph, inputs[i], id, axis); inner != NodeId::none) {
+      kept.insert(kept.end(), graph.node(inner).inputs.begin(), graph.node(inner).inputs.end());
+      swallowed.push_back(inner);
+    } else {
+      kept.push_back(inputs[i]);
+    }
+    ++i;
+  }
+  if (kept == inputs) return false;
+  Node& node = graph.node(id);
+  node.inputs.assign(kept.size(), ValueId::none);
+  for (size_t i = 0; i < kept.size(); ++i) rewriter.set_input(id, i, kept[i]);
+  for (const NodeId inner : swallowed) rewriter.erase(inner);
+  return true;
+}
+
+// Split(Concat(a, b, c)) into pieces as long as a, b and c: those themselves.
+bool undo_split(Rewriter& rewriter, NodeId id) {
+  Graph& graph = rewriter.graph();
+  const Node& split = graph.node(id);
+  const NodeId concat = rewriter.producer_if(split.inputs[0], "Concat");
+  if (concat == NodeId::none) return false;
+  const std::vector<ValueId> parts = graph.node(concat).inputs, outputs = split.outputs;
+  const int64_t axis = axis_of(graph, split);
+  if (axis < 0 || axis != axis_of(graph, graph.node(concat)) || parts.size() != outputs.size()) return false;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (outputs[i] == ValueId::none || rewriter.is_output(outputs[i])) return false;
+    const TensorType &part = graph.value(parts[i]).type, &piece = graph.value(outputs[i]).type;
+    if (!part.has_rank || !piece.has_rank || axis >= part.rank() || axis >= piece.rank()) return false;
+    const auto at = static_cast<size_t>(axis);
+    if (!part.dims[at].known() || part.dims[at].extent != piece.dims[at].extent) return false;
+  }
+  for (size_t i = 0; i < parts.size(); ++i) rewriter.replace(outputs[i], parts[i]);
+  rewriter.erase(id);
+  return true;
+}
+
+}  // namespace
+
+bool join_parts(Graph& graph, const PassContext&) {
+  Rewriter rewriter(graph);
+  const std::vector<NodeId> order = graph.order();
+  for (const NodeId id : order) {
+    if (!rewriter.is_live(id) || graph.node(id).epilogue || graph.node(id).inputs.empty()) continue;
+    if (is_op(graph.node(id), "Concat")) simplify_concat(rewriter, id);
+    if (is_op(graph.node(id), "Split")) undo_split(rewriter, id);
+  }
+  return rewriter.finish();
+}
+
+}  // namespace lathe::passes

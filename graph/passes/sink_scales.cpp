@@ -1,0 +1,72 @@
+// A factor on an operand of a matrix product moves behind the product, where it joins other pointwise work and does not
+// stand between the product and the Transposes before it: (x * c) y = (x y) * c.
+#include <cmath>
+
+#include "graph/passes/passes.h"
+#include "graph/passes/rewrite.h"
+
+namespace lathe::passes {
+namespace {
+
+// The slot of what is scaled by a plain constant; -1: this node is something else.
+int scaled_slot(const Graph& graph, const Node& node) {
+  if (node.epilogue || node.version < 7 || node.inputs.size() != 2) return -1;
+  const bool is_product = is_op(node, "Mul"), is_quotient = is_op(node, "Div");
+  if (!is_product && !is_quotient) return -1;
+  for (size_t slot = 0; slot < (is_product ? 2u : 1u); ++slot) {
+    const ValueId other = node.inputs[1 - slot];
+    const std::optional<float> factor = scalar_of(graph, other);
+    if (!factor || !std::isfinite(*factor) || *factor == 0) continue;
+    if (graph.value(node.inputs[slot]).is_constant()) continue;
+    if (broadcasts_into(graph.value(other).type, graph.value(node.inputs[slot]).type)) return static_cast<int>(slot);
+  }
+  return -1;
+}
+
+bool sink(Rewriter& rewriter, NodeId product) {
+  Graph& graph = rewriter.graph();
+  if (!is_op(graph.node(product), "MatMul") || graph.node(product).epilogue) return false;
+  if (graph.node(product).inputs[0] == graph.node(product).inputs[1]) return false;
+  const ValueId result = graph.node(product).outputs[0];
+  if (result == ValueId::none) return false;
+  for (size_t slot = 0; slot < 2; ++slot) {
+    const ValueId operand = graph.node(product).inputs[slot];
+    const NodeId scale = graph.value(operand).producer;
+    if (scale == NodeId::none || !rewriter.is_live(scale) || rewriter.only_user(operand) != product) continue;
+    const int scaled = scaled_slot(graph, graph.node(scale));
+    const TensorType type = graph.value(result).type;
+    if (scaled < 0 || type.dtype != DType::f32 || !type.has_rank || type.rank() < 2) continue;
+    const ValueId x = graph.node(scale).inputs[static_cast<size_t>(scaled)];
+    // The factor's rank must not pass the result's: it has one element, whatever its axes.
+    const ValueId factor = graph.node(scale).inputs[1 - static_cast<size_t>(scaled)];
+    if (graph.value(factor).type.rank() > type.rank()) continue;
+
+    Node behind = graph.node(scale);
+    behind.name.clear();
+    const ValueId inner = rewriter.add_value(graph.value(result).name, type);
+    rewriter.set_input(product, slot, x);
+    rewriter.erase(scale);
+    behind.inputs = {inner, factor};
+    behind.outputs = {ValueId::none};
+    behind.outputs[0] = result;
+    // The product makes `inner` now, and the factor's node what the product made.
+    rewriter.move_output(inner, product);
+    rewriter.add(std::move(behind), product);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool sink_scales(Graph& graph, const PassContext&) {
+  Rewriter rewriter(graph);
+  const std::vector<NodeId> order = graph.order();
+  for (const NodeId id : order) {
+    for (int i = 0; i < 2 && rewriter.is_live(id) && sink(rewriter, id); ++i) {
+    }
+  }
+  return rewriter.finish();
+}
+
+}  // namespace lathe::passes

@@ -1,0 +1,157 @@
+#include "ops/attention_lower.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "ops/attention_product.h"
+#include "ops/attention_shape.h"
+#include "ops/broadcast.h"
+#include "ops/gemm_plan.h"
+#include "src/base/checked_size.h"
+
+namespace lathe {
+namespace {
+
+constexpr int64_t kMostMatrices = 1 << 20;  // their offsets are kept
+
+struct BoundAttention {
+  std::shared_ptr<const AttentionProduct> product;
+  AttentionOperands operands;  // strides; the pointers come with each run
+  AttentionOffsets begin;      // of the parts that are read
+  BufferId q, k, v, y, scratch;
+  std::vector<BufferId> inputs;
+
+  void operator()(const StepArgs& args) const {
+    AttentionOperands bound = operands;
+    bound.q = args.at<const float>(q) + begin.q;
+    bound.k = args.at<const float>(k) + begin.k;
+    bound.v = args.at<const float>(v) + begin.v;
+    bound.y = args.at<float>(y);
+    for (size_t i = 0; i < inputs.size(); ++i) bound.inputs[i] = args.at<const float>(inputs[i]);
+    bound.scratch = args.at<float>(scratch) + args.thread * product->scratch_elements();
+    product->run(bound, args.thread, args.threads);
+  }
+};
+
+bool is_plain_float(const TensorType& type) { return type.dtype == DType::f32 && type.layout.channel_block == 0; }
+
+bool are_plain_floats(const LowerContext& context) {
+  for (int i = 0; i < context.input_count(); ++i) {
+    if (!context.has_input(i) || !is_plain_float(context.input_type(i))) return false;
+  }
+  return is_plain_float(context.output_type(0)) && !context.node.epilogue;
+}
+
+// Steps between rows and columns of the matrices of a view.
+struct MatrixSteps {
+  int64_t rows, columns;
+};
+MatrixSteps steps_of(const AttentionView& view) {
+  const size_t rank = view.dims.size();
+  // What is never stepped along may count as dense.
+  return {view.dims[rank - 2] == 1 ? 1 : view.strides[rank - 2], view.dims[rank - 1] == 1 ? 1 : view.strides[rank - 1]};
+}
+
+// The expression's extra inputs, as epilogues of products read them. False: one that they cannot.
+bool add_score_inputs(const LowerContext& context, const AttentionShape& shape, AttentionProblem& problem,
+                      std::vector<std::vector<int64_t>>& strides) {
+  if (!shape.scores) return context.input_count() == 3;
+  const int extra = context.input_count() - 3;
+  if (static_cast<int>(shape.scores->inputs.size()) != extra + 1 || extra > kMaxGemmInputs) return false;
+  GemmEpilogue epilogue;
+  epilogue.expression = *shape.scores;
+  for (int i = 3; i < context.input_count(); ++i) {
+    strides.push_back(broadcast_strides(context.input_type(i).extents(), shape.score_dims()));
+    if (strides.back().back() != 0 && strides.back().back() != 1) return false;
+    epilogue.inputs.push_back(strides.back().back() == 0 ? GemmInputAccess::uniform : GemmInputAccess::columns);
+  }
+  problem.scores = std::move(epilogue);
+  return true;
+}
+
+std::vector<AttentionOffsets> offsets_of(const AttentionShape& shape,
+                                         const std::vector<std::vector<int64_t>>& input_strides) {
+  std::vector<AttentionOffsets> offsets(static_cast<size_t>(shape.matrices()));
+  Dims index(shape.batch.size(), 0);
+  for (AttentionOffsets& here : offsets) {
+    for (size_t axis = 0; axis < index.size(); ++axis) {
+      const auto step = [&](const AttentionView& view) {
+        return view.dims[axis] == 1 ? 0 : index[axis] * view.strides[axis];
+      };
+      here.q += step(shape.q);
+      here.k += step(shape.k);
+      here.v += step(shape.v);
+      here.y += index[axis] * shape.y.strides[axis];
+      for (size_t i = 0; i < input_strides.size(); ++i) here.inputs[i] += index[axis] * input_strides[i][axis];
+    }
+    for (size_t axis = index.size(); axis-- > 0;) {
+      if (++index[axis] < shape.batch[axis]) break;
+      index[axis] = 0;
+    }
+  }
+  return offsets;
+}
+
+void add_step(LowerContext& context, const AttentionProblem& problem, BoundAttention bound) {
+  Step step;
+  step.kernel = bound.product->plan().key();
+  step.reads = {bound.q, bound.k, bound.v, bound.scratch};
+  step.reads.insert(step.reads.end(), bound.inputs.begin(), bound.inputs.end());
+  step.writes = {bound.y, bound.scratch};
+  step.threads = problem.threads;
+  step.flop = problem.flop();
+  step.bytes = 4.0 * static_cast<double>(problem.matrices) *
+               static_cast<double>((problem.rows + problem.keys) * (problem.size + problem.value_size));
+  step.run = std::move(bound);
+  context.add(std::move(step));
+}
+
+}  // namespace
+
+bool lower_attention_views(LowerContext& context) {
+  if (!are_plain_floats(context)) return false;
+  const AttentionShape shape = attention_shape(context.node, context.input_type(0).extents(),
+                                               context.input_type(1).extents(), context.input_type(2).extents());
+  const MatrixSteps q = steps_of(shape.q), k = steps_of(shape.k), v = steps_of(shape.v), y = steps_of(shape.y);
+  if (shape.matrices() == 0 || shape.rows == 0 || shape.value_size == 0) return true;
+  // Without keys a row has no softmax: the reference says what comes of it.
+  if (shape.keys == 0 || shape.size == 0 || shape.matrices() > kMostMatrices) return false;
+  if (q.columns != 1 || y.columns != 1 || (k.rows != 1 && k.columns != 1) || (v.rows != 1 && v.columns != 1)) {
+    return false;
+  }
+  AttentionProblem problem{shape.matrices(), shape.rows, shape.keys, shape.size, shape.value_size, {}};
+  problem.k_by_rows = k.rows == 1;
+  problem.v_by_rows = v.columns == 1;
+  problem.isa = context.target.isa;
+  problem.threads = worthwhile_threads(problem.flop(), context.target.threads);
+  std::vector<std::vector<int64_t>> input_strides;
+  if (!add_score_inputs(context, shape, problem, input_strides)) return false;
+
+  BoundAttention bound;
+  try {
+    bound.product = std::make_shared<const AttentionProduct>(problem, default_attention_plan(problem),
+                                                             offsets_of(shape, input_strides));
+  } catch (const JitError&) {
+    return false;
+  }
+  bound.operands.q_stride = q.rows;
+  bound.operands.k_stride = problem.k_by_rows ? k.columns : k.rows;
+  bound.operands.v_stride = problem.v_by_rows ? v.rows : v.columns;
+  bound.operands.y_stride = y.rows;
+  bound.begin.q = shape.q.offset;
+  bound.begin.k = shape.k.offset;
+  bound.begin.v = shape.v.offset;
+  bound.q = context.buffer(context.input(0));
+  bound.k = context.buffer(context.input(1));
+  bound.v = context.buffer(context.input(2));
+  bound.y = context.buffer(context.output(0));
+  for (size_t i = 0; i < input_strides.size(); ++i) {
+    bound.inputs.push_back(context.buffer(context.input(static_cast<int>(i) + 3)));
+    bound.operands.input_strides[i] = input_strides[i][shape.batch.size()];
+  }
+  bound.scratch = context.scratch(checked_bytes(DType::f32, {problem.threads, bound.product->scratch_elements()}));
+  add_step(context, problem, std::move(bound));
+  return true;
+}
+
+}  // namespace lathe

@@ -1,0 +1,202 @@
+// Attention from its parts, in the spellings of several exporters, and what only looks like it.
+#include "tests/ops/pass_net.h"
+
+namespace lathe {
+namespace {
+
+using testing::ops_of;
+using testing::PassNet;
+using testing::rewritten;
+
+constexpr int64_t kLength = 5, kHeads = 3, kSize = 4, kWidth = kHeads * kSize;
+
+const std::vector<testing::PassFn*> kPasses = {
+    passes::sink_scales, passes::absorb_transposes, passes::fuse_epilogue, passes::fuse_attention,
+    passes::remove_dead, passes::merge_products,    passes::remove_dead};
+
+TensorType open_batch() {
+  TensorType type = TensorType::of(DType::f32, {2, kLength, kWidth});
+  type.dims[0] = {-1, "batch"};
+  return type;
+}
+
+ValueId projected(PassNet& net, ValueId x, bool has_bias = true) {
+  const ValueId y = net.op("MatMul", {x, net.weights({kWidth, kWidth})});
+  return has_bias ? net.op("Add", {y, net.weights({kWidth})}) : y;
+}
+
+ValueId heads_of(PassNet& net, ValueId x, std::vector<int64_t> perm) {
+  return net.transpose(net.reshape(x, {0, kLength, kHeads, kSize}), std::move(perm));
+}
+
+ValueId joined(PassNet& net, ValueId x) { return net.reshape(net.transpose(x, {0, 2, 1, 3}), {0, kLength, kWidth}); }
+
+struct Parts {
+  ValueId q, k, v;
+};
+Parts parts_of(PassNet& net, ValueId x, bool has_bias = true) {
+  return {heads_of(net, projected(net, x, has_bias), {0, 2, 1, 3}), heads_of(net, projected(net, x), {0, 2, 3, 1}),
+          heads_of(net, projected(net, x, has_bias), {0, 2, 1, 3})};
+}
+
+ValueId softmax(PassNet& net, ValueId scores, int64_t axis = -1) {
+  return net.op("Softmax", {scores}, {{"axis", axis}});
+}
+
+TEST(FuseAttention, TakesAWholeLayerWithItsProjections) {
+  PassNet net;
+  const Parts parts = parts_of(net, net.input(open_batch()));
+  ValueId scores = net.op("Div", {net.op("MatMul", {parts.q, parts.k}), net.scalar(2)});
+  scores = net.op(
+      "Add", {scores, net.input(TensorType{DType::f32, true, {{-1, "batch"}, {1, ""}, {1, ""}, {kLength, ""}}, {}})});
+  net.output(joined(net, net.op("MatMul", {softmax(net, scores), parts.v})));
+  EXPECT_EQ(ops_of(rewritten(net, kPasses)), "MatMul+MatMul+MatMul+Add MatMul+Div+Add+Softmax+MatMul");
+}
+
+TEST(FuseAttention, TakesQueriesThatAreScaledBefore) {
+  PassNet net;
+  const Parts parts = parts_of(net, net.input(open_batch()), false);
+  const ValueId q = net.op("Mul", {parts.q, net.scalar(0.7f)}), k = net.op("Mul", {parts.k, net.scalar(0.7f)});
+  net.output(joined(net, net.op("MatMul", {softmax(net, net.op("MatMul", {q, k})), parts.v})));
+  EXPECT_EQ(ops_of(rewritten(net, kPasses)), "MatMul+MatMul+MatMul+Add MatMul+Mul+Mul+Softmax+MatMul");
+}
+
+TEST(FuseAttention, TakesAMaskBySelection) {
+  PassNet net;
+  const ValueId q = net.input(Dims{2, 3, kLength, kSize}), k = net.input(Dims{2, 3, kSize, 7});
+  const ValueId mask = net.op("Greater", {net.input(Dims{2, 1, 1, 7}), net.scalar(0)});
+  const ValueId weights = net.op("Cast", {mask}, {{"to", int64_t{1}}});
+  const ValueId scores =
+      net.op("Where", {net.op("Cast", {weights}, {{"to", int64_t{9}}}), net.op("MatMul", {q, k}), net.scalar(-1e9f)});
+  net.output(net.op("MatMul", {softmax(net, scores), net.input(Dims{2, 3, 7, 6})}));
+  // A mask of another type than float32 stays apart, with the products around it.
+  rewritten(net, kPasses);
+}
+
+TEST(FuseAttention, TakesOtherLengthsOfKeysAndBroadcastHeads) {
+  PassNet net;
+  const ValueId q = net.input(Dims{2, 3, kLength, kSize}), k = net.input(Dims{2, 1, kSize, 7}),
+                v = net.input(Dims{1, 3, 7, 6});
+  net.output(net.op("MatMul", {softmax(net, net.op("MatMul", {q, k})), v}));
+  EXPECT_EQ(ops_of(rewritten(net, kPasses)), "MatMul+Softmax+MatMul");
+}
+
+TEST(FuseAttention, TakesStacksOfMatricesOfRankThree) {
+  PassNet net;
+  const ValueId k = net.transpose(net.input(Dims{6, 7, 4}), {0, 2, 1});
+  net.output(
+      net.op("MatMul", {softmax(net, net.op("MatMul", {net.input(Dims{6, 5, 4}), k}), 2), net.input(Dims{6, 7, 3})}));
+  EXPECT_EQ(ops_of(rewritten(net, kPasses)), "MatMul+Softmax+MatMul");
+}
+
+// q k -> softmax -> v, of whole matrices, with something done to each value on the way.
+struct Bare {
+  PassNet net;
+  ValueId scores, shares;
+  explicit Bare(int64_t axis = -1) {
+    scores = net.op("MatMul", {net.input(Dims{2, 6, 6}), net.input(Dims{2, 6, 6})});
+    shares = softmax(net, scores, axis);
+  }
+  std::string finish() {
+    net.output(net.op("MatMul", {shares, net.input(Dims{2, 6, 6})}));
+    return ops_of(rewritten(net, kPasses));
+  }
+};
+
+TEST(FuseAttention, LeavesScoresThatAreAnOutput) {
+  Bare bare;
+  bare.net.output(bare.scores);
+  EXPECT_EQ(bare.finish(), "MatMul Softmax MatMul");
+}
+
+TEST(FuseAttention, LeavesSharesThatAreAnOutput) {
+  Bare bare;
+  bare.net.output(bare.shares);
+  EXPECT_EQ(bare.finish(), "MatMul Softmax MatMul");
+}
+
+TEST(FuseAttention, LeavesSharesThatOthersRead) {
+  Bare bare;
+  bare.net.output(bare.net.op("Relu", {bare.shares}));
+  EXPECT_EQ(bare.finish(), "MatMul Softmax Relu MatMul");
+}
+
+TEST(FuseAttention, LeavesASoftmaxAlongAnotherAxis) {
+  EXPECT_EQ(Bare(1).finish(), "MatMul Softmax MatMul");
+  EXPECT_EQ(Bare(0).finish(), "MatMul Softmax MatMul");
+}
+
+TEST(FuseAttention, LeavesSharesOnTheRight) {
+  Bare bare;
+  bare.net.output(bare.net.op("MatMul", {bare.net.input(Dims{2, 6, 6}), bare.shares}));
+  EXPECT_EQ(ops_of(rewritten(bare.net, kPasses)), "MatMul Softmax MatMul");
+}
+
+TEST(FuseAttention, LeavesSharesTimesThemselves) {
+  Bare bare;
+  bare.net.output(bare.net.op("MatMul", {bare.shares, bare.shares}));
+  EXPECT_EQ(ops_of(rewritten(bare.net, kPasses)), "MatMul Softmax MatMul");
+}
+
+TEST(FuseAttention, KeepsAReshapeThatIsNotOfHeads) {
+  PassNet net;
+  const ValueId q = net.reshape(net.input(Dims{2, 10, 12}), {2, 3, 10, 4});  // not the last axis taken apart
+  net.output(net.op("MatMul",
+                    {softmax(net, net.op("MatMul", {q, net.input(Dims{2, 3, 4, 7})})), net.input(Dims{2, 3, 7, 5})}));
+  EXPECT_EQ(ops_of(rewritten(net, kPasses)), "Reshape MatMul+Softmax+MatMul");
+}
+
+// --- products side by side
+
+TEST(MergeProducts, LeavesProjectionsOfDifferentValues) {
+  PassNet net;
+  const ValueId x = net.input(open_batch()), z = net.input(open_batch());
+  const ValueId q = heads_of(net, projected(net, x), {0, 2, 1, 3}), k = heads_of(net, projected(net, z), {0, 2, 3, 1});
+  const ValueId v = heads_of(net, projected(net, z), {0, 2, 1, 3});
+  net.output(joined(net, net.op("MatMul", {softmax(net, net.op("MatMul", {q, k})), v})));
+  EXPECT_EQ(ops_of(rewritten(net, kPasses)), "MatMul+Add MatMul+Add MatMul+Add MatMul+Softmax+MatMul");
+}
+
+TEST(MergeProducts, LeavesAProjectionThatOthersRead) {
+  PassNet net;
+  const ValueId x = net.input(open_batch()), keys = projected(net, x);
+  const ValueId q = heads_of(net, projected(net, x), {0, 2, 1, 3}), k = heads_of(net, keys, {0, 2, 3, 1});
+  const ValueId v = heads_of(net, projected(net, x), {0, 2, 1, 3});
+  net.output(joined(net, net.op("MatMul", {softmax(net, net.op("MatMul", {q, k})), v})));
+  net.output(keys);
+  EXPECT_EQ(ops_of(rewritten(net, kPasses)), "MatMul+Add MatMul+Add MatMul+Add MatMul+Softmax+MatMul");
+}
+
+TEST(MergeProducts, LeavesProjectionsWithMoreThanABias) {
+  PassNet net;
+  const ValueId x = net.input(open_batch());
+  const ValueId q = heads_of(net, net.op("Relu", {projected(net, x)}), {0, 2, 1, 3});
+  const ValueId k = heads_of(net, projected(net, x), {0, 2, 3, 1}), v = heads_of(net, projected(net, x), {0, 2, 1, 3});
+  net.output(joined(net, net.op("MatMul", {softmax(net, net.op("MatMul", {q, k})), v})));
+  EXPECT_EQ(ops_of(rewritten(net, kPasses)), "MatMul+Add+Relu MatMul+Add MatMul+Add MatMul+Softmax+MatMul");
+}
+
+// --- factors
+
+TEST(SinkScales, LeavesFactorsThatAreNoScalarsOrThatOthersRead) {
+  PassNet net;
+  const ValueId x = net.input(Dims{4, 6});
+  net.output(net.op("MatMul", {net.op("Mul", {x, net.weights({6})}), net.weights({6, 5})}));
+  const ValueId shared = net.op("Mul", {x, net.scalar(3)});
+  net.output(net.op("MatMul", {shared, net.weights({6, 5})}));
+  net.output(shared);
+  net.output(net.op("MatMul", {net.op("Div", {net.scalar(3), x}), net.weights({6, 5})}));
+  EXPECT_EQ(ops_of(rewritten(net, {passes::sink_scales})), "Mul MatMul Mul MatMul Div MatMul");
+}
+
+TEST(SinkScales, MovesBothFactorsBehindTheProduct) {
+  PassNet net;
+  const ValueId a = net.op("Mul", {net.scalar(3), net.input(Dims{4, 6})}),
+                b = net.op("Div", {net.input(Dims{6, 5}), net.scalar(2)});
+  net.output(net.op("MatMul", {a, b}));
+  const std::string ops = ops_of(rewritten(net, {passes::sink_scales}));
+  EXPECT_EQ(ops.substr(0, 6), "MatMul");
+}
+
+}  // namespace
+}  // namespace lathe
