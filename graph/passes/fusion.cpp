@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 
+#include "src/base/expression_simplify.h"
+
 namespace lathe {
 namespace {
 
@@ -174,7 +176,7 @@ Expression ExpressionBuilder::finish(DType output) const {
     const int zero = result.add({.op = ExprOp::constant, .value = 0});
     result.add({.op = ExprOp::select, .a = zero, .b = result_, .c = result_});
   }
-  return result;
+  return simplified(result);
 }
 
 void ExpressionBuilder::swap_inputs(size_t a, size_t b) {
