@@ -131,6 +131,7 @@ const std::vector<Pass>& load_passes() {
       {"fold-batch-norm", passes::fold_batch_norm, 1},
       // Before epilogues, which would swallow its parts.
       {"fuse-layer-norm", passes::fuse_layer_norm, 2},
+      {"fuse-shuffle", passes::fuse_shuffle, 2},
       // Before what looks for Transposes next to products.
       {"sink-scales", passes::sink_scales, 2},
       // Before epilogues: a product that ends in one keeps its order of axes.
@@ -163,7 +164,9 @@ const std::vector<Pass>& specialize_passes() {
   static const std::vector<Pass> kPasses = {
       // Again: shapes that could not be compared by symbol can be compared now.
       {"fuse-layer-norm", passes::fuse_layer_norm, 2},
+      {"fuse-shuffle", passes::fuse_shuffle, 2},
       {"remove-dead", passes::remove_dead, 1},
+      {"sink-scales", passes::sink_scales, 2},
       {"absorb-transposes", passes::absorb_transposes, 2},
       {"fuse-epilogue", passes::fuse_epilogue, 2},
       {"fuse-attention", passes::fuse_attention, 2},

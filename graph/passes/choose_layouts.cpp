@@ -151,16 +151,18 @@ class LayoutChooser {
     return (axis < 0 ? axis + rank : axis) == 1;
   }
 
-  // Every part but the last fills its blocks, so that the parts lie behind each other.
-  bool are_whole_blocks(const std::vector<ValueId>& parts) const {
+  // Every part but the last fills its blocks, so that the parts lie behind each other; or channels can be gathered from
+  // their blocks one by one.
+  bool can_lie_in_blocks(const std::vector<ValueId>& parts) const {
     for (size_t i = 0; i + 1 < parts.size(); ++i) {
+      if (type(parts[i]).dtype == DType::f32) continue;
       if (channels_of(type(parts[i])) % block_ != 0) return false;
     }
     return true;
   }
 
   Choice choose_join(const Node& node) const {
-    if (node.epilogue || !is_along_channels(node, type(node.outputs[0]).rank()) || !are_whole_blocks(node.inputs)) {
+    if (node.epilogue || !is_along_channels(node, type(node.outputs[0]).rank()) || !can_lie_in_blocks(node.inputs)) {
       return plain(node);
     }
     double blocked_bytes = 0, plain_bytes = 0;
@@ -172,7 +174,7 @@ class LayoutChooser {
   Choice choose_part(const Node& node) const {
     const bool all_wanted = std::count(node.outputs.begin(), node.outputs.end(), ValueId::none) == 0;
     if (layout(node.inputs[0]) == 0 || !all_wanted || !is_along_channels(node, type(node.inputs[0]).rank()) ||
-        !are_whole_blocks(node.outputs)) {
+        !can_lie_in_blocks(node.outputs)) {
       return plain(node);
     }
     Choice choice = plain(node);

@@ -13,6 +13,7 @@ bool fuse_attention(Graph& graph, const PassContext& context);
 bool fuse_epilogue(Graph& graph, const PassContext& context);
 bool fuse_layer_norm(Graph& graph, const PassContext& context);
 bool fuse_pointwise(Graph& graph, const PassContext& context);
+bool fuse_shuffle(Graph& graph, const PassContext& context);
 bool join_parts(Graph& graph, const PassContext& context);
 bool merge_common(Graph& graph, const PassContext& context);
 bool merge_products(Graph& graph, const PassContext& context);

@@ -1,6 +1,7 @@
 // Concat: inputs behind each other along one axis. Version 1 has a default axis of 1.
 #include <algorithm>
 
+#include "ops/channel_gather.h"
 #include "ops/copy_elements.h"
 #include "ops/copy_infer.h"
 #include "ops/copy_step.h"
@@ -81,6 +82,32 @@ void reference(ReferenceContext& context) {
   context.outputs[0] = pack_elements(result, first.dtype());
 }
 
+bool are_whole_blocks(const LowerContext& context, int block) {
+  for (int i = 0; i + 1 < context.input_count(); ++i) {
+    if (context.input_type(i).dims[1].extent % block != 0) return false;
+  }
+  return true;
+}
+
+// Blocked parts that are no whole blocks: the first one may lie in its place, of the others each channel is fetched.
+bool gather_blocks(LowerContext& context) {
+  const TensorType& whole = context.output_type(0);
+  std::vector<ChannelOrigin> origins;
+  for (int i = 0; i < context.input_count(); ++i) {
+    if (context.input_type(i).layout != whole.layout) return false;
+  }
+  for (int i = 0; i < context.input_count(); ++i) {
+    const bool is_in_place =
+        i == 0 && whole.dims[0].extent == 1 &&
+        std::count(context.node.inputs.begin(), context.node.inputs.end(), context.input(0)) == 1 &&
+        context.place_inside(context.input(0), context.output(0), 0);
+    for (int64_t channel = 0; channel < context.input_type(i).dims[1].extent; ++channel) {
+      origins.push_back({is_in_place ? ValueId::none : context.input(i), channel});
+    }
+  }
+  return add_channel_gather_step(context, context.output(0), origins);
+}
+
 // All parts in memory order: outer axes, then this axis, then what lies within. Blocked values are joined by blocks.
 bool lower(LowerContext& context) {
   const TensorType& whole = context.output_type(0);
@@ -91,16 +118,16 @@ bool lower(LowerContext& context) {
   if (axis < 0) axis += whole.rank();
   const int block = whole.layout.channel_block;
   if (block != 0 && axis != 1) return false;
+  if (block != 0 && !are_whole_blocks(context, block)) return gather_blocks(context);
   const Dims dims = whole.storage_dims();
   int64_t outer = 1, inner = 1;
   for (size_t d = 0; d < dims.size(); ++d) (static_cast<int64_t>(d) < axis ? outer : inner) *= dims[d];
   const int64_t row = inner;  // elements of the whole for one outer index
   std::vector<CopyJob> jobs;
-  int64_t offset = 0, channels = 0;
+  int64_t offset = 0;
   for (int i = 0; i < context.input_count(); ++i) {
     const TensorType& type = context.input_type(i);
-    if (type.layout != whole.layout || (block != 0 && channels % block != 0)) return false;
-    channels += type.dims[static_cast<size_t>(axis)].extent;
+    if (type.layout != whole.layout) return false;
     int64_t part_row = 1;
     const Dims part = type.storage_dims();
     for (size_t d = static_cast<size_t>(axis); d < part.size(); ++d) part_row *= part[d];

@@ -1,4 +1,5 @@
 // Split: parts of an axis. Sizes come from an attribute (versions 2 to 12), from input 1 (1, 13 on), or are even.
+#include "ops/channel_gather.h"
 #include "ops/copy_elements.h"
 #include "ops/copy_infer.h"
 #include "ops/copy_step.h"
@@ -91,6 +92,15 @@ void reference(ReferenceContext& context) {
   }
 }
 
+// A blocked part that begins inside of a block.
+bool gather_part(const LowerContext& context, int output, int64_t first_channel) {
+  std::vector<ChannelOrigin> origins;
+  for (int64_t channel = 0; channel < context.output_type(output).dims[1].extent; ++channel) {
+    origins.push_back({context.input(0), first_channel + channel});
+  }
+  return add_channel_gather_step(context, context.output(output), origins);
+}
+
 bool lower(LowerContext& context) {
   const TensorType& whole = context.input_type(0);
   const int bits = bits_of(whole.dtype);
@@ -109,7 +119,14 @@ bool lower(LowerContext& context) {
     const int output = static_cast<int>(i);
     if (!context.has_output(output)) return false;
     const TensorType& type = context.output_type(output);
-    if (type.layout != whole.layout || (block != 0 && channels % block != 0)) return false;
+    if (type.layout != whole.layout) return false;
+    if (block != 0 && channels % block != 0) {
+      if (!gather_part(context, output, channels)) return false;
+      channels += type.dims[static_cast<size_t>(axis)].extent;
+      continue;
+    }
+    // Blocks that parts share are counted once.
+    if (block != 0) offset = channels / block * (row / dims[1]);
     channels += type.dims[static_cast<size_t>(axis)].extent;
     int64_t part_row = 1;
     const Dims part = type.storage_dims();

@@ -1,0 +1,81 @@
+// Channels in blocks that are moved one by one: shuffled, joined and taken apart.
+#include <gtest/gtest.h>
+
+#include "tests/ops/one_node.h"
+
+namespace lathe {
+namespace {
+
+using testing::OneNode;
+using testing::random_tensor;
+
+std::vector<Isa> usable_isas() {
+  std::vector<Isa> isas = {Isa::avx2};
+  if (has_avx512(usable_isa())) isas.push_back(Isa::avx512);
+  return isas;
+}
+
+void expect_as_reference(OneNode& one, const std::string& op, int version, const Attributes& attributes, Isa isa,
+                         bool is_blocked) {
+  const int block = is_blocked ? vector_lanes(isa) : 0;
+  one.is_constant.assign(one.inputs.size(), false);
+  one.make(op, version, attributes, std::vector<int>(one.inputs.size(), block), block);
+  const Tensor expected = one.expected();
+  for (const int threads : {1, 3}) {
+    const std::optional<Tensor> got = one.run(isa, threads);
+    ASSERT_TRUE(got) << "the reference ran";
+    ASSERT_EQ(got->dims(), expected.dims());
+    for (int64_t i = 0; i < expected.size(); ++i) ASSERT_EQ(got->data<float>()[i], expected.data<float>()[i]) << i;
+  }
+}
+
+TEST(ShuffleChannels, MovesChannelsOfEitherLayout) {
+  std::mt19937 random(1);
+  for (const Isa isa : usable_isas()) {
+    for (const bool is_blocked : {true, false}) {
+      for (const auto& [groups, size] :
+           std::vector<std::pair<int64_t, int64_t>>{{3, 80}, {2, 16}, {4, 5}, {1, 20}, {20, 2}, {7, 3}}) {
+        SCOPED_TRACE(std::string(name_of(isa)) + " groups " + std::to_string(groups) + " of " + std::to_string(size));
+        OneNode one;
+        one.domain = "lathe";
+        one.inputs = {random_tensor({2, groups * size, 3, 5}, random)};
+        Attributes attributes;
+        attributes.set("groups", groups);
+        expect_as_reference(one, "ShuffleChannels", 1, attributes, isa, is_blocked);
+      }
+    }
+  }
+}
+
+TEST(ShuffleChannels, IsATransposeOfGroups) {
+  OneNode one;
+  one.domain = "lathe";
+  one.inputs = {Tensor::from<float>({1, 6, 1, 1}, std::vector<float>{0, 1, 2, 3, 4, 5})};
+  one.is_constant = {false};
+  Attributes attributes;
+  attributes.set("groups", int64_t{2});
+  one.make("ShuffleChannels", 1, attributes, {0}, 0);
+  const Tensor shuffled = one.expected();
+  const std::vector<float> expected{0, 3, 1, 4, 2, 5};
+  for (size_t i = 0; i < 6; ++i) EXPECT_EQ(shuffled.data<float>()[i], expected[i]);
+}
+
+TEST(BlockedConcat, JoinsPartsThatAreNoWholeBlocks) {
+  std::mt19937 random(2);
+  for (const Isa isa : usable_isas()) {
+    for (const std::vector<int64_t>& parts : std::vector<std::vector<int64_t>>{
+             {24, 24, 24, 24}, {1, 2, 3}, {16, 5, 30}, {5, 16}, {3, 1, 1, 1, 1, 1, 1, 1, 1, 40}}) {
+      for (const int64_t images : {1, 2}) {
+        SCOPED_TRACE(std::string(name_of(isa)) + " parts " + to_string(parts) + " images " + std::to_string(images));
+        OneNode one;
+        for (const int64_t channels : parts) one.inputs.push_back(random_tensor({images, channels, 2, 3}, random));
+        Attributes attributes;
+        attributes.set("axis", int64_t{1});
+        expect_as_reference(one, "Concat", 13, attributes, isa, true);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lathe
