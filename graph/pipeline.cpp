@@ -125,12 +125,20 @@ const std::vector<Pass>& load_passes() {
       // Patterns below are written without identities in between, and count readers: dead ones must be gone.
       {"remove-identities", passes::remove_identities, 1},
       {"join-parts", passes::join_parts, 1},
+      {"fold-pads", passes::fold_pads, 1},
       {"merge-common", passes::merge_common, 1},
       {"remove-dead", passes::remove_dead, 1},
       // Before any fusion: what goes into weights costs nothing at all.
       {"fold-batch-norm", passes::fold_batch_norm, 1},
-      // Before epilogues, which would swallow its parts.
+      // Before epilogues, which would swallow their parts.
       {"fuse-layer-norm", passes::fuse_layer_norm, 2},
+      {"fuse-rms-norm", passes::fuse_rms_norm, 2},
+      {"fuse-group-norm", passes::fuse_group_norm, 2},
+      {"fuse-softmax", passes::fuse_softmax, 2},
+      // Before layouts are chosen: pools take blocked channels, reductions do not.
+      {"pool-means", passes::pool_means, 2},
+      // Before products take in what has come down to them.
+      {"sink-transposes", passes::sink_transposes, 2},
       {"fuse-shuffle", passes::fuse_shuffle, 2},
       // Before what looks for Transposes next to products.
       {"sink-scales", passes::sink_scales, 2},

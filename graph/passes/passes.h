@@ -9,18 +9,24 @@ bool choose_layouts(Graph& graph, const PassContext& context);
 bool fold_batch_norm(Graph& graph, const PassContext& context);
 bool fold_constants(Graph& graph, const PassContext& context);
 bool fold_if(Graph& graph, const PassContext& context);
+bool fold_pads(Graph& graph, const PassContext& context);
 bool fuse_attention(Graph& graph, const PassContext& context);
 bool fuse_epilogue(Graph& graph, const PassContext& context);
+bool fuse_group_norm(Graph& graph, const PassContext& context);
 bool fuse_layer_norm(Graph& graph, const PassContext& context);
 bool fuse_pointwise(Graph& graph, const PassContext& context);
+bool fuse_rms_norm(Graph& graph, const PassContext& context);
 bool fuse_shuffle(Graph& graph, const PassContext& context);
+bool fuse_softmax(Graph& graph, const PassContext& context);
 bool join_parts(Graph& graph, const PassContext& context);
 bool merge_common(Graph& graph, const PassContext& context);
 bool merge_products(Graph& graph, const PassContext& context);
+bool pool_means(Graph& graph, const PassContext& context);
 bool remove_dead(Graph& graph, const PassContext& context);
 bool remove_identities(Graph& graph, const PassContext& context);
 bool sink_constants(Graph& graph, const PassContext& context);
 bool sink_scales(Graph& graph, const PassContext& context);
+bool sink_transposes(Graph& graph, const PassContext& context);
 bool unpack_heads(Graph& graph, const PassContext& context);
 
 }  // namespace lathe::passes
