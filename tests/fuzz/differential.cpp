@@ -88,24 +88,13 @@ std::optional<std::string> difference(const RandomCase& what, const Setting& set
   return *result + (level0 ? "; level 0 departs from the reference too: " + *level0 : "; level 0 is as the reference");
 }
 
-std::optional<std::string> difference_in_any_order(const RandomCase& what, uint32_t order_seed) {
+std::optional<std::string> difference_with(const RandomCase& what, const std::vector<Pass>& passes,
+                                           bool binds_extents) {
   const BuiltCase built = build(what);
-  std::vector<Pass> passes = load_passes();
-  passes.insert(passes.end(), specialize_passes().begin(), specialize_passes().end());
-  // Layouts are beyond the references.
-  std::erase_if(passes, [](const Pass& pass) { return pass.level >= 3; });
-  std::mt19937 random(order_seed);
-  std::shuffle(passes.begin(), passes.end(), random);
-  passes.resize(passes.size() - random() % 3);
-  std::string order;
-  for (const Pass& pass : passes) order += " " + std::string(pass.name);
-
   const auto rewritten = [&] {
     Graph graph = built.graph;
-    if (random() % 2 == 0) {
-      for (size_t i = 0; i < built.inputs.size(); ++i) {
-        graph.value(graph.inputs[i]).type = TensorType::of(built.inputs[i].dtype(), built.inputs[i].dims());
-      }
+    for (size_t i = 0; binds_extents && i < built.inputs.size(); ++i) {
+      graph.value(graph.inputs[i]).type = TensorType::of(built.inputs[i].dtype(), built.inputs[i].dims());
     }
     const Limits limits;
     infer_types(graph, limits);
@@ -115,7 +104,20 @@ std::optional<std::string> difference_in_any_order(const RandomCase& what, uint3
   };
   const auto result = compared([&] { return run_reference_graph(built.graph, built.inputs); }, rewritten);
   if (!result) return std::nullopt;
+  std::string order;
+  for (const Pass& pass : passes) order += " " + std::string(pass.name);
   return *result + "; passes:" + order;
+}
+
+std::optional<std::string> difference_in_any_order(const RandomCase& what, uint32_t order_seed) {
+  std::vector<Pass> passes = load_passes();
+  passes.insert(passes.end(), specialize_passes().begin(), specialize_passes().end());
+  // Layouts are beyond the references.
+  std::erase_if(passes, [](const Pass& pass) { return pass.level >= 3; });
+  std::mt19937 random(order_seed);
+  std::shuffle(passes.begin(), passes.end(), random);
+  passes.resize(passes.size() - random() % 3);
+  return difference_with(what, passes, random() % 2 == 0);
 }
 
 RandomCase shrunk(RandomCase failing, const Check& check) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/pipeline.h"
 #include "src/base/cpu.h"
 #include "tests/fuzz/random_graph.h"
 
@@ -21,7 +22,9 @@ std::string to_string(const Setting& setting);
 // Everything that is different between level 0 and `setting`: a line, or nullopt when results agree.
 std::optional<std::string> difference(const RandomCase& what, const Setting& setting);
 
-// Passes in another order, or one left out, through references only: checks the passes apart from any kernel.
+// Before and after these passes, through references only: checks passes apart from any kernel.
+std::optional<std::string> difference_with(const RandomCase& what, const std::vector<Pass>& passes, bool binds_extents);
+// The same for all passes in another order, with some left out.
 std::optional<std::string> difference_in_any_order(const RandomCase& what, uint32_t order_seed);
 
 using Check = std::function<std::optional<std::string>(const RandomCase&)>;

@@ -1,7 +1,7 @@
 // A short run of what `make fuzz-graphs` does for longer.
 #include <gtest/gtest.h>
 
-#include "graph/passes/passes.h"
+#include "graph/passes/rewrite.h"
 #include "tests/fuzz/differential.h"
 
 namespace lathe::testing {
@@ -30,6 +30,30 @@ TEST(RandomGraphs, GiveTheSameResultsWithPassesInAnyOrder) {
     expect_agreement(random_case(seed), [&](const RandomCase& what) { return difference_in_any_order(what, seed); });
     if (HasFailure()) return;
   }
+}
+
+// A pass with a bug: a - b becomes b - a, where nobody else reads the difference.
+bool turn_differences(Graph& graph, const PassContext&) {
+  for (const NodeId id : graph.order()) {
+    Node& node = graph.node(id);
+    if (!is_op(node, "Sub") || node.inputs[0] == node.inputs[1] || node.attributes.has("turned")) continue;
+    std::swap(node.inputs[0], node.inputs[1]);
+    node.attributes.set("turned", int64_t{1});
+    return true;
+  }
+  return false;
+}
+
+TEST(RandomGraphs, FindABugAndCutItDown) {
+  const std::vector<Pass> passes = {{"turn-differences", turn_differences, 1}};
+  const Check check = [&](const RandomCase& what) { return difference_with(what, passes, true); };
+  int found = 0;
+  for (uint32_t seed = 0; seed < kGraphs; ++seed) {
+    if (!check(random_case(seed))) continue;
+    ++found;
+    EXPECT_LE(shrunk(random_case(seed), check).recipes.size(), 3u) << "seed " << seed;
+  }
+  EXPECT_GE(found, 10);
 }
 
 TEST(RandomGraphs, AreBuiltTheSameWayEachTime) {
