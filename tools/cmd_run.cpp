@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "graph/model.h"
+#include "graph/onnx_export.h"
+#include "src/runtime/session_state.h"
 #include "tools/compare.h"
 #include "tools/model_inputs.h"
 #include "tools/model_options.h"
@@ -21,6 +23,7 @@ struct RunOptions {
   std::string output;
   std::string save_protos;
   std::string compare;
+  std::string save_optimized;
   Tolerance tolerance;
   bool is_json = false;
 };
@@ -72,10 +75,18 @@ void report_json(const std::string& status, const std::string& message) {
                          -1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
+void save_optimized(const RunOptions& options, const Session& session) {
+  const Session::State& state = *session.state();
+  ExportOptions how{state.model.opsets, state.model.ir_version, {}};
+  for (const ValueInfo& output : session.outputs()) how.outputs.push_back(output.name);
+  export_model_file(options.save_optimized, state.runner->graph(), state.context->ops, how);
+}
+
 // `is_loaded` tells the caller's error report which half failed.
 void run(const RunOptions& options, bool& is_loaded) {
   const Session session = Session::load(options.model.model, options.model.session);
   is_loaded = true;
+  if (!options.save_optimized.empty()) save_optimized(options, session);
   const std::vector<Tensor> inputs = make_inputs(session, options.inputs);
   const std::vector<Tensor> results = session.run(inputs);
   save(options, session, results);
@@ -109,6 +120,8 @@ void add_run(CLI::App& app) {
   verb->add_option("-o,--output", options->output, "folder for the results: 0.npy, 1.npy, ...");
   verb->add_option("--save", options->save_protos, "folder for the results: output_0.pb, ...");
   verb->add_option("--compare", options->compare, "folder with expected results (N.npy or output_N.pb)");
+  verb->add_option("--save-optimized", options->save_optimized,
+                   "write the graph that the passes made, as an ONNX file");
   verb->add_option("--atol", options->tolerance.atol, "absolute tolerance of --compare");
   verb->add_option("--rtol", options->tolerance.rtol, "relative tolerance of --compare");
   verb->add_flag("--json", options->is_json, "end with one JSON line: status and message");

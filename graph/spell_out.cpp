@@ -1,0 +1,376 @@
+#include "graph/spell_out.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "graph/expression_attribute.h"
+#include "graph/passes/rewrite.h"
+#include "lathe/error.h"
+
+namespace lathe {
+namespace {
+
+using Ints = std::vector<int64_t>;
+using NamedAttributes = std::vector<std::pair<const char*, Attribute>>;
+
+[[noreturn]] void fail(const Node& node, const std::string& what) {
+  throw Error(ErrorCode::unsupported, "node '" + node.name + "' (" + std::string(node.op->name) + "): " + what);
+}
+
+const char* name_of_op(ExprOp op) {
+  switch (op) {
+    case ExprOp::neg:
+      return "Neg";
+    case ExprOp::abs:
+      return "Abs";
+    case ExprOp::sqrt:
+      return "Sqrt";
+    case ExprOp::reciprocal:
+      return "Reciprocal";
+    case ExprOp::exp:
+      return "Exp";
+    case ExprOp::log:
+      return "Log";
+    case ExprOp::erf:
+      return "Erf";
+    case ExprOp::tanh:
+      return "Tanh";
+    case ExprOp::sigmoid:
+      return "Sigmoid";
+    case ExprOp::floor:
+      return "Floor";
+    case ExprOp::ceil:
+      return "Ceil";
+    case ExprOp::round_even:
+      return "Round";
+    case ExprOp::sin:
+      return "Sin";
+    case ExprOp::cos:
+      return "Cos";
+    case ExprOp::sign:
+      return "Sign";
+    case ExprOp::logical_not:
+      return "Not";
+    case ExprOp::is_nan:
+      return "IsNaN";
+    case ExprOp::add:
+      return "Add";
+    case ExprOp::sub:
+      return "Sub";
+    case ExprOp::mul:
+      return "Mul";
+    case ExprOp::div:
+      return "Div";
+    case ExprOp::min:
+      return "Min";
+    case ExprOp::max:
+      return "Max";
+    case ExprOp::pow:
+      return "Pow";
+    case ExprOp::equal:
+      return "Equal";
+    case ExprOp::less:
+      return "Less";
+    case ExprOp::less_equal:
+      return "LessOrEqual";
+    case ExprOp::logical_and:
+      return "And";
+    case ExprOp::logical_or:
+      return "Or";
+    case ExprOp::select:
+      return "Where";
+    case ExprOp::input:
+    case ExprOp::constant:
+      break;
+  }
+  return nullptr;
+}
+
+bool gives_truth(ExprOp op) {
+  return op == ExprOp::logical_not || op == ExprOp::is_nan || op == ExprOp::equal || op == ExprOp::less ||
+         op == ExprOp::less_equal || op == ExprOp::logical_and || op == ExprOp::logical_or;
+}
+bool takes_truth(ExprOp op) {
+  return op == ExprOp::logical_not || op == ExprOp::logical_and || op == ExprOp::logical_or;
+}
+
+class Speller {
+ public:
+  Speller(const Graph& source, const OpLookup& ops, int opset)
+      : graph_(source), rewriter_(graph_), ops_(ops), opset_(opset) {}
+
+  Graph run() {
+    const std::vector<NodeId> order = graph_.order();
+    for (const NodeId id : order) {
+      if (graph_.node(id).op->domain == "lathe" || is_too_new(graph_.node(id))) {
+        spell_node(id);
+      } else if (graph_.node(id).epilogue) {
+        spell_epilogue(id);
+      }
+    }
+    rewriter_.finish();
+    return std::move(graph_);
+  }
+
+ private:
+  // Made by a pass, of parts that older opsets have.
+  bool is_too_new(const Node& node) const {
+    if (is_op(node, "GroupNormalization")) return ops_.find("", node.op->name, opset_) != node.op;
+    const bool is_norm = is_op(node, "LayerNormalization") || is_op(node, "RMSNormalization");
+    return is_norm && ops_.find("", node.op->name, opset_) == nullptr && node.attributes.get_int("axis", -1) == -1;
+  }
+
+  // --- nodes of ai.onnx, all in the place of the node that is spelled out
+
+  ValueId op(const char* name, std::vector<ValueId> inputs, NamedAttributes attributes = {},
+             ValueId result = ValueId::none) {
+    // Before this one Slice, Min and others were written in another way.
+    constexpr int kOldestOpset = 10;
+    if (opset_ < kOldestOpset) fail(graph_.node(place_), "opset " + std::to_string(opset_) + " is too old to say it");
+    if (result == ValueId::none) result = rewriter_.add_value(like_, TensorType::unranked(DType::f32));
+    Node node;
+    node.op = ops_.find("", name, opset_);
+    if (node.op == nullptr) fail(graph_.node(place_), "opset " + std::to_string(opset_) + " has no " + name);
+    node.version = opset_;
+    node.inputs = std::move(inputs);
+    node.outputs = {result};
+    for (auto& [key, value] : attributes) node.attributes.set(key, std::move(value));
+    rewriter_.add(std::move(node), place_);
+    return result;
+  }
+  ValueId scalar(float value) { return rewriter_.add_constant(like_, Tensor::scalar<float>(value)); }
+  ValueId integers(const Ints& values) {
+    return rewriter_.add_constant(like_, Tensor::from<int64_t>({static_cast<int64_t>(values.size())}, values));
+  }
+  ValueId cast(ValueId value, DType dtype, ValueId result = ValueId::none) {
+    return op("Cast", {value}, {{"to", static_cast<int64_t>(dtype)}}, result);
+  }
+  ValueId transposed(ValueId value, const Ints& perm, ValueId result = ValueId::none) {
+    if (perm.empty() && result == ValueId::none) return value;
+    return perm.empty() ? op("Identity", {value}, {}, result) : op("Transpose", {value}, {{"perm", perm}}, result);
+  }
+  ValueId reshaped(ValueId value, const Ints& dims, ValueId result = ValueId::none) {
+    return op("Reshape", {value, integers(dims)}, {}, result);
+  }
+
+  // --- expressions
+
+  // The value as float32 numbers, or as truth.
+  ValueId as(ValueId value, bool is_truth, bool wants_truth) {
+    if (is_truth == wants_truth) return value;
+    return cast(value, wants_truth ? DType::boolean : DType::f32);
+  }
+
+  // Nodes for the expression; `inputs` are its inputs as they lie in memory. The last one makes `result`.
+  void spell_expression(const Expression& expression, const std::vector<ValueId>& inputs, ValueId result) {
+    std::vector<ValueId> made;
+    std::vector<bool> is_truth;
+    for (const ExprNode& node : expression.nodes) {
+      is_truth.push_back(gives_truth(node.op));
+      if (node.op == ExprOp::input) {
+        const auto slot = static_cast<size_t>(node.a);
+        const bool is_float = expression.inputs[slot] == DType::f32;
+        made.push_back(is_float ? inputs[slot] : cast(inputs[slot], DType::f32));
+      } else if (node.op == ExprOp::constant) {
+        made.push_back(scalar(node.value));
+      } else {
+        std::vector<ValueId> operands;
+        for (const int operand : {node.a, node.b, node.c}) {
+          if (operand < 0) break;
+          const bool wants_truth = takes_truth(node.op) || (node.op == ExprOp::select && operands.empty());
+          operands.push_back(
+              as(made[static_cast<size_t>(operand)], is_truth[static_cast<size_t>(operand)], wants_truth));
+        }
+        made.push_back(op(name_of_op(node.op), operands));
+      }
+    }
+    store(made.back(), is_truth.back(), expression.output, result);
+  }
+
+  void store(ValueId value, bool is_truth, DType dtype, ValueId result) {
+    if (dtype == DType::boolean || dtype == DType::f32) {
+      const bool wants_truth = dtype == DType::boolean;
+      if (is_truth == wants_truth) {
+        op("Identity", {value}, {}, result);
+      } else {
+        cast(value, dtype, result);
+      }
+      return;
+    }
+    const bool is_signed = dtype == DType::i8;
+    if (dtype != DType::u8 && !is_signed) fail(graph_.node(place_), "its result has no spelling");
+    const ValueId number = as(value, is_truth, false);
+    const ValueId clipped =
+        op("Min", {op("Max", {number, scalar(is_signed ? -128.f : 0.f)}), scalar(is_signed ? 127.f : 255.f)});
+    cast(clipped, dtype, result);
+  }
+
+  void begin(NodeId id) {
+    place_ = id;
+    like_ = graph_.node(id).name;
+  }
+
+  // The node without its epilogue, and the epilogue behind it.
+  void spell_epilogue(NodeId id) {
+    begin(id);
+    const Node node = graph_.node(id);
+    const ValueId result = node.outputs[0], inner = rewriter_.add_value(like_, TensorType::unranked(DType::f32));
+    const size_t own = node.inputs.size() - static_cast<size_t>(node.epilogue->inputs);
+    std::vector<ValueId> inputs{inner};
+    inputs.insert(inputs.end(), node.inputs.begin() + static_cast<std::ptrdiff_t>(own), node.inputs.end());
+    rewriter_.move_output(inner, id);
+    graph_.node(id).inputs.resize(own);
+    graph_.node(id).epilogue.reset();
+    spell_expression(node.epilogue->expression, inputs, result);
+  }
+
+  // --- Lathe's own operators
+
+  void spell_node(NodeId id) {
+    begin(id);
+    const Node node = graph_.node(id);
+    const ValueId result = node.outputs[0];
+    rewriter_.erase(id);
+    if (node.op->name == "Pointwise" && node.epilogue)
+      return spell_expression(node.epilogue->expression, node.inputs, result);
+    ValueId made = result;
+    if (node.epilogue) made = rewriter_.add_value(like_, TensorType::unranked(DType::f32));
+    if (node.op->name == "MatMulViews") {
+      spell_product(node, made);
+    } else if (node.op->name == "Attention") {
+      spell_attention(node, made);
+    } else if (node.op->name == "ShuffleChannels") {
+      spell_shuffle(node, made);
+    } else if (is_op(node, "LayerNormalization") || is_op(node, "RMSNormalization")) {
+      spell_norm(node, made);
+    } else if (is_op(node, "GroupNormalization")) {
+      spell_group_norm(node, made);
+    } else if (node.op->name == "Reorder") {
+      op("Identity", {node.inputs[0]}, {}, made);
+    } else {
+      fail(node, "ONNX has no word for it");
+    }
+    if (!node.epilogue) return;
+    std::vector<ValueId> inputs{made};
+    inputs.insert(inputs.end(), node.inputs.end() - node.epilogue->inputs, node.inputs.end());
+    spell_expression(node.epilogue->expression, inputs, result);
+  }
+
+  void spell_product(const Node& node, ValueId result) {
+    const Ints perm_y = node.attributes.get_ints("perm_y");
+    const ValueId a = transposed(node.inputs[0], node.attributes.get_ints("perm_a")),
+                  b = transposed(node.inputs[1], node.attributes.get_ints("perm_b"));
+    if (perm_y.empty()) {
+      op("MatMul", {a, b}, {}, result);
+    } else {
+      transposed(op("MatMul", {a, b}), perm_y, result);
+    }
+  }
+
+  // One operand of an attention, as its form says: a part, heads apart, axes in order.
+  ValueId viewed(const Node& node, size_t slot) {
+    static constexpr const char* kPerms[] = {"perm_q", "perm_k", "perm_v"};
+    const Ints heads = node.attributes.get_ints("heads"), parts = node.attributes.get_ints("parts");
+    ValueId value = node.inputs[slot];
+    if (!parts.empty() && parts[2 * slot + 1] > 0) {
+      const int64_t begin = parts[2 * slot];
+      value = op("Slice", {value, integers({begin}), integers({begin + parts[2 * slot + 1]}), integers({-1})});
+    }
+    if (!heads.empty() && heads[slot] > 0) {
+      const TensorType& type = graph_.value(node.inputs[slot]).type;
+      if (!type.has_rank) fail(node, "the rank of an operand is not known");
+      Ints dims(static_cast<size_t>(type.rank()) - 1, 0);
+      dims.insert(dims.end(), {heads[slot], -1});
+      value = reshaped(value, dims);
+    }
+    return transposed(value, node.attributes.get_ints(kPerms[slot]));
+  }
+
+  void spell_attention(const Node& node, ValueId result) {
+    const ValueId q = viewed(node, 0), k = viewed(node, 1), v = viewed(node, 2);
+    ValueId scores = op("MatMul", {q, k});
+    if (const auto expression = get_expression(node.attributes, "scores")) {
+      std::vector<ValueId> inputs{scores};
+      inputs.insert(inputs.end(), node.inputs.begin() + 3, node.inputs.end());
+      scores = rewriter_.add_value(like_, TensorType::unranked(DType::f32));
+      spell_expression(*expression, inputs, scores);
+    }
+    const TensorType& type = graph_.value(node.outputs[0] == ValueId::none ? result : node.outputs[0]).type;
+    const Ints heads = node.attributes.get_ints("heads"), perm_y = node.attributes.get_ints("perm_y");
+    const bool joins = !heads.empty() && heads[3] > 0;
+    if (!type.has_rank) fail(node, "the rank of its result is not known");
+    const int64_t rank = type.rank() + (joins ? 1 : 0);
+    // Before opset 13 all axes from this one on: the last one alone, either way.
+    const ValueId shares = op("Softmax", {scores}, {{"axis", rank - 1}});
+    const ValueId mixed = transposed(op("MatMul", {shares, v}), perm_y);
+    if (!joins) {
+      op("Identity", {mixed}, {}, result);
+      return;
+    }
+    Ints dims(static_cast<size_t>(rank) - 2, 0);
+    dims.push_back(-1);
+    reshaped(mixed, dims, result);
+  }
+
+  ValueId row_mean(ValueId x) {
+    constexpr int kAxesAreInputs = 18;
+    if (opset_ >= kAxesAreInputs) return op("ReduceMean", {x, integers({-1})});
+    return op("ReduceMean", {x}, {{"axes", Ints{-1}}});
+  }
+
+  void spell_norm(const Node& node, ValueId result) {
+    ValueId x = node.inputs[0];
+    if (is_op(node, "LayerNormalization")) x = op("Sub", {x, row_mean(x)});
+    const ValueId variance = row_mean(op("Mul", {x, x}));
+    const ValueId root = op("Sqrt", {op("Add", {variance, scalar(node.attributes.get_float("epsilon", 1e-5f))})});
+    const ValueId normal = op("Div", {x, root});
+    const ValueId bias = input_or_none(node, 2);
+    if (bias == ValueId::none) {
+      op("Mul", {normal, node.inputs[1]}, {}, result);
+    } else {
+      op("Add", {op("Mul", {normal, node.inputs[1]}), bias}, {}, result);
+    }
+  }
+
+  void spell_group_norm(const Node& node, ValueId result) {
+    const ValueId x = node.inputs[0];
+    const TensorType& type = graph_.value(x).type;
+    const int64_t groups = node.attributes.get_int("num_groups", 1);
+    if (node.version < 21 || !type.has_rank) fail(node, "it has no spelling");
+    const Dims count{groups};
+    Tensor ones(DType::f32, count);
+    std::fill_n(ones.mutable_data<float>(), groups, 1.f);
+    const ValueId apart = reshaped(x, {0, groups, -1});
+    const ValueId normal =
+        op("InstanceNormalization",
+           {apart, rewriter_.add_constant(like_, ones), rewriter_.add_constant(like_, Tensor(DType::f32, count))},
+           {{"epsilon", node.attributes.get_float("epsilon", 1e-5f)}});
+    const ValueId joined = op("Reshape", {normal, op("Shape", {x})});
+    Ints channels(static_cast<size_t>(type.rank()) - 1, 1);
+    channels[0] = -1;
+    const ValueId scaled = op("Mul", {joined, reshaped(node.inputs[1], channels)});
+    op("Add", {scaled, reshaped(node.inputs[2], channels)}, {}, result);
+  }
+
+  void spell_shuffle(const Node& node, ValueId result) {
+    const ValueId x = node.inputs[0];
+    const TensorType& type = graph_.value(x).type;
+    if (!type.has_rank || !type.dims[1].known()) fail(node, "the count of channels is not known");
+    const int64_t groups = node.attributes.get_int("groups", 1);
+    const ValueId apart = reshaped(x, {0, groups, type.dims[1].extent / groups, -1});
+    op("Reshape", {transposed(apart, {0, 2, 1, 3}), op("Shape", {x})}, {}, result);
+  }
+
+  Graph graph_;
+  Rewriter rewriter_;
+  const OpLookup& ops_;
+  int opset_;
+  NodeId place_ = NodeId::none;
+  std::string like_;
+};
+
+}  // namespace
+
+Graph spelled_out(const Graph& graph, const OpLookup& ops, int opset) { return Speller(graph, ops, opset).run(); }
+
+}  // namespace lathe
