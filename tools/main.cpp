@@ -35,6 +35,7 @@ int main(int argc, char** argv) {
   tools::add_inspect(app);
   tools::add_test(app);
   tools::add_tune(app);
+  tools::add_bisect(app);
   try {
     app.parse(argc, argv);
     return tools::kGood;
