@@ -6,6 +6,7 @@
 #include "ops/conv_operands.h"
 #include "ops/conv_program.h"
 #include "ops/conv_tuning.h"
+#include "ops/winograd_program.h"
 
 namespace lathe {
 namespace {
@@ -93,9 +94,19 @@ struct Buffers {
   std::vector<BufferId> operands;
 };
 
+ConvArguments arguments_of(const StepArgs& args, const Buffers& buffers, BufferId weights) {
+  ConvArguments arguments;
+  arguments.source = args.at<const float>(buffers.source);
+  arguments.weights = args.at<const float>(weights);
+  arguments.target = args.at<float>(buffers.target);
+  if (buffers.bias != BufferId::none) arguments.bias = args.at<const float>(buffers.bias);
+  for (size_t i = 0; i < buffers.operands.size(); ++i) arguments.operands[i] = args.at<const void>(buffers.operands[i]);
+  return arguments;
+}
+
 template <class Program>
-Step conv_step(const LowerContext& context, const std::shared_ptr<const Program>& program, const std::string& plan,
-               int threads, const Buffers& buffers) {
+void add_conv_step(const LowerContext& context, const std::shared_ptr<const Program>& program, const std::string& plan,
+                   int threads, const Buffers& buffers) {
   const BoundWeights weights = bind_weights(context, program);
   Step step;
   step.kernel = "conv " + plan;
@@ -110,17 +121,62 @@ Step conv_step(const LowerContext& context, const std::shared_ptr<const Program>
   step.weights = weights.address;
   step.next_weights = std::make_shared<const void*>(nullptr);
   step.run = [program, buffers, packed = weights.buffer, next = step.next_weights](const StepArgs& args) {
-    ConvArguments arguments;
-    arguments.source = args.at<const float>(buffers.source);
-    arguments.weights = args.at<const float>(packed);
-    arguments.target = args.at<float>(buffers.target);
-    if (buffers.bias != BufferId::none) arguments.bias = args.at<const float>(buffers.bias);
-    for (size_t i = 0; i < buffers.operands.size(); ++i)
-      arguments.operands[i] = args.at<const void>(buffers.operands[i]);
+    ConvArguments arguments = arguments_of(args, buffers, packed);
     arguments.next_weights = *next;
     program->run(arguments, args.thread);
   };
-  return step;
+  context.add(std::move(step));
+}
+
+// One step, or one for each part that all threads must have finished.
+void add_winograd_steps(const LowerContext& context, const std::shared_ptr<const WinogradProgram>& program,
+                        const std::string& plan, int threads, const Buffers& buffers) {
+  const BoundWeights weights = bind_weights(context, program);
+  const BufferId scratch = context.scratch(static_cast<size_t>(program->scratch_size()) * sizeof(float));
+  const int parts = program->parts();
+  static constexpr const char* kParts[] = {"input", "products", "output"};
+  const auto in_bytes = static_cast<double>(context.input_type(0).storage_bytes());
+  const auto out_bytes = static_cast<double>(context.output_type(0).storage_bytes());
+  const double weight_bytes = 4.0 * static_cast<double>(program->packed_size());
+  const double bytes[] = {in_bytes, weight_bytes, out_bytes};
+  for (int part = 0; part < parts; ++part) {
+    Step step;
+    step.kernel = "conv " + plan + (parts > 1 ? std::string(" ") + kParts[part] : "");
+    step.reads = {scratch};
+    step.writes = {scratch};
+    if (part == 0) step.reads.push_back(buffers.source);
+    if (parts == 1 || part == 1) {
+      step.reads.push_back(weights.buffer);
+      step.flop = program->problem().flop();  // of a direct convolution, so that algorithms compare
+      step.weights = weights.address;
+    }
+    if (part == parts - 1) {
+      if (buffers.bias != BufferId::none) step.reads.push_back(buffers.bias);
+      step.reads.insert(step.reads.end(), buffers.operands.begin(), buffers.operands.end());
+      step.writes.push_back(buffers.target);
+    }
+    step.threads = threads;
+    step.bytes = parts == 1 ? in_bytes + weight_bytes + out_bytes : bytes[part];
+    step.next_weights = std::make_shared<const void*>(nullptr);
+    step.run = [program, buffers, scratch, part, packed = weights.buffer,
+                next = step.next_weights](const StepArgs& args) {
+      ConvArguments arguments = arguments_of(args, buffers, packed);
+      arguments.next_weights = *next;
+      program->run_part(part, arguments, args.at<float>(scratch), args.thread);
+    };
+    context.add(std::move(step));
+  }
+}
+
+// Null when the plan is for another algorithm, or needs more registers than there are.
+std::shared_ptr<const WinogradProgram> make_winograd(const ConvProblem& problem, const ConvPlan& plan, int threads,
+                                                     const std::vector<int64_t>& operand_batch_bytes) {
+  if (plan.winograd == 0) return nullptr;
+  try {
+    return std::make_shared<const WinogradProgram>(problem, winograd_plan(plan), threads, operand_batch_bytes);
+  } catch (const JitError&) {
+    return nullptr;
+  }
 }
 
 }  // namespace
@@ -173,19 +229,27 @@ bool lower_conv(LowerContext& context, ConvProblem problem) {
   problem.lanes = lanes;
   problem.has_bias = context.has_input(2);
   problem.epilogue = bound->epilogue;
+  // The largest forms lose digits; the smallest is more accurate than a direct convolution.
+  static constexpr int kMostWinograd[] = {2, 4, 6};  // by Accuracy
+  problem.most_winograd = kMostWinograd[static_cast<size_t>(context.target.accuracy)];
   for (ConvShape& phase : problem.phases) phase.lanes = in_block == 0 && !blocks_input ? 1 : lanes;
   merge_axes(problem);
   const int threads = problem.flop() < kFlopPerThread ? 1 : context.target.threads;
   std::shared_ptr<const ConvProgram> dense;
   std::shared_ptr<const DepthwiseProgram> depthwise;
+  std::shared_ptr<const WinogradProgram> winograd;
   std::string plan_text;
   try {
     if (is_depthwise(problem)) {
       depthwise = std::make_shared<const DepthwiseProgram>(problem, isa, threads, bound->batch_bytes);
       plan_text = depthwise->plan_text();
     } else {
-      const ConvPlan plan = plan_of(context.plans.choose(conv_tuning_task(problem, isa, threads)), isa);
-      dense = std::make_shared<const ConvProgram>(problem, plan, threads, bound->batch_bytes);
+      ConvPlan plan = plan_of(context.plans.choose(conv_tuning_task(problem, isa, threads)), isa);
+      winograd = make_winograd(problem, plan, threads, bound->batch_bytes);
+      if (!winograd) {
+        plan.winograd = 0;
+        dense = std::make_shared<const ConvProgram>(problem, plan, threads, bound->batch_bytes);
+      }
       plan_text = to_string(plan);
     }
   } catch (const JitError&) {
@@ -206,8 +270,13 @@ bool lower_conv(LowerContext& context, ConvProblem problem) {
     blocked.layout.channel_block = lanes;
     buffers.target = context.scratch(blocked.storage_bytes());
   }
-  context.add(depthwise ? conv_step(context, depthwise, plan_text, threads, buffers)
-                        : conv_step(context, dense, plan_text, threads, buffers));
+  if (depthwise) {
+    add_conv_step(context, depthwise, plan_text, threads, buffers);
+  } else if (winograd) {
+    add_winograd_steps(context, winograd, plan_text, threads, buffers);
+  } else {
+    add_conv_step(context, dense, plan_text, threads, buffers);
+  }
   if (out_block == 0) context.add(unblock_step(buffers.target, target, out_type.extents(), lanes, threads));
   return true;
 }

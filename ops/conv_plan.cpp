@@ -4,6 +4,7 @@
 
 #include "ops/conv_problem.h"
 #include "ops/conv_program.h"
+#include "ops/winograd_program.h"
 
 namespace lathe {
 namespace {
@@ -94,6 +95,36 @@ void choose_blocking(ConvPlan& plan, const ConvProblem& problem) {
   }
 }
 
+// Which part of a window lies on the picture, on average.
+double taps_inside(const ConvShape& shape) {
+  double part = 1;
+  for (const ConvAxis* axis : {&shape.y, &shape.x}) {
+    int64_t inside = 0;
+    for (const ConvTap& tap : axis->taps) {
+      for (int64_t out = 0; out < axis->out; ++out) {
+        const int64_t in = out * axis->stride + tap.offset;
+        inside += in >= 0 && in < axis->in;
+      }
+    }
+    part *= static_cast<double>(inside) / static_cast<double>(axis->out * static_cast<int64_t>(axis->taps.size()));
+  }
+  return part;
+}
+
+std::vector<int> winograd_forms(const ConvProblem& problem) {
+  std::vector<int> forms = {0};
+  for (int outputs = 2; outputs <= problem.most_winograd; outputs += 2) {
+    if (is_winograd(problem, outputs)) forms.push_back(outputs);
+  }
+  return forms;
+}
+
+bool is_direct_part_equal(ConvPlan a, const ConvPlan& b) {
+  a.winograd = b.winograd;
+  a.winograd_group = b.winograd_group;
+  return a == b;
+}
+
 bool prefers(const ConvPlan& plan, const ConvProblem& problem) {
   // Runs over ends of rows make every tile different code: only where few pixels are computed.
   return plan.rows != 0 || problem.out_pixels() <= 10 * 10;
@@ -124,6 +155,11 @@ ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads) {
     }
   }
   choose_blocking(best, problem);
+  const WinogradChoice winograd = choose_winograd(problem, isa, threads);
+  if (winograd.outputs > 0 && winograd.cycles < best_cost * taps_inside(shape)) {
+    best.winograd = winograd.outputs;
+    best.winograd_group = winograd.tile_group;
+  }
   return best;
 }
 
@@ -147,11 +183,17 @@ SearchSpace conv_search_space(const ConvProblem& problem, Isa isa, int threads) 
                  {"unroll", with({4, 8, 16}, fallback.unroll)},
                  {"chunk", with({0, 4, 8, 16, 32}, fallback.chunk)},
                  {"group", with({0, 4, 8, 16, 32}, fallback.tile_group)},
-                 {"prefetch", {0, 1}}};
-  space.allowed = [problem, isa](const Candidate& candidate) {
+                 {"prefetch", {0, 1}},
+                 {"winograd", winograd_forms(problem)},
+                 {"winograd_group", with({0, 16, 28, 56, 112}, fallback.winograd_group)}};
+  space.allowed = [problem, isa, fallback](const Candidate& candidate) {
     const ConvPlan plan = plan_of(candidate, isa);
+    if (!is_valid(plan, problem)) return false;
+    // What one algorithm does not read stands as in the fallback, so that no plan has two names.
+    if (plan.winograd == 0 && plan.winograd_group != 0) return false;
+    if (plan.winograd > 0) return is_direct_part_equal(plan, fallback);
     const int pixels = std::max(plan.rows, 1) * plan.cols * plan.blocks;
-    return is_valid(plan, problem) && pixels * 3 >= vector_registers(isa);
+    return pixels * 3 >= vector_registers(isa);
   };
   return space;
 }

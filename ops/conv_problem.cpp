@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "ops/winograd_program.h"
+
 namespace lathe {
 
 double ConvProblem::flop() const {
@@ -21,29 +23,37 @@ std::string to_string(const ConvProblem& problem) {
                   problem.groups, problem.window_y, problem.window_x, problem.is_transposed ? " transposed" : "",
                   problem.lanes, problem.has_bias ? " bias" : "");
   for (const ConvShape& phase : problem.phases) text += " | " + to_string(phase);
+  if (problem.most_winograd != ConvProblem().most_winograd) text += fmt::format(" w{}", problem.most_winograd);
   return text + " | " + to_string(problem.epilogue);
 }
 
 std::string to_string(const ConvPlan& plan) {
+  if (plan.winograd > 0)
+    return fmt::format("{} winograd F({}) tiles={}", name_of(plan.isa), plan.winograd, plan.winograd_group);
   return fmt::format("{} {}x({}x{}) {} unroll={} chunk={} group={}{}", name_of(plan.isa), plan.blocks, plan.rows,
                      plan.cols, plan.embedded ? "embedded" : "separate", plan.unroll, plan.chunk, plan.tile_group,
                      plan.prefetch ? " prefetch" : "");
 }
 
 Candidate to_candidate(const ConvPlan& plan) {
-  return {{"blocks", plan.blocks}, {"rows", plan.rows},   {"cols", plan.cols},        {"embedded", plan.embedded},
-          {"unroll", plan.unroll}, {"chunk", plan.chunk}, {"group", plan.tile_group}, {"prefetch", plan.prefetch}};
+  return {{"blocks", plan.blocks},     {"rows", plan.rows},
+          {"cols", plan.cols},         {"embedded", plan.embedded},
+          {"unroll", plan.unroll},     {"chunk", plan.chunk},
+          {"group", plan.tile_group},  {"prefetch", plan.prefetch},
+          {"winograd", plan.winograd}, {"winograd_group", plan.winograd_group}};
 }
 
 ConvPlan plan_of(const Candidate& candidate, Isa isa) {
   auto get = [&](const char* name) { return candidate.at(name); };
-  return {isa,           get("blocks"), get("rows"),  get("cols"),         get("embedded") != 0,
-          get("unroll"), get("chunk"),  get("group"), get("prefetch") != 0};
+  return {isa,          get("blocks"), get("rows"),          get("cols"),     get("embedded") != 0, get("unroll"),
+          get("chunk"), get("group"),  get("prefetch") != 0, get("winograd"), get("winograd_group")};
 }
 
 bool is_valid(const ConvPlan& plan, const ConvProblem& problem) {
   if (plan.rows < 0 || plan.cols < 1 || plan.unroll < 1 || plan.chunk < 0 || plan.tile_group < 0) return false;
   if (plan.blocks > blocks_alike(problem)) return false;
+  if (plan.winograd < 0 || plan.winograd > problem.most_winograd || plan.winograd_group < 0) return false;
+  if (plan.winograd > 0 && !is_winograd(problem, plan.winograd)) return false;
   ConvKernelPlan kernel;
   kernel.isa = plan.isa;
   kernel.blocks = plan.blocks;

@@ -20,6 +20,7 @@ struct ConvProblem {
   std::vector<ConvShape> phases;  // together they write every output once
   bool has_bias = false;
   ConvEpilogue epilogue;
+  int most_winograd = 4;  // the largest Winograd output tile that the accuracy level allows; 0: none
 
   int64_t out_blocks() const { return (out_channels + lanes - 1) / lanes; }
   int in_lanes() const { return phases[0].lanes; }
@@ -42,6 +43,9 @@ struct ConvPlan {
   int chunk = 0;           // input blocks between two visits to an output tile; 0: all
   int tile_group = 0;      // tiles that are done for all channels before the next; 0: all
   bool prefetch = true;    // weights of the next panel
+  // 2, 4 or 6: Winograd's F(n x n) instead of all the above, which then is what a direct convolution would do.
+  int winograd = 0;
+  int winograd_group = 0;  // tiles of one group; 0: all
   bool operator==(const ConvPlan&) const = default;
 };
 

@@ -5,6 +5,7 @@
 
 #include "lathe/tensor.h"
 #include "ops/conv_program.h"
+#include "ops/winograd_program.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -14,6 +15,37 @@ constexpr int64_t kColdBytes = 64 << 20;  // weights rotate through this much, s
 constexpr int64_t kMostCopies = 64;
 
 Tensor floats(int64_t count) { return Tensor(DType::f32, {count}); }
+
+// One candidate's program, by any algorithm.
+class AnyProgram {
+ public:
+  AnyProgram(const ConvProblem& problem, const ConvPlan& plan, int threads) {
+    if (plan.winograd > 0) {
+      winograd_ = std::make_unique<WinogradProgram>(problem, winograd_plan(plan), threads);
+      scratch_ = floats(winograd_->scratch_size());
+    } else {
+      direct_ = std::make_unique<ConvProgram>(problem, plan, threads);
+    }
+  }
+
+  int64_t packed_size() const { return winograd_ ? winograd_->packed_size() : direct_->packed_size(); }
+
+  void run(const ConvArguments& arguments, ThreadTeam& team) {
+    if (direct_) {
+      team.run(team.size(), [&](int thread) { direct_->run(arguments, thread); });
+      return;
+    }
+    for (int part = 0; part < winograd_->parts(); ++part) {
+      team.run(team.size(),
+               [&](int thread) { winograd_->run_part(part, arguments, scratch_.mutable_data<float>(), thread); });
+    }
+  }
+
+ private:
+  std::unique_ptr<ConvProgram> direct_;
+  std::unique_ptr<WinogradProgram> winograd_;
+  Tensor scratch_;
+};
 
 // Operands of one candidate.
 class Bench {
@@ -41,11 +73,11 @@ class Bench {
     arguments_.weights = weights_[turn_ % weights_.size()].data<float>();
     arguments_.next_weights = weights_[(turn_ + 1) % weights_.size()].raw();
     ++turn_;
-    team_.run(team_.size(), [this](int thread) { program_.run(arguments_, thread); });
+    program_.run(arguments_, team_);
   }
 
  private:
-  ConvProgram program_;
+  AnyProgram program_;
   ThreadTeam team_;
   Tensor source_, target_, channels_, operand_;
   std::vector<Tensor> weights_;
@@ -57,7 +89,7 @@ class Bench {
 
 TuningTask conv_tuning_task(const ConvProblem& problem, Isa isa, int threads) {
   TuningTask task;
-  task.family = "conv.1";
+  task.family = "conv.2";
   task.key = std::string(name_of(isa)) + " " + to_string(problem);
   task.threads = threads;
   task.flop = problem.flop();

@@ -11,6 +11,7 @@
 #include "graph/graph.h"
 #include "graph/infer.h"
 #include "graph/op_schema.h"
+#include "lathe/accuracy.h"
 #include "ops/op_def.h"
 #include "ops/step.h"
 #include "src/base/cpu.h"
@@ -40,6 +41,7 @@ Tensor allocate_weights(DType dtype, Dims dims);
 struct Target {
   Isa isa = Isa::avx2;
   int threads = 1;
+  Accuracy accuracy = Accuracy::normal;
 };
 
 struct Buffer {

@@ -8,13 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "lathe/accuracy.h"
 #include "lathe/error.h"
 #include "lathe/tensor.h"
 
 namespace lathe {
-
-// How far results may depart from a plain float32 implementation; docs/architecture.md has the bounds.
-enum class Accuracy { strict, normal, fast };
 
 struct SessionOptions {
   int threads = 0;              // 0: as many as the cgroup's quota and the affinity mask allow

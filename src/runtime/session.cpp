@@ -86,7 +86,7 @@ Session::State::State(Model loaded, const SessionOptions& options) : model(std::
   context = std::make_shared<RunnerContext>(
       RunnerContext{.ops = OpRegistry::builtin(),
                     .limits = {},
-                    .target = {usable_isa(), threads},
+                    .target = {usable_isa(), threads, options.accuracy},
                     .team = std::make_shared<ThreadTeam>(threads),
                     .packed = std::make_shared<PackedWeights>(page_release(model.files)),
                     .plans = default_plans(options, CachedPlans::Recording::on),

@@ -1,0 +1,28 @@
+#pragma once
+// The matrices of Winograd's short convolutions F(outputs, taps), built by Cook and Toom's scheme from interpolation
+// points: with `size` = outputs + taps - 1 inputs,
+//   result = output * ((weights * w) .* (input * x)),   result[i] = sum over k of x[i + k] * w[k].
+#include <cstddef>
+#include <vector>
+
+namespace lathe {
+
+struct Matrix {
+  int rows = 0, columns = 0;
+  std::vector<double> values;  // row-major
+  double at(int row, int column) const { return values[static_cast<size_t>(row * columns + column)]; }
+  double& at(int row, int column) { return values[static_cast<size_t>(row * columns + column)]; }
+};
+
+struct WinogradMatrices {
+  int outputs = 0, taps = 0;
+  Matrix output;   // outputs x size
+  Matrix weights;  // size x taps
+  Matrix input;    // size x size
+  int size() const { return outputs + taps - 1; }
+};
+
+// Requires: outputs + taps - 1 is 4, 6 or 8.
+WinogradMatrices winograd_matrices(int outputs, int taps);
+
+}  // namespace lathe

@@ -1,0 +1,93 @@
+#pragma once
+// Winograd's convolution bound to its kernels: tiles of pixels become frequencies, each frequency is one packed matrix
+// product (tiles x input channels x output channels), and the products become tiles of the output.
+#include <vector>
+
+#include "jit/kernels/winograd.h"
+#include "ops/conv_problem.h"
+#include "ops/conv_program.h"
+#include "ops/gemm_product.h"
+
+namespace lathe {
+
+struct WinogradPlan {
+  Isa isa = Isa::avx2;
+  WinogradForm form;
+  int tile_group = 0;  // tiles that go through all three parts before the next ones; 0: all, part by part
+  bool operator==(const WinogradPlan&) const = default;
+};
+std::string to_string(const WinogradPlan& plan);
+// Of a plan whose `winograd` is not 0.
+WinogradPlan winograd_plan(const ConvPlan& plan);
+
+// Stride and dilation 1, one group, a square window with a form of `outputs`, channels in blocks.
+bool is_winograd(const ConvProblem& problem, int outputs);
+
+// The choice without measurements.
+struct WinogradChoice {
+  int outputs = 0;  // 0: no form fits
+  int tile_group = 0;
+  double cycles = 0;  // of one thread
+};
+WinogradChoice choose_winograd(const ConvProblem& problem, Isa isa, int threads);
+
+class WinogradProgram {
+ public:
+  // Requires: is_winograd(problem, plan.form.outputs). Throws JitError.
+  WinogradProgram(ConvProblem problem, const WinogradPlan& plan, int threads,
+                  std::vector<int64_t> operand_batch_bytes = {});
+
+  const ConvProblem& problem() const { return problem_; }
+  // Names the order of the packed weights.
+  std::string packing() const;
+  int64_t packed_size() const;  // floats
+  void pack(const float* weights, float* packed) const;
+
+  int64_t scratch_size() const;  // floats, for all threads together
+  // All threads finish a part before one begins the next.
+  int parts() const { return plan_.tile_group > 0 ? 1 : 3; }
+  // The share of `thread` in a part, of as many threads as the program was made for.
+  void run_part(int part, const ConvArguments& arguments, float* scratch, int thread) const noexcept;
+
+ private:
+  // Tiles along one axis.
+  struct Axis {
+    int64_t tiles = 0, outputs = 0, first_input = 0;
+    std::vector<int> kind;                    // of each tile
+    std::vector<std::pair<int, int>> inputs;  // by kind: the pixels that exist, [first, last)
+    std::vector<int> stored;                  // by kind: outputs
+  };
+  struct Tiles {
+    int64_t begin, end;  // over images, rows and columns of tiles
+  };
+  // One kind's run in a row of tiles.
+  struct Run {
+    int64_t image, y, x, count, first;  // `first`: of the group's tiles
+  };
+
+  static Axis make_axis(const ConvAxis& axis, const WinogradForm& form);
+  void make_kernels();
+  void make_products();
+  template <class Body>
+  void for_runs(const Tiles& tiles, Body body) const;
+  Tiles group_of(int64_t group) const;
+  void transform_input(const ConvArguments& arguments, float* frequencies, const Tiles& tiles, int64_t first_block,
+                       int64_t last_block) const noexcept;
+  void multiply(const ConvArguments& arguments, float* scratch, const Tiles& tiles, const void* next, int thread,
+                int threads) const noexcept;
+  void transform_output(const ConvArguments& arguments, const float* frequencies, const Tiles& tiles,
+                        int64_t first_block, int64_t last_block) const noexcept;
+
+  ConvProblem problem_;
+  WinogradPlan plan_;
+  int threads_;
+  std::vector<int64_t> operand_batch_bytes_;
+  Axis y_, x_;
+  int64_t tiles_, groups_, group_tiles_;               // of all images; of the largest group
+  int64_t in_stride_, out_stride_;                     // floats from tile to tile within a frequency
+  int64_t in_frequency_, out_frequency_;               // floats from frequency to frequency
+  std::vector<std::vector<WinogradKernel>> in_, out_;  // by kind of row and of column
+  std::vector<GemmProduct> products_;                  // of groups of group_tiles_ and of one less
+};
+
+}  // namespace lathe

@@ -1,0 +1,176 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "ops/winograd_program.h"
+#include "tests/ops/one_node.h"
+
+namespace lathe {
+namespace {
+
+using testing::GuardedMemory;
+using testing::random_tensor;
+
+std::vector<Isa> usable_isas() {
+  std::vector<Isa> isas = {Isa::avx2};
+  if (has_avx512(usable_isa())) isas.push_back(Isa::avx512);
+  return isas;
+}
+
+ConvAxis axis(int64_t in, int taps, int64_t begin_pad, int64_t end_pad) {
+  ConvAxis made;
+  made.in = in;
+  made.out = made.out_extent = in + begin_pad + end_pad - taps + 1;
+  made.taps.clear();
+  for (int i = 0; i < taps; ++i) made.taps.push_back({i, i - begin_pad});
+  return made;
+}
+
+ConvProblem problem_of(int64_t batch, int64_t in, int64_t out, int taps, const ConvAxis& y, const ConvAxis& x,
+                       Isa isa) {
+  ConvProblem problem;
+  problem.batch = batch;
+  problem.in_channels = in;
+  problem.out_channels = out;
+  problem.window_y = problem.window_x = taps;
+  problem.lanes = vector_lanes(isa);
+  problem.has_bias = true;
+  problem.most_winograd = 6;
+  problem.phases = {{y, x, problem.lanes}};
+  return problem;
+}
+
+double expected_at(const ConvProblem& problem, const Tensor& in, const Tensor& weights, int64_t image, int64_t out,
+                   int64_t y, int64_t x) {
+  const ConvShape& shape = problem.phases[0];
+  double sum = 0;
+  for (int64_t c = 0; c < problem.in_channels; ++c) {
+    for (const ConvTap& ty : shape.y.taps) {
+      for (const ConvTap& tx : shape.x.taps) {
+        const int64_t iy = y + ty.offset, ix = x + tx.offset;
+        if (iy < 0 || iy >= shape.y.in || ix < 0 || ix >= shape.x.in) continue;
+        const int64_t pixel = ((image * problem.in_channels + c) * shape.y.in + iy) * shape.x.in + ix;
+        const int64_t tap =
+            ((out * problem.in_channels + c) * problem.window_y + ty.kernel) * problem.window_x + tx.kernel;
+        sum += static_cast<double>(in.data<float>()[pixel]) * static_cast<double>(weights.data<float>()[tap]);
+      }
+    }
+  }
+  return sum;
+}
+
+// The largest error and the largest output.
+std::pair<double, double> run_and_compare(const ConvProblem& problem, const WinogradPlan& plan, int threads,
+                                          std::mt19937& random) {
+  const ConvShape& shape = problem.phases[0];
+  const WinogradProgram program(problem, plan, threads);
+  const Tensor in = random_tensor({problem.batch, problem.in_channels, shape.y.in, shape.x.in}, random);
+  const Tensor weights =
+      random_tensor({problem.out_channels, problem.in_channels, problem.window_y, problem.window_x}, random);
+  const Tensor bias = random_tensor({problem.out_blocks() * problem.lanes}, random);
+  TensorType in_type = TensorType::of(DType::f32, in.dims());
+  TensorType out_type = TensorType::of(DType::f32, {problem.batch, problem.out_channels, shape.y.out, shape.x.out});
+  in_type.layout.channel_block = out_type.layout.channel_block = problem.lanes;
+  const GuardedMemory source(in_type.storage_bytes()), target(out_type.storage_bytes());
+  const GuardedMemory packed(static_cast<size_t>(program.packed_size()) * 4);
+  const GuardedMemory scratch(static_cast<size_t>(program.scratch_size()) * 4);
+  testing::write_value(source.data(), in_type, in);
+  program.pack(weights.data<float>(), static_cast<float*>(packed.data()));
+  ConvArguments arguments;
+  arguments.source = static_cast<const float*>(source.data());
+  arguments.weights = static_cast<const float*>(packed.data());
+  arguments.target = static_cast<float*>(target.data());
+  arguments.bias = bias.data<float>();
+  for (int part = 0; part < program.parts(); ++part) {
+    for (int thread = 0; thread < threads; ++thread)
+      program.run_part(part, arguments, static_cast<float*>(scratch.data()), thread);
+  }
+  const Tensor got = testing::read_value(target.data(), out_type);
+  double error = 0, largest = 0;
+  int64_t i = 0;
+  for (int64_t image = 0; image < problem.batch; ++image) {
+    for (int64_t out = 0; out < problem.out_channels; ++out) {
+      for (int64_t y = 0; y < shape.y.out; ++y) {
+        for (int64_t x = 0; x < shape.x.out; ++x, ++i) {
+          const double expected =
+              expected_at(problem, in, weights, image, out, y, x) + static_cast<double>(bias.data<float>()[out]);
+          const double wrong = std::abs(expected - static_cast<double>(got.data<float>()[i]));
+          error = std::max(error, std::isnan(wrong) ? 1e30 : wrong);
+          largest = std::max(largest, std::abs(expected));
+        }
+      }
+    }
+  }
+  return {error, largest};
+}
+
+TEST(Winograd, AgreesWithPlainLoopsOverRandomShapes) {
+  std::mt19937 random(1);
+  const auto pick = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  for (int i = 0; i < 60; ++i) {
+    const int taps = pick(0, 4) == 0 ? 5 : 3;
+    const int outputs = static_cast<int>(2 * pick(1, taps == 5 ? 2 : 3));
+    const ConvAxis y = axis(pick(taps, 17), taps, pick(0, taps - 1), pick(0, taps - 1));
+    const ConvAxis x = axis(pick(taps, 17), taps, pick(0, taps - 1), pick(0, taps - 1));
+    const int threads = static_cast<int>(pick(1, 3));
+    for (const Isa isa : usable_isas()) {
+      const ConvProblem problem = problem_of(pick(1, 2), pick(1, 40), pick(1, 40), taps, y, x, isa);
+      const WinogradPlan plan{isa, {outputs, taps}, static_cast<int>(pick(0, 12))};
+      SCOPED_TRACE(to_string(problem) + " " + to_string(plan) + " threads " + std::to_string(threads));
+      const auto [error, largest] = run_and_compare(problem, plan, threads, random);
+      // Pixels and weights within [-1, 1]: a bound on the sum, times the growth within the transforms.
+      const double terms = static_cast<double>(problem.in_channels) * taps * taps;
+      ASSERT_LE(error, std::sqrt(terms) * 6e-8 * (outputs + taps <= 5 ? 8 : outputs + taps == 7 ? 40 : 150));
+    }
+  }
+}
+
+// The bound that the default accuracy level promises for one layer: 1e-5 of the largest output.
+TEST(Winograd, KeepsTheErrorBoundOfItsLevel) {
+  std::mt19937 random(2);
+  for (const Isa isa : usable_isas()) {
+    for (const auto& [outputs, bound] : {std::pair{2, 1e-6}, {4, 4e-6}, {6, 3e-5}}) {
+      const ConvAxis both = axis(12, 3, 1, 1);
+      const ConvProblem problem = problem_of(1, 256, 16, 3, both, both, isa);
+      const auto [error, largest] = run_and_compare(problem, {isa, {outputs, 3}, 0}, 1, random);
+      EXPECT_LE(error, bound * largest) << outputs << " " << name_of(isa);
+    }
+  }
+}
+
+TEST(Winograd, IsOnlyForPlainSquareWindows) {
+  const ConvAxis plain = axis(12, 3, 1, 1);
+  ConvProblem problem = problem_of(1, 32, 32, 3, plain, plain, Isa::avx2);
+  EXPECT_TRUE(is_winograd(problem, 4));
+  EXPECT_FALSE(is_winograd(problem, 3));
+  problem.groups = 2;
+  EXPECT_FALSE(is_winograd(problem, 4));
+  problem.groups = 1;
+  problem.phases[0].x = axis(12, 5, 2, 2);
+  EXPECT_FALSE(is_winograd(problem, 4));
+  problem.phases[0].x = plain;
+  problem.phases[0].x.stride = 2;
+  EXPECT_FALSE(is_winograd(problem, 4));
+  problem.phases[0].x = plain;
+  for (ConvTap& tap : problem.phases[0].x.taps) tap.offset *= 2;  // dilation
+  EXPECT_FALSE(is_winograd(problem, 4));
+}
+
+TEST(Winograd, IsChosenForLargePicturesAndNotForSmallOnes) {
+  const ConvAxis large = axis(56, 3, 1, 1), small = axis(7, 3, 1, 1);
+  ConvProblem problem = problem_of(1, 64, 64, 3, large, large, Isa::avx512);
+  problem.most_winograd = 4;
+  EXPECT_EQ(choose_conv_plan(problem, Isa::avx512, 1).winograd, 4);
+  problem.most_winograd = 2;
+  EXPECT_EQ(choose_conv_plan(problem, Isa::avx512, 1).winograd, 2);
+  problem.most_winograd = 0;
+  EXPECT_EQ(choose_conv_plan(problem, Isa::avx512, 1).winograd, 0);
+  problem = problem_of(1, 512, 512, 3, small, small, Isa::avx512);
+  problem.most_winograd = 4;
+  EXPECT_NE(choose_conv_plan(problem, Isa::avx512, 1).winograd, 4);
+}
+
+}  // namespace
+}  // namespace lathe
