@@ -24,20 +24,59 @@ size_t PackedWeights::bytes() const {
   return sum;
 }
 
-Tensor allocate_weights(DType dtype, Dims dims) {
-  constexpr size_t kHugePage = size_t{2} << 20;
-  size_t bytes = checked_bytes(dtype, dims);
-  if (bytes < kHugePage / 2) return Tensor(dtype, std::move(dims));
-  size_t mapped = checked_add(bytes, kHugePage) / kHugePage * kHugePage;
-  // One huge page more than needed, so that the weights can begin on a huge page's border.
-  void* memory = mmap(nullptr, mapped + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kAlignment = 64;  // cache line
+
+// Address space on huge pages; only what is written takes memory.
+std::shared_ptr<char> map_weights(size_t bytes) {
+  const size_t mapped = checked_add(bytes, kHugePage);
+  void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED)
     throw Error(ErrorCode::limit, "out of memory: " + std::to_string(bytes) + " bytes for packed weights");
-  auto start = (reinterpret_cast<uintptr_t>(memory) + kHugePage - 1) & ~(kHugePage - 1);
-  madvise(reinterpret_cast<void*>(start), mapped, MADV_HUGEPAGE);
-  std::shared_ptr<const void> owner(memory,
-                                    [mapped](const void* p) { munmap(const_cast<void*>(p), mapped + kHugePage); });
-  return Tensor::view(dtype, std::move(dims), reinterpret_cast<const void*>(start), std::move(owner));
+  // Weights begin on a huge page's border.
+  const auto start = (reinterpret_cast<uintptr_t>(memory) + kHugePage - 1) & ~(kHugePage - 1);
+  madvise(reinterpret_cast<void*>(start), bytes, MADV_HUGEPAGE);
+  return {reinterpret_cast<char*>(start), [memory, mapped](char*) { munmap(memory, mapped); }};
+}
+
+// Tensors lie behind each other in slabs: huge pages of their own would waste half a page each. A slab lives as long as
+// its last tensor.
+class WeightSlabs {
+ public:
+  std::shared_ptr<char> allocate(size_t bytes) {
+    bytes = checked_add(bytes, kAlignment - 1) / kAlignment * kAlignment;
+    if (bytes > kSlab / 2) return map_weights(bytes);
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<char> slab = current_.lock();
+    if (slab == nullptr || kSlab - used_ < bytes) {
+      slab = map_weights(kSlab);
+      current_ = slab;
+      used_ = 0;
+    }
+    char* at = slab.get() + used_;
+    used_ += bytes;
+    return {std::move(slab), at};
+  }
+
+ private:
+  static constexpr size_t kSlab = size_t{128} << 20;
+  std::mutex mutex_;
+  std::weak_ptr<char> current_;
+  size_t used_ = 0;
+};
+
+}  // namespace
+
+Tensor allocate_weights(DType dtype, Dims dims) {
+  constexpr size_t kSmall = 16 << 10;
+  static WeightSlabs slabs;  // one for the process
+  const size_t bytes = checked_bytes(dtype, dims);
+  if (bytes < kSmall) return Tensor(dtype, std::move(dims));
+  // Kernels may read one whole vector that begins at the last element.
+  const std::shared_ptr<char> memory = slabs.allocate(checked_add(bytes, kAlignment));
+  return Tensor::view(dtype, std::move(dims), memory.get(), memory);
 }
 
 }  // namespace lathe

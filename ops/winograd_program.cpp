@@ -158,13 +158,15 @@ int64_t WinogradProgram::packed_size() const {
 
 namespace {
 
+constexpr int kMostLanes = 16, kMostTaps = 5;
+using WeightWindow = double[kMostTaps][kMostTaps][kMostLanes];
+
 // weights * window * weights^T for a block of output channels at once.
-constexpr int kMostLanes = 16;
 struct WeightTransform {
   const Matrix& matrix;
-  double once[8][5][kMostLanes];
+  double once[8][kMostTaps][kMostLanes];
 
-  void run(const double (&window)[5][5][kMostLanes], float* out, int64_t frequency_stride) {
+  void run(const WeightWindow& window, float* out, int64_t frequency_stride) {
     const int taps = matrix.columns;
     for (int row = 0; row < matrix.rows; ++row) {
       for (int x = 0; x < taps; ++x) {
@@ -189,30 +191,44 @@ struct WeightTransform {
   }
 };
 
+// The windows of one block of output channels over one input channel.
+void load_window(const ConvProblem& problem, const float* weights, int64_t first_out, int64_t in,
+                 WeightWindow& window) {
+  const auto taps = static_cast<int>(problem.window_x);
+  for (int lane = 0; lane < problem.lanes; ++lane) {
+    const int64_t out = first_out + lane;
+    const float* from = weights + (out * problem.in_channels + in) * taps * taps;
+    for (int tap = 0; tap < taps * taps; ++tap)
+      window[tap / taps][tap % taps][lane] = out < problem.out_channels ? static_cast<double>(from[tap]) : 0.0;
+  }
+}
+
 }  // namespace
 
 void WinogradProgram::pack(const float* weights, float* packed) const {
   const WinogradMatrices matrices = winograd_matrices(plan_.form.outputs, plan_.form.taps);
   const PanelFormat format = products_[0].format();
   const int64_t columns = problem_.out_blocks() * problem_.lanes, depth = problem_.in_channels;
-  const int taps = plan_.form.taps, window_size = taps * taps;
   const int64_t frequency = depth * columns;
   WeightTransform transform{matrices.weights, {}};
-  double window[5][5][kMostLanes] = {};
-  std::vector<float> block(static_cast<size_t>(plan_.form.frequencies() * kMostLanes));
+  WeightWindow window = {};
+  // Frequencies lie far apart, often in one set of the caches: several channels go to each at a time.
+  constexpr int64_t kDepthBlock = 16;
+  std::vector<float> block(static_cast<size_t>(plan_.form.frequencies() * kDepthBlock * kMostLanes));
   for (int64_t first = 0; first < columns; first += problem_.lanes) {
     const int64_t panel = first / format.panel_columns, width = format.width_of(panel, columns);
     float* to = packed + panel * format.panel_columns * depth + first % format.panel_columns;
-    for (int64_t in = 0; in < depth; ++in, to += width) {
-      for (int lane = 0; lane < problem_.lanes; ++lane) {
-        const int64_t out = first + lane;
-        const float* from = weights + (out * depth + in) * window_size;
-        for (int tap = 0; tap < window_size; ++tap)
-          window[tap / taps][tap % taps][lane] = out < problem_.out_channels ? static_cast<double>(from[tap]) : 0.0;
+    for (int64_t begin = 0; begin < depth; begin += kDepthBlock, to += kDepthBlock * width) {
+      const int64_t count = std::min(kDepthBlock, depth - begin);
+      for (int64_t i = 0; i < count; ++i) {
+        load_window(problem_, weights, first, begin + i, window);
+        transform.run(window, block.data() + i * kMostLanes, kDepthBlock * kMostLanes);
       }
-      transform.run(window, block.data(), kMostLanes);
-      for (int64_t f = 0; f < plan_.form.frequencies(); ++f)
-        std::copy_n(block.data() + f * kMostLanes, problem_.lanes, to + f * frequency);
+      for (int64_t f = 0; f < plan_.form.frequencies(); ++f) {
+        for (int64_t i = 0; i < count; ++i)
+          std::copy_n(block.data() + (f * kDepthBlock + i) * kMostLanes, problem_.lanes,
+                      to + f * frequency + i * width);
+      }
     }
   }
 }
