@@ -2,13 +2,13 @@
 # make test    sets up, builds, runs all tests
 # make build   sets up and builds into build/release
 # make conformance, make hostile, make bench  build and run the suites of SHARED (default ../shared): ONNX's own tests,
-#              hostile models, other engines; see tools/suites.sh
+#              hostile models, other engines; ARGS="--filter attention"; see tools/suites.sh
 # make fuzz-graphs [SECONDS=60]  compares random graphs, optimized and not
 # make format  formats all sources
 # make tidy    lints all sources
 PRESET ?= release
 JOBS ?= $(shell nproc)
-export SHARED SUITES PYTHON
+export SHARED SUITES PYTHON MODELS PEERS ARGS
 SOURCES = git ls-files '*.cpp' '*.h'
 
 .PHONY: demo test build configure format tidy clean

@@ -78,7 +78,8 @@ Tensor read_input(const std::string& text) {
 Tensor read_from_directory(const std::string& directory, size_t index) {
   const std::filesystem::path base(directory);
   const std::string number = std::to_string(index);
-  for (const std::string& name : {number + ".npy", number + ".pb", "input_" + number + ".pb"})
+  for (const std::string& name :
+       {number + ".npy", number + ".pb", "input_" + number + ".pb", "test_data_set_0/input_" + number + ".pb"})
     if (std::filesystem::exists(base / name)) return read_tensor_file((base / name).string(), "");
   throw Error(ErrorCode::io, "'" + directory + "' has no file for input " + number + " (" + number + ".npy or input_" +
                                  number + ".pb)");

@@ -10,7 +10,7 @@ namespace lathe::tools {
 // Where a verb takes the model's inputs from: files, a folder, or made-up elements.
 struct InputOptions {
   std::vector<std::string> files;  // name=file.npy, name=file.npz:array, name=file.pb
-  std::string directory;           // INDEX.npy or INDEX.pb or input_INDEX.pb, one per input
+  std::string directory;           // INDEX.npy, INDEX.pb or [test_data_set_0/]input_INDEX.pb, one per input
   std::string fill = "random";     // random, zeros, ones
   uint64_t seed = 0;
   std::vector<std::string> shapes;  // name:1x3x224x224

@@ -2,7 +2,8 @@
 # Runs a suite that lies outside this repository on the program just built:
 #   tools/suites.sh conformance|conformance-fast|hostile|bench LATHE
 # SHARED (default ../shared) has the scripts, SUITES (default build/suites) what they make, PYTHON (default python3) runs
-# them. A Python with the packages is made in SUITES where PYTHON lacks them.
+# them. A Python with the packages is made in SUITES where PYTHON lacks them. ARGS are more options for the script; for bench,
+# MODELS is a folder of models and PEERS names the other engines.
 # conformance-fast is for CI: it ends well, with a line that says so, where scripts or packages cannot be had.
 set -eu
 what=$1 lathe=$2
@@ -40,7 +41,7 @@ export_tests() {
 }
 run_tests() {
   folder=$1; shift
-  "$python" "$conformance" run --suite "$folder" --cmd "$lathe test {dir} --save {out}" --judge outputs --jobs "$jobs" "$@"
+  "$python" "$conformance" run --suite "$folder" --cmd "$lathe test {dir} --save {out}" --judge outputs --jobs "$jobs" "$@" ${ARGS:-}
 }
 
 mkdir -p "$suites"
@@ -61,7 +62,7 @@ case $what in
     need_python onnx onnx==1.23.2
     [ -f "$suites/hostile/manifest.tsv" ] || "$python" "$script" make --out "$suites/hostile"
     "$python" "$script" run --cases "$suites/hostile" --cmd "$lathe run {model} --data {dir} --save {out} --json" --list \
-      --jobs "$jobs" ;;
+      --jobs "$jobs" ${ARGS:-} ;;
   bench)
     script=$shared/bench/peers.py
     need_script "$script"
@@ -70,7 +71,7 @@ case $what in
     [ -d "$models" ] || "$python" "$shared/bench/fetch_models.py" --out "$models"
     "$python" "$script" --models "$models" --threads 1,2 --peers "${PEERS:-ort,openvino}" --json "$suites/peers.json" \
       --md "$suites/peers.md" \
-      --cmd "lathe=$lathe bench {model} --threads {threads} --input-dir {inputs} --output-dir {outputs} --duration {seconds}s --json {json}"
+      --cmd "lathe=$lathe bench {model} --threads {threads} --input-dir {inputs} --output-dir {outputs} --duration {seconds}s --json {json}" ${ARGS:-}
     echo "lathe: the table is in $suites/peers.md" ;;
   *) echo "usage: tools/suites.sh conformance|conformance-fast|hostile|bench LATHE" >&2; exit 2 ;;
 esac

@@ -99,6 +99,9 @@ TEST_F(Program, ReadsInputsFromAFolder) {
   const Outcome outcome = run({"--input-dir", folder_.path()});
   EXPECT_EQ(outcome.exit_code, kGood) << outcome;
   EXPECT_THAT(outcome.out, HasSubstr("float32[3x3]  min 0  max 0"));
+  std::filesystem::create_directories(file("test_data_set_0"));
+  std::filesystem::rename(file("input_1.pb"), file("test_data_set_0/input_1.pb"));
+  EXPECT_EQ(run({"--data", folder_.path()}).exit_code, kGood) << "the layout of ONNX's suite";
 }
 
 TEST_F(Program, ComparesWithExpectedResults) {
