@@ -209,6 +209,8 @@ class Inference {
   std::vector<Tensor> known_results(const Graph& graph, const Node& node) const {
     if (node.op->domain.empty() && node.op->name == "Shape") return shape_of(graph, node);
     if (node.op->reference == nullptr && !node.epilogue) return {};
+    // Weights, not shape arithmetic: products of integers want them as bytes.
+    if (node.op->domain.empty() && node.op->name == "DequantizeLinear") return {};
     std::vector<Tensor> inputs;
     int64_t elements = 0;
     for (const ValueId id : node.inputs) {

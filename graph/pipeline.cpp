@@ -118,7 +118,10 @@ class PassRunner {
 
 const std::vector<Pass>& load_passes() {
   static const std::vector<Pass> kPasses = {
-      // First what brings constants into sight and opens up control flow.
+      // Before constants are folded: quantized weights stay bytes.
+      {"hoist-quantize", passes::hoist_quantize, 1},
+      {"use-integers", passes::use_integers, 1},
+      // Then what brings constants into sight and opens up control flow.
       {"sink-constants", passes::sink_constants, 1},
       {"fold-if", passes::fold_if, 1},
       {"fold-constants", passes::fold_constants, 1},
@@ -147,6 +150,8 @@ const std::vector<Pass>& load_passes() {
       // What rides on a product or convolution saves a whole pass over memory. The pointwise fusion of what is left
       // waits for the extents: it would hide the parts of patterns that cannot be told without them.
       {"fuse-epilogue", passes::fuse_epilogue, 2},
+      // Behind it, for what it has put there.
+      {"absorb-dequantize", passes::absorb_dequantize, 2},
       // Behind epilogues, which bring scale and masks of the scores, however spelled, into one form.
       {"fuse-attention", passes::fuse_attention, 2},
       // Behind attention, which is what reads the parts of a wide product where they lie.
@@ -177,6 +182,7 @@ const std::vector<Pass>& specialize_passes() {
       {"sink-scales", passes::sink_scales, 2},
       {"absorb-transposes", passes::absorb_transposes, 2},
       {"fuse-epilogue", passes::fuse_epilogue, 2},
+      {"absorb-dequantize", passes::absorb_dequantize, 2},
       {"fuse-attention", passes::fuse_attention, 2},
       {"unpack-heads", passes::unpack_heads, 2},
       {"merge-products", passes::merge_products, 2},

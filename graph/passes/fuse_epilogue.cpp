@@ -4,6 +4,7 @@
 
 #include "graph/passes/fusion.h"
 #include "graph/passes/passes.h"
+#include "graph/passes/quantized.h"
 
 namespace lathe::passes {
 namespace {
@@ -14,7 +15,8 @@ constexpr size_t kExtraInputs = 4;
 constexpr size_t kGroupNodes = 32;
 
 bool is_product(const Node& node) {
-  return is_op(node, "MatMul") || is_op(node, "Gemm") || is_lathe_op(node, "MatMulViews");
+  return is_op(node, "MatMul") || is_op(node, "Gemm") || is_lathe_op(node, "MatMulViews") ||
+         is_lathe_op(node, "QuantizedMatMul");
 }
 
 // Products step through whatever spreads into their result. Others take scalars, one element per channel (of the whole
@@ -61,7 +63,7 @@ class Group {
       const NodeId next = static_cast<NodeId>(pending_.begin()->second);
       pending_.erase(pending_.begin());
       if (!join(next)) break;
-      if (is_closed() && graph_.value(values_.back()).type.dtype == DType::f32) {
+      if (is_closed() && can_store(graph_.value(values_.back()).type.dtype)) {
         best_ = builder_;
         best_members_ = members_.size();
       }
@@ -76,6 +78,11 @@ class Group {
   const ExpressionBuilder& builder() const { return best_; }
 
  private:
+  bool can_store(DType dtype) const {
+    if (dtype == DType::f32) return true;
+    return (dtype == DType::u8 || dtype == DType::i8) && is_integer_product(graph_.node(root_));
+  }
+
   void enqueue(NodeId id) { pending_.emplace(position_[index_of(id)], static_cast<int>(id)); }
 
   bool join(NodeId id) {

@@ -4,6 +4,7 @@
 
 namespace lathe::passes {
 
+bool absorb_dequantize(Graph& graph, const PassContext& context);
 bool absorb_transposes(Graph& graph, const PassContext& context);
 bool choose_layouts(Graph& graph, const PassContext& context);
 bool fold_batch_norm(Graph& graph, const PassContext& context);
@@ -18,6 +19,7 @@ bool fuse_pointwise(Graph& graph, const PassContext& context);
 bool fuse_rms_norm(Graph& graph, const PassContext& context);
 bool fuse_shuffle(Graph& graph, const PassContext& context);
 bool fuse_softmax(Graph& graph, const PassContext& context);
+bool hoist_quantize(Graph& graph, const PassContext& context);
 bool join_parts(Graph& graph, const PassContext& context);
 bool merge_common(Graph& graph, const PassContext& context);
 bool merge_products(Graph& graph, const PassContext& context);
@@ -28,5 +30,6 @@ bool sink_constants(Graph& graph, const PassContext& context);
 bool sink_scales(Graph& graph, const PassContext& context);
 bool sink_transposes(Graph& graph, const PassContext& context);
 bool unpack_heads(Graph& graph, const PassContext& context);
+bool use_integers(Graph& graph, const PassContext& context);
 
 }  // namespace lathe::passes

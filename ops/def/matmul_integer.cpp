@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "ops/copy_elements.h"
+#include "ops/int8_lower.h"
 #include "ops/matmul_shape.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
@@ -140,6 +141,44 @@ void reference_qlinear_matmul(ReferenceContext& context) {
   context.outputs[0] = std::move(result);
 }
 
+bool lower_matmul_integer(LowerContext& context) {
+  const MatMulShape shape =
+      matmul_shape(context.node, context.input_type(0).extents(), context.input_type(1).extents());
+  Int8Form form;
+  form.a_zero = 2;
+  form.b_zero = 3;
+  return lower_int8_product(context, shape, form);
+}
+
+// Scales and the result's zero point must be constant, those of A and of the result one for all.
+bool lower_qlinear_matmul(LowerContext& context) {
+  const Tensor a_scale = context.constant(1), b_scale = context.constant(4), y_scale = context.constant(6);
+  const Tensor y_zero = context.constant(7);
+  for (const Tensor* scale : {&a_scale, &b_scale, &y_scale}) {
+    if (!scale->defined() || scale->dtype() != DType::f32 || scale->size() < 1) return false;
+  }
+  if (!y_zero.defined() || a_scale.size() != 1 || y_scale.size() != 1 || y_zero.size() != 1 || b_scale.rank() > 1) {
+    return false;
+  }
+  const MatMulShape shape =
+      matmul_shape(context.node, context.input_type(0).extents(), context.input_type(3).extents());
+  Int8Form form{.a = 0, .b = 3, .a_zero = 2, .b_zero = 5};
+  form.scale = Tensor(DType::f32, {b_scale.size()});
+  for (int64_t i = 0; i < b_scale.size(); ++i) {
+    const double scale = double{*a_scale.data<float>()} * double{b_scale.data<float>()[i]} / *y_scale.data<float>();
+    form.scale.mutable_data<float>()[i] = static_cast<float>(scale);
+  }
+  Expression tail;
+  tail.inputs = {DType::f32};
+  tail.output = y_zero.dtype();
+  const int rounded = tail.add({.op = ExprOp::round_even, .a = tail.add({.op = ExprOp::input, .a = 0})});
+  const auto zero = static_cast<float>(integers_of_any(y_zero)[0]);
+  const int shift = tail.add({.op = ExprOp::constant, .value = zero});
+  tail.add({.op = ExprOp::add, .a = rounded, .b = shift});
+  form.tail = tail;
+  return lower_int8_product(context, shape, form);
+}
+
 }  // namespace
 
 std::vector<OpDef> matmul_integer_ops() {
@@ -148,13 +187,15 @@ std::vector<OpDef> matmul_integer_ops() {
             .min_inputs = 2,
             .max_inputs = 4,
             .infer = infer_matmul_integer,
-            .reference = reference_matmul_integer}},
+            .reference = reference_matmul_integer},
+           lower_matmul_integer},
           {{.name = "QLinearMatMul",
             .since = 10,
             .min_inputs = 8,
             .max_inputs = 8,
             .infer = infer_qlinear_matmul,
-            .reference = reference_qlinear_matmul}}};
+            .reference = reference_qlinear_matmul},
+           lower_qlinear_matmul}};
 }
 
 }  // namespace lathe::ops

@@ -42,6 +42,13 @@ class OpTester {
     return *this;
   }
 
+  // Pointwise work behind the node, over its result and these operands.
+  OpTester& epilogue(Expression expression, const std::vector<Tensor>& operands) {
+    epilogue_ = Epilogue{std::move(expression), static_cast<int>(operands.size())};
+    for (const Tensor& operand : operands) add(operand, false);
+    return *this;
+  }
+
   // Results of the reference, which shape inference must have foretold. Throws what either throws.
   std::vector<Tensor> reference() {
     build();
@@ -99,6 +106,7 @@ class OpTester {
     made.version = version_;
     made.name = "tested";
     made.attributes = attributes_;
+    made.epilogue = epilogue_;
     for (size_t i = 0; i < tensors_.size(); ++i) {
       const std::string name = "input" + std::to_string(i);
       if (!tensors_[i].defined()) {
@@ -137,6 +145,7 @@ class OpTester {
   std::string op_, domain_;
   int version_;
   Attributes attributes_;
+  std::optional<Epilogue> epilogue_;
   std::vector<Tensor> tensors_;
   std::vector<bool> is_constant_, outputs_{true};
   Graph graph_;

@@ -1,0 +1,389 @@
+#include "jit/kernels/gemm_int8.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "jit/expression/epilogue.h"
+
+namespace lathe {
+namespace {
+
+constexpr int kGroupBytes = 4;
+constexpr int kCacheLine = 64;
+constexpr int kRowsPerBase = 9;  // rows that one base register reaches with strides 1, 3, 5, 7 scaled by 1, 2, 4, 8
+
+// Few rows: hold A's broadcasts and stream B through one register. Many: hold a row of B, broadcast A one by one.
+bool holds_a(const GemmInt8TilePlan& plan) { return plan.rows < plan.vecs; }
+
+int work_registers(const GemmInt8TilePlan& plan) { return holds_a(plan) ? plan.rows + 1 : plan.vecs + 1; }
+
+class GemmInt8Emitter : public Int8Emitter {
+ public:
+  explicit GemmInt8Emitter(const GemmInt8TilePlan& plan) : Int8Emitter(plan.isa), plan_(plan) {
+    if (dot_needs_temp(plan.isa, plan.dot)) work_.push_back(claim_vec("products"));
+    if (plan.epilogue) {
+      epilogue_ = std::make_unique<EpilogueEmitter>(static_cast<Xbyak::CodeGenerator&>(*this), plan.isa,
+                                                    plan.epilogue->expression);
+    }
+    for (int base = 0; base * kRowsPerBase < plan.rows; ++base) a_.push_back(claim_gpr("a"));
+    spills_ = must_spill();
+  }
+
+  std::shared_ptr<const CodePages> emit() {
+    begin();
+    open_frame();
+    load_arguments();
+    L(next_tile_);
+    init_accumulators();
+    multiply();
+    finish_tile();
+    dec(qword[rsp + kTilesLeft]);
+    jnz(next_tile_, T_NEAR);
+    mov(tmp_, ptr[rsp + kPrefetch]);
+    mov(ptr[args_ + offsetof(GemmInt8TileArgs, prefetch)], tmp_);
+    close_frame();
+    end();
+    emit_constants();
+    return finish(plan_.key());
+  }
+
+ private:
+  // --- The frame: state that changes from tile to tile, then room for accumulators.
+  enum Frame { kOldStack = 0, kTilesLeft = 8, kA = 16, kC = 24, kPrefetch = 32, kRowsLeft = 40, kRowInit = 48 };
+  enum { kTailBytes = 56, kInputs = 64 };
+  static constexpr int kSpill = (kInputs + 8 * kMaxInt8Inputs + kCacheLine - 1) / kCacheLine * kCacheLine;
+
+  void open_frame() {
+    mov(tmp_, rsp);
+    sub(rsp, kSpill + (spills_ ? plan_.rows * plan_.vecs * vec_bytes() : 0));
+    and_(rsp, -kCacheLine);
+    mov(ptr[rsp + kOldStack], tmp_);
+  }
+  void close_frame() { mov(rsp, ptr[rsp + kOldStack]); }
+
+  void load_arguments() {
+    copy_to_frame(kTilesLeft, offsetof(GemmInt8TileArgs, tiles));
+    copy_to_frame(kA, offsetof(GemmInt8TileArgs, a));
+    copy_to_frame(kC, offsetof(GemmInt8TileArgs, c));
+    copy_to_frame(kPrefetch, offsetof(GemmInt8TileArgs, prefetch));
+    if (plan_.has_rows) copy_to_frame(kRowInit, offsetof(GemmInt8TileArgs, row_init));
+    for (int i = 0; i < input_count(); ++i) copy_to_frame(kInputs + 8 * i, offsetof(GemmInt8TileArgs, inputs) + 8 * i);
+    if (!plan_.masked || !has_masks()) return;
+    mov(tmp_, ptr[args_ + offsetof(GemmInt8TileArgs, tail_lanes)]);
+    mov(b_.cvt32(), -1);
+    bzhi(b_.cvt32(), b_.cvt32(), tmp_.cvt32());
+    kmovw(tail_k_, b_.cvt32());
+  }
+  void copy_to_frame(int to, size_t from) {
+    mov(tmp_, ptr[args_ + from]);
+    mov(ptr[rsp + to], tmp_);
+  }
+
+  // --- sums += A * B
+  void init_accumulators() {
+    mov(tmp_, ptr[args_ + offsetof(GemmInt8TileArgs, column_init)]);
+    for (int v = 0; v < plan_.vecs; ++v) load(acc(0, v), tmp_ + v * vec_bytes());
+    if (plan_.has_rows) mov(tmp_, ptr[rsp + kRowInit]);
+    for (int row = plan_.rows; row-- > 0;) {
+      if (plan_.has_rows) vpbroadcastd(work_[0], dword[tmp_ + 4 * row]);
+      for (int v = 0; v < plan_.vecs; ++v) {
+        if (plan_.has_rows) {
+          vpaddd(acc(row, v), acc(0, v), work_[0]);
+        } else if (row > 0) {
+          vmovaps(acc(row, v), acc(0, v));
+        }
+      }
+    }
+    if (plan_.has_rows) add(qword[rsp + kRowInit], 4 * plan_.rows);
+  }
+
+  void multiply() {
+    point_at_a();
+    mov(b_, ptr[args_ + offsetof(GemmInt8TileArgs, b)]);
+    if (plan_.prefetch_lines) mov(prefetch_, ptr[rsp + kPrefetch]);
+    mov(k_left_, ptr[args_ + offsetof(GemmInt8TileArgs, k_groups)]);
+    Xbyak::Label unrolled, rest, single, done;
+    if (plan_.k_unroll > 1) {
+      sub(k_left_, plan_.k_unroll);
+      jl(rest, T_NEAR);
+      align(32);
+      L(unrolled);
+      updates(plan_.k_unroll, plan_.prefetch_lines);
+      sub(k_left_, plan_.k_unroll);
+      jge(unrolled, T_NEAR);
+      L(rest);
+      add(k_left_, plan_.k_unroll);
+    } else {
+      test(k_left_, k_left_);
+    }
+    jz(done, T_NEAR);
+    L(single);
+    updates(1, plan_.k_unroll == 1 ? plan_.prefetch_lines : 0);
+    dec(k_left_);
+    jnz(single, T_NEAR);
+    L(done);
+    if (plan_.prefetch_lines) mov(ptr[rsp + kPrefetch], prefetch_);
+  }
+
+  // Row r is at a_[r / 9] + (r % 9) * stride: strides 1, 3, 5, 7 and the scales 1, 2, 4, 8 reach 0 .. 8.
+  void point_at_a() {
+    mov(a_[0], ptr[rsp + kA]);
+    mov(a_stride_[0], ptr[args_ + offsetof(GemmInt8TileArgs, a_stride_bytes)]);
+    const int reach = std::min(plan_.rows - 1, kRowsPerBase);
+    if (reach >= 3) lea(a_stride_[1], ptr[a_stride_[0] + a_stride_[0] * 2]);
+    if (reach >= 5) lea(a_stride_[2], ptr[a_stride_[0] + a_stride_[0] * 4]);
+    if (reach >= 7) lea(a_stride_[3], ptr[a_stride_[1] + a_stride_[0] * 4]);
+    for (size_t base = 1; base < a_.size(); ++base) {
+      lea(a_[base], ptr[a_[base - 1] + a_stride_[0] * 8]);
+      add(a_[base], a_stride_[0]);
+    }
+  }
+  Xbyak::RegExp a_at(int row, int group) const {
+    const Gpr& base = a_[static_cast<size_t>(row / kRowsPerBase)];
+    const int step = row % kRowsPerBase;
+    if (step == 0) return base + group * kGroupBytes;
+    int odd = step, scale = 1;
+    for (; odd % 2 == 0; odd /= 2) scale *= 2;
+    return base + a_stride_[static_cast<size_t>(odd / 2)] * scale + group * kGroupBytes;
+  }
+
+  // The next `groups` groups of k, with `lines` prefetches spread among them.
+  void updates(int groups, int lines) {
+    int slot = 0, prefetched = 0;
+    const int slots = groups * plan_.rows;
+    const auto pace = [&] {  // called once a row of each group
+      for (; prefetched < lines && prefetched * slots <= slot * lines; ++prefetched) {
+        prefetcht1(ptr[prefetch_ + prefetched * kCacheLine]);
+      }
+      ++slot;
+    };
+    for (int group = 0; group < groups; ++group) {
+      if (holds_a(plan_)) {
+        update_holding_a(group, pace);
+      } else {
+        update_holding_b(group, pace);
+      }
+    }
+    for (const Gpr& base : a_) add(base, groups * kGroupBytes);
+    add(b_, groups * plan_.vecs * vec_bytes());
+    if (lines) add(prefetch_, lines * kCacheLine);
+  }
+  Xbyak::RegExp b_at(int group, int v) const { return b_ + (group * plan_.vecs + v) * vec_bytes(); }
+  const Vec& products() const { return work_.back(); }
+
+  template <class Pace>
+  void update_holding_b(int group, Pace pace) {
+    const Vec& a_vec = work_[static_cast<size_t>(plan_.vecs)];
+    for (int v = 0; v < plan_.vecs; ++v) load(work_[static_cast<size_t>(v)], b_at(group, v));
+    for (int row = 0; row < plan_.rows; ++row) {
+      vpbroadcastd(a_vec, dword[a_at(row, group)]);
+      for (int v = 0; v < plan_.vecs; ++v) {
+        dot(plan_.dot, acc(row, v), a_vec, work_[static_cast<size_t>(v)], products());
+      }
+      pace();
+    }
+  }
+
+  template <class Pace>
+  void update_holding_a(int group, Pace pace) {
+    const Vec& b_vec = work_[static_cast<size_t>(plan_.rows)];
+    for (int row = 0; row < plan_.rows; ++row) {
+      vpbroadcastd(work_[static_cast<size_t>(row)], dword[a_at(row, group)]);
+      pace();
+    }
+    for (int v = 0; v < plan_.vecs; ++v) {
+      load(b_vec, b_at(group, v));
+      for (int row = 0; row < plan_.rows; ++row) {
+        dot(plan_.dot, acc(row, v), work_[static_cast<size_t>(row)], b_vec, products());
+      }
+    }
+  }
+
+  // --- C = epilogue(sums): in registers when they suffice, else through the frame, row by row in a loop.
+  int input_count() const { return plan_.epilogue ? static_cast<int>(plan_.epilogue->inputs.size()) : 0; }
+  bool needs_mask_vec() const { return plan_.masked && !has_masks(); }
+  // Besides the epilogue's: what a partial vector and the narrowing of lanes to bytes take on AVX2.
+  int store_temps() const { return has_masks() ? 0 : 1 + needs_mask_vec(); }
+  bool must_spill() const {
+    const int temps = (epilogue_ ? epilogue_->temps_needed() : 0) + store_temps();
+    return temps > static_cast<int>(work_.size()) + free_vecs();
+  }
+
+  void finish_tile() {
+    mov(c_, ptr[rsp + kC]);
+    const std::vector<Gpr> inputs = input_pointers();
+    std::vector<Vec> temps = work_;
+    while (free_vecs() > 0) temps.push_back(claim_vec("temp"));
+    const std::vector<Vec> claimed(temps.begin() + static_cast<long>(work_.size()), temps.end());
+    spills_ ? finish_rows_in_loop(inputs, temps) : finish_rows_in_registers(inputs, temps);
+    for (const Vec& vec : claimed) release(vec);
+    for (size_t i = 0; i < inputs.size(); ++i) mov(ptr[rsp + kInputs + 8 * static_cast<int>(i)], inputs[i]);
+    mov(ptr[rsp + kC], c_);
+    imul(tmp_, ptr[args_ + offsetof(GemmInt8TileArgs, a_stride_bytes)], plan_.rows);
+    add(ptr[rsp + kA], tmp_);
+  }
+
+  // The registers of A's addresses are free between tiles; b_, k_left_ and prefetch_ are kept for partial bytes.
+  std::vector<Gpr> input_pointers() {
+    std::vector<Gpr> free_now = a_stride_;
+    free_now.insert(free_now.end(), a_.begin(), a_.end());
+    std::vector<Gpr> inputs(free_now.begin(), free_now.begin() + input_count());
+    for (int i = 0; i < input_count(); ++i) mov(inputs[static_cast<size_t>(i)], ptr[rsp + kInputs + 8 * i]);
+    return inputs;
+  }
+
+  // Takes the registers for partial vectors and for narrowing from `temps`.
+  void set_store_temps(std::vector<Vec>& temps) {
+    if (has_masks()) return;
+    narrow_ = temps.back();
+    temps.pop_back();
+    if (!needs_mask_vec()) return;
+    mask_ = temps.back();
+    temps.pop_back();
+    mov(tmp_, lanes());
+    sub(tmp_, ptr[args_ + offsetof(GemmInt8TileArgs, tail_lanes)]);
+    lea(b_, ptr[rip + mask_table_]);
+    vmovups(mask_, ptr[b_ + tmp_ * 4]);
+  }
+
+  void finish_rows_in_registers(const std::vector<Gpr>& inputs, std::vector<Vec> temps) {
+    set_store_temps(temps);
+    for (int row = 0; row < plan_.rows; ++row) finish_row(inputs, temps, [&](int v) { return acc(row, v); });
+  }
+
+  void finish_rows_in_loop(const std::vector<Gpr>& inputs, std::vector<Vec> temps) {
+    for (size_t i = 0; i < acc_.size(); ++i) store(rsp + kSpill + static_cast<int>(i) * vec_bytes(), acc_[i]);
+    temps.insert(temps.end(), acc_.begin() + 1, acc_.end());
+    set_store_temps(temps);
+    if (epilogue_ && static_cast<int>(temps.size()) < epilogue_->temps_needed()) {
+      throw JitError("the epilogue needs more registers than there are: " + plan_.key());
+    }
+    lea(tmp_, ptr[rsp + kSpill]);
+    Xbyak::Label next_row;
+    mov(qword[rsp + kRowsLeft], plan_.rows);
+    L(next_row);
+    finish_row(inputs, temps, [&](int v) {
+      load(acc_[0], tmp_ + v * vec_bytes());
+      return acc_[0];
+    });
+    add(tmp_, plan_.vecs * vec_bytes());
+    dec(qword[rsp + kRowsLeft]);
+    jnz(next_row, T_NEAR);
+  }
+
+  template <class Accumulator>
+  void finish_row(const std::vector<Gpr>& inputs, const std::vector<Vec>& temps, Accumulator get) {
+    const int out_bytes = bits_of(plan_.output()) / 8;
+    for (int v = 0; v < plan_.vecs; ++v) {
+      const Vec sum = get(v);
+      const Xbyak::RegExp at = c_ + v * lanes() * out_bytes;
+      if (!epilogue_) {
+        store_columns(at, sum, v, DType::f32);  // 32 bits as they are
+        continue;
+      }
+      vcvtdq2ps(sum, sum);
+      epilogue_->apply(sum, temps, [&](int slot, const Xbyak::Xmm& into) {
+        const size_t i = static_cast<size_t>(slot - 1);
+        const DType dtype = plan_.epilogue->expression.inputs[i + 1];
+        if (plan_.epilogue->inputs[i] == GemmInputAccess::uniform) {
+          return broadcast_as_float(into, Xbyak::RegExp(inputs[i]), dtype);
+        }
+        load_columns(into, inputs[i] + v * lanes() * (bits_of(dtype) / 8), v, dtype);
+      });
+      store_columns(at, sum, v, plan_.output());
+    }
+    add(c_, ptr[args_ + offsetof(GemmInt8TileArgs, c_stride_bytes)]);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      add(inputs[i], ptr[args_ + offsetof(GemmInt8TileArgs, input_stride_bytes) + 8 * i]);
+    }
+  }
+
+  // --- AVX2 against AVX-512: a mask vector, and bytes one by one, against an opmask.
+  bool is_partial(int v) const { return plan_.masked && v == plan_.vecs - 1; }
+
+  void load_columns(const Vec& vec, const Xbyak::RegExp& at, int v, DType dtype) {
+    if (!is_partial(v)) return load_as_float(vec, at, dtype);
+    if (has_masks()) return load_as_float(vec, at, dtype, tail_k_);
+    if (bits_of(dtype) == 8) {
+      copy_tail(rsp + kTailBytes, at);
+      return load_as_float(vec, rsp + kTailBytes, dtype);
+    }
+    vmaskmovps(vec, mask_, ptr[at]);
+    if (dtype == DType::i32) vcvtdq2ps(vec, vec);
+  }
+  void store_columns(const Xbyak::RegExp& at, const Vec& vec, int v, DType dtype) {
+    if (!is_partial(v)) return store_as(at, vec, dtype, narrow_);
+    if (has_masks()) return store_as(at, vec, dtype, tail_k_);
+    if (bits_of(dtype) == 8) {
+      store_as(rsp + kTailBytes, vec, dtype, narrow_);
+      return copy_tail(at, rsp + kTailBytes);
+    }
+    if (dtype == DType::i32) vcvtps2dq(vec, vec);
+    vmaskmovps(ptr[at], mask_, vec);
+  }
+  // tail_lanes bytes.
+  void copy_tail(const Xbyak::RegExp& to, const Xbyak::RegExp& from) {
+    Xbyak::Label next;
+    mov(b_, ptr[args_ + offsetof(GemmInt8TileArgs, tail_lanes)]);
+    L(next);
+    movzx(k_left_.cvt32(), byte[from + b_ - 1]);
+    mov(byte[to + b_ - 1], k_left_.cvt8());
+    dec(b_);
+    jnz(next, T_NEAR);
+  }
+  void emit_constants() {
+    if (epilogue_) epilogue_->emit_constants();
+    if (!needs_mask_vec()) return;
+    align(kCacheLine);
+    L(mask_table_);
+    for (int i = 0; i < lanes(); ++i) dd(~0u);
+    for (int i = 0; i < lanes(); ++i) dd(0);
+  }
+
+  const Vec& acc(int row, int v) const { return acc_[static_cast<size_t>(row * plan_.vecs + v)]; }
+
+  const GemmInt8TilePlan plan_;
+  std::unique_ptr<EpilogueEmitter> epilogue_;
+  const Gpr args_ = argument(0);
+  const Gpr b_ = claim_gpr("b"), c_ = claim_gpr("c");
+  const Gpr k_left_ = claim_gpr("k_left"), prefetch_ = claim_gpr("prefetch"), tmp_ = claim_gpr("tmp");
+  const std::vector<Gpr> a_stride_ = {claim_gpr("a_stride"), claim_gpr("3 a_stride"), claim_gpr("5 a_stride"),
+                                      claim_gpr("7 a_stride")};
+  std::vector<Gpr> a_;  // of rows 0, 9, 18, 27
+  const std::vector<Vec> acc_ = claim_vecs("acc", plan_.rows* plan_.vecs);
+  std::vector<Vec> work_ = claim_vecs("work", work_registers(plan_));
+  Vec narrow_, mask_;
+  bool spills_ = false;
+  const Xbyak::Opmask tail_k_ = k1;
+  Xbyak::Label next_tile_, mask_table_;
+};
+
+}  // namespace
+
+bool GemmInt8TilePlan::is_valid() const {
+  if (rows < 1 || rows > 4 * kRowsPerBase || vecs < 1 || k_unroll < 1 || k_unroll > 16 || prefetch_lines < 0) {
+    return false;
+  }
+  if (dot != Int8Dot::pairs && !has_vnni(isa)) return false;
+  if (epilogue && epilogue->inputs.size() > static_cast<size_t>(kMaxInt8Inputs)) return false;
+  return rows * vecs + work_registers(*this) + dot_needs_temp(isa, dot) <= vector_registers(isa);
+}
+
+std::string GemmInt8TilePlan::key() const {
+  std::string text = fmt::format("gemm_int8_tile {} {} {}x{} k{} p{}{}{}", name_of(isa), to_string(dot), rows, vecs,
+                                 k_unroll, prefetch_lines, has_rows ? " rows" : "", masked ? " masked" : "");
+  if (epilogue) {
+    text += " " + to_string(epilogue->expression) + " ";
+    for (const GemmInputAccess access : epilogue->inputs) text += access == GemmInputAccess::columns ? 'c' : 'u';
+  }
+  return text;
+}
+
+GemmInt8Tile gemm_int8_tile(const GemmInt8TilePlan& plan) {
+  if (!plan.is_valid()) throw JitError("out of range or over the register budget: " + plan.key());
+  return GemmInt8Tile(cached_code(plan.key(), [&] { return GemmInt8Emitter(plan).emit(); }));
+}
+
+}  // namespace lathe

@@ -1,0 +1,45 @@
+#pragma once
+// What the kernels for bytes share: dot products of groups of bytes in 32-bit lanes, and reading and storing lanes in
+// other element types than float32.
+#include <cstdint>
+#include <string>
+
+#include "jit/emitter.h"
+#include "lathe/dtype.h"
+
+namespace lathe {
+
+// How a 32-bit lane of A meets one of B. All of them are exact: no intermediate sum saturates.
+enum class Int8Dot : uint8_t {
+  u8s8,   // four bytes each, A unsigned and B signed (VNNI)
+  s8u8,   // four bytes each, A signed and B unsigned (VNNI)
+  pairs,  // two 16-bit integers each (any instruction set)
+};
+std::string to_string(Int8Dot dot);
+// Values of k in one lane.
+inline int group_of(Int8Dot dot) { return dot == Int8Dot::pairs ? 2 : 4; }
+inline bool has_vnni(Isa isa) { return isa >= Isa::avx512_vnni; }
+inline bool dot_needs_temp(Isa isa, Int8Dot dot) { return dot == Int8Dot::pairs && !has_vnni(isa); }
+// The sets that differ in code for bytes.
+inline Isa int8_isa(Isa isa) { return has_vnni(isa) ? Isa::avx512_vnni : has_avx512(isa) ? Isa::avx512 : Isa::avx2; }
+
+class Int8Emitter : public Emitter {
+ protected:
+  using Emitter::Emitter;
+
+  // acc += a . b in every lane.
+  // `temp` is clobbered when dot_needs_temp().
+  void dot(Int8Dot kind, const Vec& acc, const Vec& a, const Vec& b, const Vec& temp);
+
+  // Whole vectors of f32, i32, u8 or i8 as float32 lanes, and back. Lanes to be stored as integers are integral and in
+  // range; `temp` is clobbered when bytes are stored on AVX2.
+  void load_as_float(const Vec& vec, const Xbyak::RegExp& at, DType dtype);
+  void store_as(const Xbyak::RegExp& at, const Vec& vec, DType dtype, const Vec& temp);
+  // The lanes of `mask` only (AVX-512); the others are zero, or stay as they are in memory.
+  void load_as_float(const Vec& vec, const Xbyak::RegExp& at, DType dtype, const Xbyak::Opmask& mask);
+  void store_as(const Xbyak::RegExp& at, const Vec& vec, DType dtype, const Xbyak::Opmask& mask);
+  // One element for all lanes.
+  void broadcast_as_float(const Vec& vec, const Xbyak::RegExp& at, DType dtype);
+};
+
+}  // namespace lathe

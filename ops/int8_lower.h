@@ -1,0 +1,27 @@
+#pragma once
+// From a node that is a product of quantized matrices to the steps that run it on integers.
+#include <optional>
+#include <vector>
+
+#include "ops/lower.h"
+#include "ops/matmul_shape.h"
+
+namespace lathe {
+
+// sum = (A - a_zero) * (B - b_zero) over bytes; output 0 is the sum, or tail(scale * sum), with the node's epilogue
+// behind it.
+struct Int8Form {
+  int a = 0, b = 1, a_zero = -1, b_zero = -1;     // inputs of the node; -1: none
+  std::vector<int64_t> a_perm = {}, b_perm = {};  // in what order the product takes their axes; empty: as they are
+  Tensor scale = {};                              // float32: one for all or one for each column; undefined: int32 sums
+  std::optional<Expression> tail = {};            // of scale * sum
+};
+
+// False: types or zero points that the kernels lack. `shape` is that of the operands with their axes in order.
+bool lower_int8_product(LowerContext& context, const MatMulShape& shape, const Int8Form& form);
+
+// outer(scale * x0, other inputs...) with a constant factor at outer's beginning moved into `scale`, and divisions by
+// constants made multiplications. One scale: it becomes a constant, else input 1; outer's inputs follow.
+Expression scaled_expression(const std::optional<Expression>& outer, std::vector<float>& scale);
+
+}  // namespace lathe

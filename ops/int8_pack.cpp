@@ -1,0 +1,197 @@
+#include "ops/int8_pack.h"
+
+#include <emmintrin.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace lathe {
+namespace {
+
+// A dot product with ones sums up; whole groups of the longest rows are read from here again and again.
+constexpr int64_t kOnes = 4096;  // groups
+const uint8_t* ones() {
+  alignas(64) static const auto kTable = [] {
+    std::array<uint8_t, kOnes * 4> table;
+    table.fill(1);
+    return table;
+  }();
+  return kTable.data();
+}
+
+// Four rows of 16 columns, byte by byte.
+void interleave16(const uint8_t* const rows[4], int64_t at, __m128i flip, uint8_t* out) noexcept {
+  __m128i row[4];
+  for (int i = 0; i < 4; ++i) {
+    row[i] = _mm_xor_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[i] + at)), flip);
+  }
+  const __m128i low01 = _mm_unpacklo_epi8(row[0], row[1]), high01 = _mm_unpackhi_epi8(row[0], row[1]);
+  const __m128i low23 = _mm_unpacklo_epi8(row[2], row[3]), high23 = _mm_unpackhi_epi8(row[2], row[3]);
+  auto* to = reinterpret_cast<__m128i*>(out);
+  _mm_storeu_si128(to, _mm_unpacklo_epi16(low01, low23));
+  _mm_storeu_si128(to + 1, _mm_unpackhi_epi16(low01, low23));
+  _mm_storeu_si128(to + 2, _mm_unpacklo_epi16(high01, high23));
+  _mm_storeu_si128(to + 3, _mm_unpackhi_epi16(high01, high23));
+}
+
+struct PanelPart {
+  int64_t column, columns, width;  // of the matrix; stored
+};
+
+// One group of four bytes for each column of a panel.
+void pack_quads(const ByteMatrix& matrix, const PanelPart& part, int64_t k, uint8_t flip, uint8_t* out) noexcept {
+  const auto* data = static_cast<const uint8_t*>(matrix.data);
+  const int64_t depth = std::min<int64_t>(4, matrix.rows - k);
+  int64_t column = 0;
+  if (matrix.column_stride == 1 && depth == 4) {
+    const uint8_t* rows[4];
+    for (int i = 0; i < 4; ++i) rows[i] = data + (k + i) * matrix.row_stride + part.column;
+    const __m128i flips = _mm_set1_epi8(static_cast<char>(flip));
+    for (; column + 16 <= part.columns; column += 16) interleave16(rows, column, flips, out + column * 4);
+  } else if (matrix.row_stride == 1 && depth == 4) {
+    const uint32_t flips = flip * 0x01010101U;
+    const uint8_t* from = data + part.column * matrix.column_stride + k;
+    for (; column < part.columns; ++column, from += matrix.column_stride) {
+      uint32_t group;
+      std::memcpy(&group, from, 4);
+      group ^= flips;
+      std::memcpy(out + column * 4, &group, 4);
+    }
+  }
+  for (; column < part.columns; ++column) {
+    const uint8_t* from = data + (part.column + column) * matrix.column_stride + k * matrix.row_stride;
+    for (int64_t i = 0; i < 4; ++i) {
+      out[column * 4 + i] = i < depth ? static_cast<uint8_t>(from[i * matrix.row_stride] ^ flip) : 0;
+    }
+  }
+  std::memset(out + part.columns * 4, 0, static_cast<size_t>((part.width - part.columns) * 4));
+}
+
+int32_t widened(const ByteMatrix& matrix, int64_t row, int64_t column) {
+  const uint8_t byte =
+      static_cast<const uint8_t*>(matrix.data)[row * matrix.row_stride + column * matrix.column_stride];
+  return matrix.is_signed ? static_cast<int8_t>(byte) : byte;
+}
+
+void pack_pairs(const ByteMatrix& matrix, const PanelPart& part, int64_t k, const ByteZeros& zeros,
+                int16_t* out) noexcept {
+  for (int64_t column = 0; column < part.width; ++column) {
+    for (int64_t i = 0; i < 2; ++i) {
+      const bool is_inside = column < part.columns && k + i < matrix.rows;
+      const int64_t at = part.column + column;
+      out[column * 2 + i] = is_inside ? static_cast<int16_t>(widened(matrix, k + i, at) - zeros.at(at)) : int16_t{0};
+    }
+  }
+}
+
+template <class Byte>
+void widen_row(const Byte* from, int64_t columns, int32_t zero, int16_t* out) noexcept {
+  const auto subtracted = static_cast<int16_t>(zero);
+  for (int64_t i = 0; i < columns; ++i) out[i] = static_cast<int16_t>(from[i] - subtracted);
+}
+
+}  // namespace
+
+int32_t ByteZeros::at(int64_t i) const {
+  if (count == 0) return 0;
+  const int64_t element = count == 1 ? 0 : i;
+  if (dtype == DType::u8) return static_cast<const uint8_t*>(data)[element];
+  if (dtype == DType::i8) return static_cast<const int8_t*>(data)[element];
+  return static_cast<const int32_t*>(data)[element];
+}
+
+int64_t Int8PanelFormat::padded(int64_t columns) const {
+  const int64_t lanes = vector_lanes(isa);
+  return (columns + lanes - 1) / lanes * lanes;
+}
+
+int Int8PanelFormat::shift(bool is_signed) const {
+  if (dot == Int8Dot::u8s8 && !is_signed) return -128;
+  return dot == Int8Dot::s8u8 && is_signed ? 128 : 0;
+}
+
+void pack_int8(const ByteMatrix& matrix, const Int8PanelFormat& format, const ByteZeros& zeros, void* out) noexcept {
+  const uint8_t flip = format.shift(matrix.is_signed) != 0 ? 0x80 : 0;
+  auto* to = static_cast<uint8_t*>(out);
+  for (int64_t column = 0; column < matrix.columns; column += format.panel_columns) {
+    const int64_t columns = std::min(format.panel_columns, matrix.columns - column);
+    const PanelPart part{column, columns, std::min(format.panel_columns, format.padded(columns))};
+    for (int64_t k = 0; k < matrix.rows; k += group_of(format.dot), to += part.width * 4) {
+      if (format.dot == Int8Dot::pairs) {
+        pack_pairs(matrix, part, k, zeros, reinterpret_cast<int16_t*>(to));
+      } else {
+        pack_quads(matrix, part, k, flip, to);
+      }
+    }
+  }
+}
+
+Int8ColumnSums::Int8ColumnSums(const Int8PanelFormat& format) : format_(format) {
+  GemmInt8TilePlan plan;
+  plan.isa = int8_isa(format.isa);
+  plan.dot = format.dot;
+  const int most = static_cast<int>(format.panel_columns) / vector_lanes(format.isa);
+  for (int vecs = 1; vecs <= std::min(most, kMostVecs); ++vecs) {
+    plan.vecs = vecs;
+    tiles_[vecs - 1] = gemm_int8_tile(plan);
+  }
+}
+
+void Int8ColumnSums::operator()(const void* packed, int64_t rows, int64_t columns, int32_t* out) const noexcept {
+  alignas(64) static constexpr int32_t kZeros[kMostVecs * 16] = {};
+  const int64_t groups = format_.groups(rows), lanes = vector_lanes(format_.isa);
+  const auto* at = static_cast<const char*>(packed);
+  for (int64_t column = 0; column < columns; column += format_.panel_columns) {
+    const int64_t width = std::min(format_.panel_columns, format_.padded(columns) - column);
+    // Ones are fewer than the longest rows: in parts.
+    for (int64_t first = 0; first < groups || first == 0; first += kOnes) {
+      GemmInt8TileArgs args = {};
+      args.a = ones();
+      args.b = at + first * width * 4;
+      args.c = out + column;
+      args.k_groups = std::min(kOnes, groups - first);
+      args.tiles = 1;
+      args.column_init = first == 0 ? kZeros : out + column;
+      tiles_[width / lanes - 1](&args);
+    }
+    at += groups * width * 4;
+  }
+}
+
+void sum_int8_rows(const ByteMatrix& matrix, int32_t* out) noexcept {
+  const __m128i flips = _mm_set1_epi8(static_cast<char>(matrix.is_signed ? 0x80 : 0)), zero = _mm_setzero_si128();
+  for (int64_t row = 0; row < matrix.rows; ++row) {
+    const auto* from = static_cast<const uint8_t*>(matrix.data) + row * matrix.row_stride;
+    __m128i sums = zero;
+    int64_t i = 0;
+    for (; i + 16 <= matrix.columns; i += 16) {
+      const __m128i bytes = _mm_xor_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)), flips);
+      sums = _mm_add_epi64(sums, _mm_sad_epu8(bytes, zero));
+    }
+    sums = _mm_add_epi64(sums, _mm_unpackhi_epi64(sums, sums));
+    int64_t sum = _mm_cvtsi128_si64(sums) - (matrix.is_signed ? 128 * i : 0);
+    for (; i < matrix.columns; ++i) sum += matrix.is_signed ? static_cast<int8_t>(from[i]) : from[i];
+    out[row] = static_cast<int32_t>(sum);
+  }
+}
+
+void copy_int8_rows(const ByteMatrix& matrix, Int8Dot dot, const ByteZeros& zeros, int64_t first, void* out) noexcept {
+  const int64_t group = group_of(dot), padded = (matrix.columns + group - 1) / group * group;
+  for (int64_t row = 0; row < matrix.rows; ++row) {
+    const auto* from = static_cast<const uint8_t*>(matrix.data) + row * matrix.row_stride;
+    if (dot == Int8Dot::pairs) {
+      int16_t* to = static_cast<int16_t*>(out) + row * padded;
+      const int32_t zero = zeros.at(first + row);
+      matrix.is_signed ? widen_row(reinterpret_cast<const int8_t*>(from), matrix.columns, zero, to)
+                       : widen_row(from, matrix.columns, zero, to);
+      std::fill(to + matrix.columns, to + padded, int16_t{0});
+    } else {
+      uint8_t* to = static_cast<uint8_t*>(out) + row * padded;
+      std::memcpy(to, from, static_cast<size_t>(matrix.columns));
+      std::memset(to + matrix.columns, 0, static_cast<size_t>(padded - matrix.columns));
+    }
+  }
+}
+
+}  // namespace lathe

@@ -1,0 +1,238 @@
+#include "jit/kernels/gemm_int8.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "tests/jit/guarded_bytes.h"
+
+namespace lathe {
+namespace {
+
+using testing::GuardedBytes;
+
+std::vector<Isa> int8_isas_here() {
+  std::vector<Isa> isas = {Isa::avx2};
+  if (has_avx512(usable_isa())) isas.push_back(Isa::avx512);
+  if (has_vnni(usable_isa())) isas.push_back(Isa::avx512_vnni);
+  return isas;
+}
+
+struct TileCase {
+  GemmInt8TilePlan plan;
+  int64_t groups = 0, tiles = 1, tail_lanes = 0, gap = 0;  // gap: bytes between rows, a multiple of 4
+};
+
+std::ostream& operator<<(std::ostream& out, const TileCase& test) {
+  return out << test.plan.key() << " groups=" << test.groups << " tiles=" << test.tiles << " tail=" << test.tail_lanes
+             << " gap=" << test.gap;
+}
+
+// The extreme values come up often: sums must not saturate anywhere.
+int random_byte(std::mt19937& random, int low, int high) {
+  const int kind = std::uniform_int_distribution<int>(0, 3)(random);
+  if (kind == 0) return low;
+  if (kind == 1) return high;
+  return std::uniform_int_distribution<int>(low, high)(random);
+}
+
+class TileBench {
+ public:
+  TileBench(const TileCase& test, unsigned seed)
+      : test_(test),
+        lanes_(vector_lanes(test.plan.isa)),
+        rows_(test.plan.rows * test.tiles),
+        columns_((test.plan.vecs - (test.plan.masked ? 1 : 0)) * lanes_ + test.tail_lanes),
+        out_bytes_(bits_of(test.plan.output()) / 8),
+        a_stride_(test.groups * 4 + test.gap),
+        c_stride_(columns_ * out_bytes_ + test.gap),
+        a_(static_cast<size_t>((rows_ - 1) * a_stride_ + test.groups * 4)),
+        b_(static_cast<size_t>(test.groups * test.plan.vecs * lanes_ * 4)),
+        c_(static_cast<size_t>((rows_ - 1) * c_stride_ + columns_ * out_bytes_)),
+        column_init_(static_cast<size_t>(test.plan.vecs * lanes_ * 4)),
+        row_init_(static_cast<size_t>(rows_ * 4)),
+        scale_(static_cast<size_t>(columns_ * 4)),
+        residual_(static_cast<size_t>((rows_ - 1) * (columns_ + test.gap) + columns_)),
+        random_(seed) {
+    fill(a_, test.plan.dot == Int8Dot::s8u8);
+    fill(b_, test.plan.dot == Int8Dot::u8s8);
+    std::uniform_int_distribution<int32_t> init(-100000, 100000);
+    for (int64_t i = 0; i < test.plan.vecs * lanes_; ++i) column_init_.as<int32_t>()[i] = init(random_);
+    for (int64_t i = 0; i < rows_; ++i) row_init_.as<int32_t>()[i] = init(random_);
+    for (int64_t i = 0; i < columns_; ++i) {
+      scale_.as<float>()[i] = std::uniform_real_distribution<float>(0.5e-4F, 2e-4F)(random_);
+    }
+    for (size_t i = 0; i < residual_.size(); ++i) residual_.as<uint8_t>()[i] = static_cast<uint8_t>(random_());
+  }
+
+  void run(const GemmInt8Tile& kernel) {
+    GemmInt8TileArgs args = {};
+    args.a = a_.data();
+    args.b = b_.data();
+    args.c = c_.data();
+    args.k_groups = test_.groups;
+    args.tiles = test_.tiles;
+    args.a_stride_bytes = a_stride_;
+    args.c_stride_bytes = c_stride_;
+    args.column_init = column_init_.as<int32_t>();
+    args.row_init = row_init_.as<int32_t>();
+    args.prefetch = b_.data();
+    args.tail_lanes = test_.tail_lanes;
+    args.inputs[0] = scale_.data();
+    args.inputs[1] = residual_.data();
+    args.input_stride_bytes[1] = columns_ + test_.gap;
+    args.inputs[2] = residual_.data();
+    args.input_stride_bytes[2] = 1;
+    kernel(&args);
+  }
+
+  void check() const {
+    for (int64_t row = 0; row < rows_; ++row) {
+      for (int64_t column = 0; column < columns_; ++column) ASSERT_NO_FATAL_FAILURE(check_one(row, column));
+      if (row + 1 == rows_) break;
+      for (int64_t i = columns_ * out_bytes_; i < c_stride_; ++i) {
+        ASSERT_EQ(c_.as<uint8_t>()[row * c_stride_ + i], 0xa5) << "written behind row " << row;
+      }
+    }
+  }
+
+ private:
+  void fill(const GuardedBytes& bytes, bool is_signed) {
+    if (test_.plan.dot == Int8Dot::pairs) {
+      for (size_t i = 0; i < bytes.size() / 2; ++i) {
+        bytes.as<int16_t>()[i] = static_cast<int16_t>(random_byte(random_, -255, 255));
+      }
+      return;
+    }
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      bytes.as<uint8_t>()[i] = static_cast<uint8_t>(random_byte(random_, is_signed ? -128 : 0, is_signed ? 127 : 255));
+    }
+  }
+  int64_t value(const void* lane, int i, bool is_signed) const {
+    if (test_.plan.dot == Int8Dot::pairs) return static_cast<const int16_t*>(lane)[i];
+    const uint8_t byte = static_cast<const uint8_t*>(lane)[i];
+    return is_signed ? static_cast<int8_t>(byte) : byte;
+  }
+  int64_t sum_of(int64_t row, int64_t column) const {
+    int64_t sum = column_init_.as<int32_t>()[column];
+    if (test_.plan.has_rows) sum += row_init_.as<int32_t>()[row];
+    for (int64_t g = 0; g < test_.groups; ++g) {
+      const char* a = a_.as<char>() + row * a_stride_ + g * 4;
+      const char* b = b_.as<char>() + (g * test_.plan.vecs * lanes_ + column) * 4;
+      for (int i = 0; i < group_of(test_.plan.dot); ++i) {
+        sum += value(a, i, test_.plan.dot == Int8Dot::s8u8) * value(b, i, test_.plan.dot == Int8Dot::u8s8);
+      }
+    }
+    return sum;
+  }
+  void check_one(int64_t row, int64_t column) const {
+    const int64_t sum = sum_of(row, column);
+    const char* at = c_.as<char>() + row * c_stride_ + column * out_bytes_;
+    if (!test_.plan.epilogue) {
+      ASSERT_EQ(*reinterpret_cast<const int32_t*>(at), sum) << "row " << row << " column " << column;
+      return;
+    }
+    const float inputs[] = {static_cast<float>(sum), scale_.as<float>()[column],
+                            static_cast<float>(residual_.as<uint8_t>()[row * (columns_ + test_.gap) + column]),
+                            static_cast<float>(static_cast<int8_t>(residual_.as<uint8_t>()[row]))};
+    const float expected = evaluate(test_.plan.epilogue->expression, inputs);
+    const DType output = test_.plan.output();
+    if (output == DType::f32) {
+      ASSERT_NEAR(*reinterpret_cast<const float*>(at), expected, 1e-5 * (1 + std::abs(expected)));
+    } else {
+      // A product rounded once or twice may fall to the other side of a tie.
+      const int got =
+          output == DType::u8 ? *reinterpret_cast<const uint8_t*>(at) : *reinterpret_cast<const int8_t*>(at);
+      ASSERT_NEAR(got, expected, 1) << "row " << row << " column " << column;
+      if (std::abs(inputs[0] * inputs[1] - std::floor(inputs[0] * inputs[1]) - 0.5F) > 1e-3F) {
+        ASSERT_EQ(got, expected) << "row " << row << " column " << column;
+      }
+    }
+  }
+
+  const TileCase test_;
+  const int64_t lanes_, rows_, columns_, out_bytes_, a_stride_, c_stride_;
+  GuardedBytes a_, b_, c_, column_init_, row_init_, scale_, residual_;
+  std::mt19937 random_;
+};
+
+void expect_exact(const TileCase& test, unsigned seed) {
+  SCOPED_TRACE(::testing::Message() << test << " seed=" << seed);
+  TileBench bench(test, seed);
+  bench.run(gemm_int8_tile(test.plan));
+  bench.check();
+}
+
+std::vector<Int8Dot> dots_of(Isa isa) {
+  if (!has_vnni(isa)) return {Int8Dot::pairs};
+  return {Int8Dot::u8s8, Int8Dot::s8u8, Int8Dot::pairs};
+}
+
+TileCase random_case(std::mt19937& random, Isa isa) {
+  const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+  TileCase test;
+  test.plan.isa = isa;
+  const std::vector<Int8Dot> dots = dots_of(isa);
+  test.plan.dot = dots[static_cast<size_t>(pick(0, static_cast<int>(dots.size()) - 1))];
+  do {
+    test.plan.rows = pick(1, 14);
+    test.plan.vecs = pick(1, 6);
+  } while (!test.plan.is_valid());
+  test.plan.k_unroll = pick(1, 4);
+  test.plan.prefetch_lines = pick(0, 2);
+  test.plan.has_rows = pick(0, 1) == 1;
+  test.plan.masked = pick(0, 1) == 1;
+  test.groups = pick(0, 40);
+  test.tiles = pick(1, 3);
+  if (test.plan.masked) test.tail_lanes = pick(1, vector_lanes(isa) - 1);
+  test.gap = 4 * pick(0, 3);
+  return test;
+}
+
+// round(x0 * x1 + x2) + 3 as `output`, with x2 bytes of every element or of every row.
+GemmEpilogue requantize(DType output, bool per_row) {
+  GemmEpilogue epilogue;
+  Expression& e = epilogue.expression;
+  e.inputs = {DType::f32, DType::f32, DType::u8, DType::i8};
+  epilogue.inputs = {GemmInputAccess::columns, GemmInputAccess::columns, GemmInputAccess::uniform};
+  const int x = e.add({.op = ExprOp::input, .a = 0}), scale = e.add({.op = ExprOp::input, .a = 1});
+  const int product = e.add({.op = ExprOp::mul, .a = x, .b = scale});
+  const int rounded = output == DType::f32 ? product : e.add({.op = ExprOp::round_even, .a = product});
+  const int other = e.add({.op = ExprOp::input, .a = per_row ? 3 : 2});
+  e.add({.op = ExprOp::add, .a = rounded, .b = other});
+  e.output = output;
+  return epilogue;
+}
+
+TEST(GemmInt8Tile, SumsExactlyOnEveryInstructionSet) {
+  std::mt19937 random(1);
+  for (const Isa isa : int8_isas_here()) {
+    for (int i = 0; i < 150; ++i) {
+      expect_exact(random_case(random, isa), random());
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(GemmInt8Tile, RequantizesToEveryTypeOnEveryInstructionSet) {
+  std::mt19937 random(2);
+  for (const Isa isa : int8_isas_here()) {
+    for (const DType output : {DType::u8, DType::i8, DType::f32}) {
+      for (int i = 0; i < 40; ++i) {
+        TileCase test = random_case(random, isa);
+        test.plan.epilogue = requantize(output, i % 2 == 0);
+        expect_exact(test, random());
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(GemmInt8Tile, RefusesPlansBeyondTheRegistersAndVnniWhereItIsMissing) {
+  EXPECT_THROW(gemm_int8_tile({.isa = Isa::avx2, .rows = 6, .vecs = 3}), JitError);
+  EXPECT_THROW(gemm_int8_tile({.isa = Isa::avx512, .dot = Int8Dot::u8s8, .rows = 4, .vecs = 2}), JitError);
+}
+
+}  // namespace
+}  // namespace lathe

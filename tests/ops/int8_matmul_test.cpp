@@ -1,0 +1,196 @@
+// Products of integers: MatMulInteger, QLinearMatMul and lathe::QuantizedMatMul, generated code against references.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "jit/kernels/int8_lanes.h"
+#include "tests/ops/op_tester.h"
+
+namespace lathe {
+namespace {
+
+using testing::OpTester;
+using testing::random_tensor;
+
+std::vector<Isa> int8_isas() {
+  std::vector<Isa> isas = {Isa::avx2};
+  if (has_avx512(usable_isa())) isas.push_back(Isa::avx512);
+  if (has_vnni(usable_isa())) isas.push_back(Isa::avx512_vnni);
+  return isas;
+}
+
+// With both extremes often: nothing may saturate.
+Tensor random_bytes(DType dtype, const Dims& dims, std::mt19937& random) {
+  Tensor tensor(dtype, dims);
+  auto* bytes = static_cast<uint8_t*>(tensor.mutable_raw());
+  for (int64_t i = 0; i < tensor.size(); ++i) {
+    const unsigned kind = random() % 4;
+    bytes[i] = kind == 0 ? 0x80 : kind == 1 ? 0x7f : kind == 2 ? 0xff : static_cast<uint8_t>(random());
+  }
+  return tensor;
+}
+
+struct ProductCase {
+  Dims a, b;
+  DType a_dtype = DType::u8, b_dtype = DType::i8;
+  Dims a_zero = {}, b_zero = {};  // extents of the zero points
+  bool has_zeros = true;
+  bool constant_b = true, constant_zeros = true;
+  int threads = 1;
+
+  friend std::ostream& operator<<(std::ostream& out, const ProductCase& c) {
+    return out << to_string(c.a) << " " << name_of(c.a_dtype) << " * " << to_string(c.b) << " " << name_of(c.b_dtype)
+               << (c.constant_b ? " constant" : "") << " zeros " << to_string(c.a_zero) << " " << to_string(c.b_zero)
+               << (c.has_zeros ? "" : " absent") << (c.constant_zeros ? " constant" : "") << " threads " << c.threads;
+  }
+};
+
+const std::vector<ProductCase>& product_cases() {
+  static const std::vector<ProductCase> kCases = {
+      {.a = {40, 64}, .b = {64, 48}},
+      {.a = {40, 64}, .b = {64, 48}, .has_zeros = false},
+      {.a = {17, 31}, .b = {31, 37}, .threads = 2},
+      {.a = {1, 130}, .b = {130, 70}, .b_dtype = DType::u8},
+      {.a = {5, 9}, .b = {9, 3}, .a_dtype = DType::i8},
+      {.a = {33, 260}, .b = {260, 65}, .a_dtype = DType::i8, .b_dtype = DType::u8, .threads = 2},
+      {.a = {2, 3, 20, 36}, .b = {3, 36, 24}, .b_dtype = DType::u8, .constant_b = false, .threads = 2},
+      {.a = {2, 3, 20, 36}, .b = {36, 24}, .constant_zeros = false},
+      {.a = {3, 1, 20, 36}, .b = {1, 2, 36, 24}, .constant_b = false, .constant_zeros = false},
+      {.a = {7}, .b = {7, 5}},
+      {.a = {4, 7}, .b = {7}, .constant_b = false},
+      {.a = {20, 37}, .b = {37, 40}, .b_zero = {40}},
+      {.a = {20, 37}, .b = {37, 40}, .a_dtype = DType::i8, .a_zero = {20}, .b_zero = {40}, .threads = 2},
+      {.a = {20, 37}, .b = {37, 40}, .a_zero = {20}, .constant_b = false, .constant_zeros = false},
+      {.a = {30, 17000}, .b = {17000, 20}},
+      {.a = {4, 0}, .b = {0, 6}},
+      {.a = {0, 8}, .b = {8, 6}},
+  };
+  return kCases;
+}
+
+OpTester& add_operand(OpTester& tester, const Tensor& tensor, bool is_constant) {
+  return is_constant ? tester.constant(tensor) : tester.input(tensor);
+}
+
+TEST(Int8MatMul, MatMulIntegerIsExact) {
+  std::mt19937 random(3);
+  for (const ProductCase& c : product_cases()) {
+    for (const Isa isa : int8_isas()) {
+      SCOPED_TRACE(::testing::Message() << c << " " << name_of(isa));
+      OpTester tester("MatMulInteger", 10);
+      tester.input(random_bytes(c.a_dtype, c.a, random));
+      add_operand(tester, random_bytes(c.b_dtype, c.b, random), c.constant_b);
+      if (c.has_zeros) {
+        add_operand(tester, random_bytes(c.a_dtype, c.a_zero, random), c.constant_zeros);
+        add_operand(tester, random_bytes(c.b_dtype, c.b_zero, random), c.constant_zeros);
+      }
+      const auto got = tester.lowered(isa, c.threads);
+      ASSERT_TRUE(got);
+      ASSERT_EQ(testing::list<int32_t>((*got)[0]), testing::list<int32_t>(tester.result()));
+    }
+  }
+}
+
+// Equal but for ties that rounding in float32 decides otherwise.
+void expect_quantized(const Tensor& got, const Tensor& expected) {
+  ASSERT_EQ(got.dims(), expected.dims());
+  const std::vector<double> left = reals_of(got), right = reals_of(expected);
+  int64_t different = 0;
+  for (size_t i = 0; i < left.size(); ++i) {
+    ASSERT_NEAR(left[i], right[i], 1) << "element " << i;
+    different += left[i] != right[i];
+  }
+  EXPECT_LE(different, 1 + got.size() / 200);
+}
+
+TEST(Int8MatMul, QLinearMatMulRequantizes) {
+  std::mt19937 random(4);
+  for (const Isa isa : int8_isas()) {
+    for (const DType dtype : {DType::u8, DType::i8}) {
+      for (const bool per_column : {false, true}) {
+        SCOPED_TRACE(::testing::Message() << name_of(isa) << " " << name_of(dtype) << " " << per_column);
+        OpTester tester("QLinearMatMul", 21);
+        tester.input(random_bytes(dtype, {2, 19, 70}, random)).constant(Tensor::scalar(0.02F));
+        tester.constant(random_bytes(dtype, {}, random));
+        tester.constant(random_bytes(dtype, {70, 43}, random));
+        tester.constant(per_column ? random_tensor({43}, random, 0.01F, 0.03F) : Tensor::scalar(0.03F));
+        tester.constant(random_bytes(dtype, per_column ? Dims{43} : Dims{}, random));
+        tester.constant(Tensor::scalar(2.5F)).constant(random_bytes(dtype, {}, random));
+        const auto got = tester.lowered(isa, 2);
+        ASSERT_TRUE(got);
+        expect_quantized((*got)[0], tester.result());
+      }
+    }
+  }
+}
+
+// clamp(round((x0 + bias) / 0.5 + 0.1 * residual) + 3) or the same without rounding
+Expression requantization(DType output) {
+  Expression e;
+  e.inputs = {DType::f32, DType::f32, DType::u8};
+  e.output = output;
+  const int sum = e.add({ExprOp::add, e.add({ExprOp::input, 0}), e.add({ExprOp::input, 1})});
+  const int scaled = e.add({ExprOp::div, sum, e.add({.op = ExprOp::constant, .value = 0.5F})});
+  const int tenth = e.add({.op = ExprOp::constant, .value = 0.1F});
+  const int residual = e.add({ExprOp::mul, e.add({ExprOp::input, 2}), tenth});
+  const int all = e.add({ExprOp::add, scaled, residual});
+  if (output == DType::f32) return e;
+  const int three = e.add({.op = ExprOp::constant, .value = 3});
+  e.add({ExprOp::add, e.add({ExprOp::round_even, all}), three});
+  return e;
+}
+
+TEST(Int8MatMul, QuantizedMatMulAppliesItsEpilogue) {
+  std::mt19937 random(5);
+  for (const Isa isa : int8_isas()) {
+    for (const DType output : {DType::u8, DType::i8, DType::f32}) {
+      for (const int n : {32, 45, 100}) {
+        SCOPED_TRACE(::testing::Message() << name_of(isa) << " " << name_of(output) << " n=" << n);
+        OpTester tester("QuantizedMatMul", 1, "lathe");
+        tester.input(random_bytes(DType::u8, {3, 20, 72}, random)).constant(random_bytes(DType::i8, {72, n}, random));
+        tester.constant(random_tensor({n}, random, 1e-4F, 3e-4F)).constant(random_bytes(DType::u8, {}, random));
+        tester.absent();
+        tester.epilogue(requantization(output),
+                        {random_tensor({n}, random), random_bytes(DType::u8, {3, 20, n}, random)});
+        const auto got = tester.lowered(isa, 2);
+        ASSERT_TRUE(got);
+        const Tensor expected = tester.result();
+        if (output != DType::f32) {
+          expect_quantized((*got)[0], expected);
+          continue;
+        }
+        for (int64_t i = 0; i < expected.size(); ++i) {
+          const float right = expected.data<float>()[i];
+          ASSERT_NEAR((*got)[0].data<float>()[i], right, 1e-4 * (1 + std::abs(right))) << "element " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(Int8MatMul, QuantizedMatMulTakesTransposedOperands) {
+  std::mt19937 random(6);
+  for (const Isa isa : int8_isas()) {
+    for (const bool turns_rows : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << name_of(isa) << " " << turns_rows);
+      OpTester tester("QuantizedMatMul", 1, "lathe");
+      tester.with("perm_a", std::vector<int64_t>{0, 2, 1, 3});
+      tester.with("perm_b", turns_rows ? std::vector<int64_t>{0, 2, 3, 1} : std::vector<int64_t>{0, 2, 1, 3});
+      tester.input(random_bytes(DType::u8, {2, 21, 3, 16}, random));
+      tester.input(random_bytes(DType::u8, turns_rows ? Dims{2, 30, 3, 16} : Dims{2, 16, 3, 30}, random));
+      tester.constant(Tensor::scalar(0.01F));
+      tester.constant(random_bytes(DType::u8, {}, random)).constant(random_bytes(DType::u8, {}, random));
+      const auto got = tester.lowered(isa, 2);
+      ASSERT_TRUE(got);
+      const Tensor expected = tester.result();
+      ASSERT_EQ((*got)[0].dims(), expected.dims());
+      for (int64_t i = 0; i < expected.size(); ++i) {
+        const float right = expected.data<float>()[i];
+        ASSERT_NEAR((*got)[0].data<float>()[i], right, 1e-5 * (1 + std::abs(right))) << "element " << i;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,151 @@
+// Quantized groups become products of integers, with the results that the separate operators have.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "graph/infer.h"
+#include "graph/passes/passes.h"
+#include "graph/verify.h"
+#include "ops/numbers.h"
+#include "ops/op_def.h"
+
+namespace lathe {
+namespace {
+
+struct Net {
+  Graph graph;
+  std::mt19937 random{7};
+
+  std::string name() { return "v" + std::to_string(graph.value_count()); }
+  ValueId input(const Dims& dims) {
+    graph.inputs.push_back(graph.add_value(name(), TensorType::of(DType::f32, dims)));
+    return graph.inputs.back();
+  }
+  ValueId constant(Tensor tensor) { return graph.add_constant(name(), std::move(tensor)); }
+  ValueId bytes(DType dtype, const Dims& dims) {
+    Tensor tensor(dtype, dims);
+    for (int64_t i = 0; i < tensor.size(); ++i) {
+      static_cast<uint8_t*>(tensor.mutable_raw())[i] = static_cast<uint8_t>(random());
+    }
+    return constant(tensor);
+  }
+  ValueId op(const char* type, std::vector<ValueId> inputs,
+             std::vector<std::pair<const char*, Attribute>> attributes = {}) {
+    const ValueId result = graph.add_value(name(), {});
+    Node node{.op = &OpRegistry::builtin().require("", type, 17),
+              .version = 17,
+              .name = name(),
+              .inputs = std::move(inputs),
+              .outputs = {result}};
+    for (auto& [key, value] : attributes) node.attributes.set(key, value);
+    graph.add_node(std::move(node));
+    return result;
+  }
+  ValueId scalar(float value) { return constant(Tensor::scalar(value)); }
+  ValueId quantize(ValueId x, float scale, uint8_t zero) {
+    return op("QuantizeLinear", {x, scalar(scale), constant(Tensor::scalar(zero))});
+  }
+  ValueId dequantize(ValueId q, float scale, uint8_t zero) {
+    return op("DequantizeLinear", {q, scalar(scale), constant(Tensor::scalar(zero))});
+  }
+  ValueId quantized(ValueId x, float scale, uint8_t zero) { return dequantize(quantize(x, scale, zero), scale, zero); }
+  ValueId weights(const Dims& dims, int64_t axis) {
+    const int64_t channels = dims[static_cast<size_t>(axis)];
+    Tensor scale(DType::f32, {channels});
+    for (int64_t i = 0; i < channels; ++i) scale.mutable_data<float>()[i] = 0.002F + 0.0001F * static_cast<float>(i);
+    return op("DequantizeLinear", {bytes(DType::i8, dims), constant(scale), constant(Tensor(DType::i8, {channels}))},
+              {{"axis", axis}});
+  }
+};
+
+int count(const Graph& graph, std::string_view op) {
+  int found = 0;
+  for (const NodeId id : graph.order()) found += graph.node(id).op->name == op;
+  return found;
+}
+
+// The graph after all passes of loading.
+Graph optimized(const Net& net) {
+  Graph after = net.graph;
+  const Limits limits;
+  infer_types(after);
+  run_passes(after, load_passes(), {OpRegistry::builtin(), limits, 16}, 99, {});
+  verify(after);
+  return after;
+}
+
+// Results of both graphs: `levels` is what one level of a quantized value on the way is worth in the result.
+void expect_same_results(Net& net, const Graph& after, double levels) {
+  std::vector<Tensor> inputs;
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  for (const ValueId id : net.graph.inputs) {
+    Tensor tensor(DType::f32, net.graph.value(id).type.extents());
+    for (int64_t i = 0; i < tensor.size(); ++i) tensor.mutable_data<float>()[i] = uniform(net.random);
+    inputs.push_back(tensor);
+  }
+  const auto before_results = run_reference_graph(net.graph, inputs, {});
+  const auto after_results = run_reference_graph(after, inputs, {});
+  for (size_t i = 0; i < before_results.size(); ++i) {
+    const std::vector<double> expected = reals_of(before_results[i]), got = reals_of(after_results[i]);
+    ASSERT_EQ(after_results[i].dims(), before_results[i].dims());
+    for (size_t k = 0; k < got.size(); ++k) ASSERT_NEAR(got[k], expected[k], levels) << "element " << k;
+  }
+}
+
+TEST(QuantizedPasses, TurnAProductAndWhatFollowsIntoOneProductOfIntegers) {
+  Net net;
+  const ValueId x = net.input({2, 8, 32});
+  const ValueId a = net.quantized(x, 0.008F, 128);
+  const ValueId product = net.op("MatMul", {a, net.weights({32, 32}, 1)});
+  const ValueId biased = net.op("Add", {net.quantized(product, 0.02F, 120), net.scalar(0.25F)});
+  const ValueId sum = net.op("Add", {biased, a});
+  net.graph.outputs = {net.dequantize(net.quantize(sum, 0.02F, 100), 0.02F, 100)};
+  const Graph after = optimized(net);
+  EXPECT_EQ(count(after, "MatMul"), 0);
+  EXPECT_EQ(count(after, "QuantizedMatMul"), 1);
+  for (const NodeId id : after.order()) {
+    const Node& node = after.node(id);
+    if (node.op->name != "QuantizedMatMul") continue;
+    ASSERT_TRUE(node.epilogue);
+    // The residual is read as bytes.
+    ASSERT_EQ(node.epilogue->inputs, 1);
+    EXPECT_EQ(after.value(node.inputs.back()).type.dtype, DType::u8);
+  }
+  expect_same_results(net, after, 0.0201);
+}
+
+TEST(QuantizedPasses, MoveQuantizeLinearInFrontOfTransposesAndTakeThemIntoTheProduct) {
+  Net net;
+  const ValueId x = net.input({1, 6, 2, 16}), y = net.input({1, 5, 2, 16});
+  const ValueId a = net.op("Transpose", {x}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
+  const ValueId b = net.op("Transpose", {y}, {{"perm", std::vector<int64_t>{0, 2, 3, 1}}});
+  net.graph.outputs = {net.op("MatMul", {net.quantized(a, 0.01F, 128), net.quantized(b, 0.008F, 127)})};
+  const Graph after = optimized(net);
+  EXPECT_EQ(count(after, "QuantizedMatMul"), 1);
+  EXPECT_EQ(count(after, "Transpose"), 0);
+  expect_same_results(net, after, 1e-5);
+}
+
+TEST(QuantizedPasses, TakeAGemmWithTransposedWeightsAndABias) {
+  Net net;
+  const ValueId x = net.input({3, 20});
+  Tensor bias(DType::f32, {12});
+  for (int64_t i = 0; i < 12; ++i) bias.mutable_data<float>()[i] = static_cast<float>(i) - 6;
+  net.graph.outputs = {net.op("Gemm", {net.quantized(x, 0.01F, 100), net.weights({12, 20}, 0), net.constant(bias)},
+                              {{"transB", int64_t{1}}})};
+  const Graph after = optimized(net);
+  EXPECT_EQ(count(after, "Gemm"), 0);
+  EXPECT_EQ(count(after, "QuantizedMatMul"), 1);
+  expect_same_results(net, after, 1e-4);
+}
+
+TEST(QuantizedPasses, LeaveProductsAloneWhoseScalesRunAcrossTheSum) {
+  Net net;
+  const ValueId x = net.input({3, 20});
+  net.graph.outputs = {net.op("MatMul", {net.quantized(x, 0.01F, 100), net.weights({20, 12}, 0)})};
+  EXPECT_EQ(count(optimized(net), "QuantizedMatMul"), 0);
+}
+
+}  // namespace
+}  // namespace lathe
