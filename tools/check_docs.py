@@ -22,10 +22,12 @@ def documents(root):
 
 
 def known_options(program):
-    verbs = ["run", "bench", "inspect", "tune", "test"]
-    texts = [subprocess.run([program, *words, "--help"], capture_output=True, text=True, check=True).stdout
-             for words in [[], *[[verb] for verb in verbs]]]
-    return set(OPTION.findall("\n".join(texts)))
+    def help_of(*words):
+        return subprocess.run([program, *words, "--help"], capture_output=True, text=True, check=True).stdout
+
+    main = help_of()
+    verbs = re.findall(r"^  (\w+) ", main.partition("Subcommands:")[2], re.M)
+    return set(OPTION.findall("\n".join([main, *map(help_of, verbs)])))
 
 
 def offences(root, path, options):
