@@ -3,6 +3,7 @@
 // graph finds them through OpLookup and depends on nobody.
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -64,6 +65,10 @@ using ReferenceFn = void(ReferenceContext&);
 using ExpressFn = std::optional<Expression>(const Node& node, std::span<const TensorType> inputs,
                                             const std::function<Tensor(int)>& constant);
 
+class ExpandContext;
+// Puts other nodes in this node's place (graph/expand.h); false: not with what is known of its inputs now.
+using ExpandFn = bool(ExpandContext&);
+
 // How an operator copes with channel-blocked layouts; the layout pass asks.
 enum class LayoutRole : uint8_t {
   plain_only,    // needs plain inputs, gives plain outputs
@@ -94,8 +99,14 @@ struct OpSchema {
   LayoutRole layout = LayoutRole::plain_only;
   // For LayoutRole::blocked: can this node (static types, plain dims) run blocked by `block`? Null: never.
   bool (*accepts_blocked)(const Node& node, std::span<const TensorType> inputs, int block) = nullptr;
-  bool fuses_epilogue = false;  // lowering honours Node::epilogue
-  bool deterministic = true;    // false: never folded (RandomNormal, ...)
+  bool fuses_epilogue = false;                      // lowering honours Node::epilogue
+  bool deterministic = true;                        // false: never folded (RandomNormal, ...)
+  ExpandFn* expand = nullptr;                       // operators that are compositions of others
+  std::shared_ptr<const void> extension = nullptr;  // of an operator that a custom library brought: its description
+};
+
+struct OpVersions {
+  int since, until;
 };
 
 class OpLookup {
@@ -103,6 +114,8 @@ class OpLookup {
   virtual ~OpLookup() = default;
   // The entry for this operator at this opset version, or null.
   virtual const OpSchema* find(std::string_view domain, std::string_view name, int version) const = 0;
+  // All opset versions for which there is an entry, in order; for messages.
+  virtual std::vector<OpVersions> versions_of(std::string_view, std::string_view) const { return {}; }
   // Null-free helper for passes: throws Error(internal) when the op does not exist. Domain "lathe" is Lathe's own.
   const OpSchema& require(std::string_view domain, std::string_view name, int version = 1) const;
 };

@@ -124,6 +124,8 @@ const std::vector<Pass>& load_passes() {
       // Then what brings constants into sight and opens up control flow.
       {"sink-constants", passes::sink_constants, 1},
       {"fold-if", passes::fold_if, 1},
+      // Composites give way to their parts, which everything below knows.
+      {"expand-composites", passes::expand_composites, 1},
       {"fold-constants", passes::fold_constants, 1},
       // Patterns below are written without identities in between, and count readers: dead ones must be gone.
       {"remove-identities", passes::remove_identities, 1},
@@ -166,6 +168,8 @@ const std::vector<Pass>& bind_passes() {
       // With the extents known, shape arithmetic is constant, and what it fed may be too: a branch is decided, and what
       // it holds has extents in turn.
       {"fold-if", passes::fold_if, 1},
+      // Those whose parts depend on an extent.
+      {"expand-composites", passes::expand_composites, 1},
       {"fold-constants", passes::fold_constants, 1},
       {"remove-identities", passes::remove_identities, 1},
       {"remove-dead", passes::remove_dead, 1},

@@ -7,6 +7,7 @@ namespace lathe::passes {
 bool absorb_dequantize(Graph& graph, const PassContext& context);
 bool absorb_transposes(Graph& graph, const PassContext& context);
 bool choose_layouts(Graph& graph, const PassContext& context);
+bool expand_composites(Graph& graph, const PassContext& context);
 bool fold_batch_norm(Graph& graph, const PassContext& context);
 bool fold_constants(Graph& graph, const PassContext& context);
 bool fold_if(Graph& graph, const PassContext& context);
