@@ -24,6 +24,9 @@ struct Variant {
 Variant variant_of(const Node& node) {
   if (node.op->name == "RMSNormalization")
     return {.centers = false, .bias = -1, .mean_output = -1, .deviation_output = -1};
+  if (node.op->name == "SimplifiedLayerNormalization") {
+    return {.centers = false, .bias = -1, .mean_output = -1, .deviation_output = 1};
+  }
   if (node.op->name == "SkipLayerNormalization") {
     return {.skip = 1, .scale = 2, .bias = 3, .skip_bias = 4, .sum_output = 3, .epsilon = 1e-12f};
   }
@@ -261,8 +264,10 @@ std::vector<OpDef> normalization_ops() {
     schema.reference = reference;
     defs.push_back({.schema = std::move(schema), .lower = lower});
   };
-  add({.name = "LayerNormalization", .since = 17, .min_inputs = 2, .max_inputs = 3, .max_outputs = 3});
+  // ONNX Runtime writes this one and SimplifiedLayerNormalization into models of any opset.
+  add({.name = "LayerNormalization", .since = 1, .min_inputs = 2, .max_inputs = 3, .max_outputs = 3});
   add({.name = "RMSNormalization", .since = 23, .min_inputs = 2, .max_inputs = 2});
+  add({.name = "SimplifiedLayerNormalization", .since = 1, .min_inputs = 2, .max_inputs = 2, .max_outputs = 2});
   add({.name = "SkipLayerNormalization",
        .domain = "com.microsoft",
        .min_inputs = 3,

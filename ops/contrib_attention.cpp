@@ -1,0 +1,151 @@
+#include "ops/contrib_attention.h"
+
+#include <limits>
+
+#include "ops/copy_infer.h"
+#include "ops/numbers.h"
+#include "src/base/checked_size.h"
+
+namespace lathe {
+namespace {
+
+ValueId unsqueezed(ExpandContext& context, ValueId x, std::initializer_list<int64_t> axes) {
+  return context.add("Unsqueeze", {x, context.longs(axes)});
+}
+
+// 0 where `keeps` (bool) is true, the filter's value elsewhere.
+ValueId bias_of(ExpandContext& context, ValueId keeps, DType dtype, double filter_value) {
+  const ValueId kept = add_scalar(context, dtype, 0), out = add_scalar(context, dtype, filter_value);
+  return context.add("Where", {keeps, kept, out});
+}
+
+// [batch] lengths, or [2 * batch] ends and then starts, or [3 * batch + 2], of which only the lengths matter.
+std::optional<ValueId> keys_within(ExpandContext& context, ValueId limits, const MaskShape& shape) {
+  const Dim& count = context.type(limits).dims[0];
+  if (!count.known() || !shape.batch.known() || !shape.keys.known()) return std::nullopt;
+  const int64_t batch = shape.batch.extent;
+  const bool has_starts = count.extent == 2 * batch && batch > 0;
+  if (count.extent != batch && !has_starts && count.extent != 3 * batch + 2) {
+    context.fail("a mask has " + std::to_string(count.extent) + " elements for a batch of " + std::to_string(batch));
+  }
+  const DType dtype = context.type(limits).dtype;
+  Tensor positions(dtype, {1, shape.keys.extent});
+  for (int64_t i = 0; i < shape.keys.extent; ++i) store_real(positions, i, static_cast<double>(i));
+  const ValueId at = context.constant(std::move(positions));
+  std::vector<ValueId> pieces{limits};
+  if (count.extent != batch) pieces = add_split(context, limits, 0, {batch, count.extent - batch});
+  ValueId keeps = context.add("Less", {at, unsqueezed(context, pieces[0], {1})});
+  if (has_starts) {
+    const ValueId from = context.add("GreaterOrEqual", {at, unsqueezed(context, pieces[1], {1})});
+    keeps = context.add("And", {keeps, from});
+  }
+  return unsqueezed(context, keeps, {1, 2});
+}
+
+}  // namespace
+
+ValueId add_split_heads(ExpandContext& context, ValueId x, int64_t heads) {
+  const ValueId apart = context.add("Reshape", {x, context.longs({0, 0, heads, -1})});
+  return add_transposed(context, apart, {0, 2, 1, 3});
+}
+
+AttentionResult add_attention(ExpandContext& context, const AttentionParts& parts) {
+  const DType dtype = context.type(parts.query).dtype;
+  const auto scaled = [&](ValueId x, double by) { return context.add("Mul", {x, add_scalar(context, dtype, by)}); };
+  // The heads that share a key lie one behind the other: together they are the rows of one product.
+  const auto shaped = [&](ValueId x, ValueId heads_of, ValueId columns_of) {
+    if (!parts.shares_keys) return x;
+    const int64_t heads = context.type(heads_of).dims[1].extent, columns = context.type(columns_of).dims[3].extent;
+    return context.add("Reshape", {x, context.longs({0, heads, -1, columns})});
+  };
+  const ValueId rows = shaped(parts.query, parts.key, parts.query);
+  ValueId scores = context.add("MatMul", {rows, add_transposed(context, parts.key, {0, 1, 3, 2})});
+  scores = shaped(scores, parts.query, scores);
+  if (parts.scale != 1) scores = scaled(scores, parts.scale);
+  if (parts.softcap > 0) {
+    scores = scaled(context.add("Tanh", {scaled(scores, 1 / parts.softcap)}), parts.softcap);
+  }
+  for (const ValueId bias : parts.biases) scores = context.add("Add", {scores, bias});
+  const ValueId weights = context.add("Softmax", {scores}, {{"axis", int64_t{-1}}});
+  ValueId heads = context.add("MatMul", {shaped(weights, parts.key, weights), parts.value});
+  heads = shaped(heads, parts.query, heads);
+  const ValueId together = add_transposed(context, heads, {0, 2, 1, 3});
+  return {context.add("Reshape", {together, context.longs({0, 0, -1})}), scores};
+}
+
+std::optional<ValueId> add_mask(ExpandContext& context, ValueId mask, const MaskShape& shape, DType dtype,
+                                double filter_value) {
+  const TensorType type = context.type(mask);
+  if (!type.has_rank) return std::nullopt;
+  ValueId keeps = ValueId::none;
+  if (type.rank() == 1) {
+    const std::optional<ValueId> within = keys_within(context, mask, shape);
+    if (!within) return std::nullopt;
+    keeps = *within;
+  } else {
+    keeps = context.add("Cast", {mask}, {{"to", static_cast<int64_t>(DType::boolean)}});
+    if (type.rank() == 2) {
+      keeps = unsqueezed(context, keeps, {1, 2});
+    } else if (type.rank() == 3) {
+      keeps = unsqueezed(context, keeps, {1});
+    } else if (type.rank() == 4) {
+      if (!shape.past.known() || !shape.queries.known() || !shape.keys.known()) return std::nullopt;
+      const int64_t from = shape.past.extent;
+      keeps = context.add(
+          "Slice", {keeps, context.longs({from, 0}), context.longs({from + shape.queries.extent, shape.keys.extent}),
+                    context.longs({2, 3})});
+    } else {
+      context.fail("a mask has rank " + std::to_string(type.rank()));
+    }
+  }
+  return bias_of(context, keeps, dtype, filter_value);
+}
+
+std::optional<ValueId> add_causal_mask(ExpandContext& context, const MaskShape& shape, DType dtype, int64_t window) {
+  if (!shape.queries.known() || !shape.keys.known() || !shape.past.known()) return std::nullopt;
+  const int64_t queries = shape.queries.extent, keys = shape.keys.extent;
+  checked_bytes(dtype, {queries, keys});
+  Tensor mask(dtype, {queries, keys});
+  for (int64_t q = 0; q < queries; ++q) {
+    const int64_t position = shape.past.extent + q;
+    for (int64_t k = 0; k < keys; ++k) {
+      const bool is_out = k > position || (window >= 0 && position - k >= window);
+      store_real(mask, q * keys + k, is_out ? -std::numeric_limits<double>::infinity() : 0);
+    }
+  }
+  return context.constant(std::move(mask));
+}
+
+ValueId add_rotated(ExpandContext& context, ValueId x, const Rotation& rotation) {
+  const int64_t turned = 2 * rotation.half;
+  std::vector<ValueId> pieces{x};
+  if (turned < rotation.size) pieces = add_split(context, x, -1, {turned, rotation.size - turned});
+  std::vector<ValueId> pair;
+  if (rotation.is_interleaved) {
+    const ValueId pairs = context.add("Reshape", {pieces[0], context.longs({0, 0, 0, rotation.half, 2})});
+    for (const ValueId piece : add_split(context, pairs, -1, {1, 1})) {
+      pair.push_back(context.add("Squeeze", {piece, context.longs({-1})}));
+    }
+  } else {
+    pair = add_split(context, pieces[0], -1, {rotation.half, rotation.half});
+  }
+  const auto times = [&](ValueId a, ValueId b) { return context.add("Mul", {a, b}); };
+  ValueId first = context.add("Sub", {times(pair[0], rotation.cos), times(pair[1], rotation.sin)});
+  ValueId second = context.add("Add", {times(pair[1], rotation.cos), times(pair[0], rotation.sin)});
+  if (rotation.is_interleaved) {
+    const ValueId last = context.longs({-1});
+    first = context.add("Unsqueeze", {first, last});
+    second = context.add("Unsqueeze", {second, last});
+  }
+  ValueId result = context.add("Concat", {first, second}, {{"axis", int64_t{-1}}});
+  if (rotation.is_interleaved) result = context.add("Reshape", {result, context.longs({0, 0, 0, turned})});
+  return pieces.size() == 1 ? result : context.add("Concat", {result, pieces[1]}, {{"axis", int64_t{-1}}});
+}
+
+Dim sum_of(const Dim& a, const Dim& b) { return a.known() && b.known() ? known_dim(a.extent + b.extent) : Dim(); }
+
+ValueId add_past(ExpandContext& context, ValueId past, ValueId now) {
+  return past == ValueId::none ? now : context.add("Concat", {past, now}, {{"axis", int64_t{2}}});
+}
+
+}  // namespace lathe
