@@ -59,7 +59,7 @@ std::shared_ptr<Graph> GraphImporter::run(const onnx::GraphProto& proto, const O
   if (unsupported_.empty()) return graph;
   std::string message;
   for (const auto& [op, nodes] : unsupported_) {
-    message += (message.empty() ? "" : "; ") + op + " is not supported: ";
+    message += (message.empty() ? "" : "; ") + op + ": ";
     for (size_t i = 0; i < nodes.size() && i < kNodesInMessage; ++i)
       message += (i == 0 ? "node " : ", node ") + nodes[i];
     if (nodes.size() > kNodesInMessage) message += " and " + std::to_string(nodes.size() - kNodesInMessage) + " more";

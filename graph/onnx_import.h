@@ -65,7 +65,7 @@ class GraphImporter {
   TensorReader& tensors_;
   const Limits& limits_;
   size_t copied_bytes_ = 0;                                      // by expansion of functions
-  std::map<std::string, std::vector<std::string>> unsupported_;  // nodes by "operator 'Foo' (ai.onnx 28)"
+  std::map<std::string, std::vector<std::string>> unsupported_;  // nodes by "operator 'Foo' (ai.onnx 28) is ..."
 };
 
 }  // namespace lathe

@@ -10,10 +10,30 @@
 namespace lathe {
 namespace {
 
+constexpr int kNewestKnownOpset = 1000;  // an entry that lasts beyond has no end
+
 [[noreturn]] void reject(const std::string& what) { throw Error(ErrorCode::invalid_model, what); }
 
 std::string place_of(const Scope& scope, const onnx::NodeProto& proto, const std::string& name) {
   return scope.place + "node " + in_quotes(name) + " (" + proto.op_type() + ")";
+}
+
+// What to say beside "not supported": the opsets, or the other domains, in which the operator is known. "" for none.
+std::string known_elsewhere(const OpLookup& ops, const std::string& domain, const std::string& name) {
+  std::string text;
+  const auto list = [&](const std::string& where) {
+    for (const OpVersions& range : ops.versions_of(where, name)) {
+      text += (text.empty() ? ", but known in " : ", ") + shown_domain(where) + " " + std::to_string(range.since);
+      if (range.until < kNewestKnownOpset) text += " to " + std::to_string(range.until);
+      if (range.until >= kNewestKnownOpset) text += " and newer";
+    }
+  };
+  list(domain);
+  if (!text.empty()) return text;
+  for (const char* other : {"", "ai.onnx.ml", "com.microsoft"}) {
+    if (domain != other) list(other);
+  }
+  return text;
 }
 
 // The elements that a Constant node stands for; its attribute has one of eight names.
@@ -109,8 +129,10 @@ void GraphImporter::convert_constant(const onnx::NodeProto& proto, const Node& n
 }
 
 void GraphImporter::report_unsupported(const onnx::NodeProto& proto, const Node& node) {
-  const std::string op = "operator " + in_quotes(proto.op_type()) + " (" + shown_domain(domain_of(proto.domain())) +
-                         " " + std::to_string(node.version) + ")";
+  const std::string domain = domain_of(proto.domain());
+  const std::string op = "operator " + in_quotes(proto.op_type()) + " (" + shown_domain(domain) + " " +
+                         std::to_string(node.version) + ") is not supported" +
+                         known_elsewhere(ops_, domain, proto.op_type());
   unsupported_[op].push_back(in_quotes(node.name));
 }
 

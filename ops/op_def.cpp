@@ -29,6 +29,15 @@ const OpSchema* OpRegistry::find(std::string_view domain, std::string_view name,
   return nullptr;
 }
 
+std::vector<OpVersions> OpRegistry::versions_of(std::string_view domain, std::string_view name) const {
+  std::vector<OpVersions> versions;
+  for (const size_t i : by_name_) {
+    const OpSchema& schema = defs_[i].schema;
+    if (schema.domain == domain && schema.name == name) versions.push_back({schema.since, schema.until});
+  }
+  return versions;
+}
+
 LowerFn* OpRegistry::lowering_of(const OpSchema& schema) const {
   auto found = lowerings_.find(&schema);
   return found == lowerings_.end() ? nullptr : found->second;

@@ -26,6 +26,7 @@ class OpRegistry : public OpLookup {
   static const OpRegistry& builtin();
   explicit OpRegistry(std::vector<OpDef> defs);
   const OpSchema* find(std::string_view domain, std::string_view name, int version) const override;
+  std::vector<OpVersions> versions_of(std::string_view domain, std::string_view name) const override;
   LowerFn* lowering_of(const OpSchema& schema) const;
   std::span<const OpDef> all() const { return defs_; }
 

@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <initializer_list>
+#include <map>
 #include <random>
 #include <span>
 #include <string>
@@ -25,7 +26,7 @@ struct Extent {
 
 class NodeBuilder {
  public:
-  explicit NodeBuilder(onnx::NodeProto& node) : node_(node) {}
+  NodeBuilder(onnx::NodeProto& node, std::map<std::string, int>& versions) : node_(node), versions_(&versions) {}
   NodeBuilder& with(const char* name, int64_t value) {
     attribute(name, onnx::AttributeProto::INT).set_i(value);
     return *this;
@@ -47,6 +48,11 @@ class NodeBuilder {
     *attribute(name, onnx::AttributeProto::GRAPH).mutable_g() = body;
     return *this;
   }
+  NodeBuilder& of_domain(const char* domain, int version = 1) {
+    node_.set_domain(domain);
+    (*versions_)[domain] = version;
+    return *this;
+  }
   // The name of the node's result.
   std::string result(int i = 0) const { return node_.output(i); }
   operator std::string() const {
@@ -61,6 +67,7 @@ class NodeBuilder {
     return made;
   }
   onnx::NodeProto& node_;
+  std::map<std::string, int>* versions_;
 };
 
 inline void declare(onnx::ValueInfoProto& info, const std::string& name, DType dtype,
@@ -110,7 +117,7 @@ class GraphBuilder {
     node.set_name(prefix_ + op + "_" + std::to_string(graph_.node_size()));
     for (const std::string& input : inputs) node.add_input(input);
     for (int i = 0; i < outputs; ++i) node.add_output(node.name() + (i == 0 ? "" : "." + std::to_string(i)));
-    return NodeBuilder(node);
+    return {node, versions_};
   }
   void output(const std::string& name, DType dtype = DType::f32) {
     onnx::ValueInfoProto& info = *graph_.add_output();
@@ -118,10 +125,12 @@ class GraphBuilder {
     info.mutable_type()->mutable_tensor_type()->set_elem_type(static_cast<int>(dtype));
   }
   const onnx::GraphProto& graph() const { return graph_; }
+  const std::map<std::string, int>& versions() const { return versions_; }  // of domains but ai.onnx
 
  private:
   std::string prefix_;
   onnx::GraphProto graph_;
+  std::map<std::string, int> versions_;
   std::mt19937 random_{1};
 };
 
@@ -131,6 +140,11 @@ class ModelBuilder : public GraphBuilder {
     onnx::ModelProto model;
     model.set_ir_version(8);
     model.add_opset_import()->set_version(opset);
+    for (const auto& [domain, version] : versions()) {
+      auto& import = *model.add_opset_import();
+      import.set_domain(domain);
+      import.set_version(version);
+    }
     *model.mutable_graph() = graph();
     return model.SerializeAsString();
   }

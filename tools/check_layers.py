@@ -27,7 +27,7 @@ MAY_INCLUDE = {
     "examples": {"include", "include/base"},
     "docs": {"include", "include/base"},
 }
-BASE_PUBLIC = {"accuracy.h", "dtype.h", "error.h", "tensor.h"}
+BASE_PUBLIC = {"accuracy.h", "custom_op.h", "dtype.h", "error.h", "tensor.h"}
 
 # Third-party header (prefix of its name) -> files that may include it.
 DOORS = [

@@ -97,6 +97,7 @@ void add_test(CLI::App& app) {
   verb->add_option("--atol", options->tolerance.atol, "absolute tolerance");
   verb->add_option("--rtol", options->tolerance.rtol, "relative tolerance");
   verb->add_option("-t,--threads", options->session.threads, "threads of a run")->check(CLI::Range(0, 1024));
+  verb->add_option("--custom-op", options->session.custom_op_libraries, "shared library with operators (repeatable)");
   verb->add_option("--optimization-level", options->session.optimization_level, "0 none ... 99 all");
   verb->add_flag("--json", options->is_json, "print one JSON object");
   verb->callback([options] { test(*options); });

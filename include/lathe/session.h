@@ -21,6 +21,7 @@ struct SessionOptions {
   bool use_cache = true;   // read tuned plans
   std::string cache_path;  // empty: $LATHE_CACHE, else $XDG_CACHE_HOME/lathe/tuning.db
   std::vector<std::string> disabled_passes;
+  std::vector<std::string> custom_op_libraries;  // shared libraries with operators: see custom_op.h
 };
 
 // One input or output of a model. An extent is -1 where the model leaves it open; `symbols` then has its name, or "".

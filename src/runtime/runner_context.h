@@ -12,6 +12,7 @@ namespace lathe {
 
 // What all graphs of one loaded model share: the main graph, bodies, and the parts behind a data-dependent shape.
 struct RunnerContext {
+  std::shared_ptr<const OpRegistry> registry;  // keeps `ops` and its libraries
   const OpRegistry& ops;
   Limits limits;
   Target target;

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "graph/infer.h"
+#include "ops/custom_ops.h"
 #include "src/base/topology.h"
 #include "src/runtime/default_plans.h"
 #include "src/runtime/session_state.h"
@@ -78,13 +79,15 @@ std::function<void(size_t)> page_release(std::vector<std::shared_ptr<const Mappe
 
 }  // namespace
 
-Session::State::State(Model loaded, const SessionOptions& options) : model(std::move(loaded)) {
+Session::State::State(Model loaded, std::shared_ptr<const OpRegistry> ops, const SessionOptions& options)
+    : model(std::move(loaded)) {
   check_disabled_passes(options.disabled_passes);
   for (ValueId id : model.graph->inputs) inputs.push_back(info_of(model.graph->value(id)));
   find_shared_extents();
   const int threads = wanted_threads(options);
   context = std::make_shared<RunnerContext>(
-      RunnerContext{.ops = OpRegistry::builtin(),
+      RunnerContext{.registry = ops,
+                    .ops = *ops,
                     .limits = {},
                     .target = {usable_isa(), threads, options.accuracy},
                     .team = std::make_shared<ThreadTeam>(threads),
@@ -147,13 +150,15 @@ void Session::State::run(std::span<const Tensor> given, std::span<Tensor> result
 }
 
 Session Session::load(const std::string& path, const SessionOptions& options) {
-  return Session(std::make_shared<State>(import_model_file(path, OpRegistry::builtin()), options));
+  const auto ops = registry_with(options.custom_op_libraries);
+  return Session(std::make_shared<State>(import_model_file(path, *ops), ops, options));
 }
 
 Session Session::load(std::span<const std::byte> bytes, const std::string& base_directory,
                       const SessionOptions& options) {
   auto copy = std::make_shared<const std::string>(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  return Session(std::make_shared<State>(import_model_bytes(copy, base_directory, OpRegistry::builtin()), options));
+  const auto ops = registry_with(options.custom_op_libraries);
+  return Session(std::make_shared<State>(import_model_bytes(copy, base_directory, *ops), ops, options));
 }
 
 const std::vector<ValueInfo>& Session::inputs() const { return state_->inputs; }

@@ -11,7 +11,8 @@ namespace lathe {
 // What a Session holds. Public to Lathe's own tools (inspect, tune), not installed.
 class Session::State {
  public:
-  State(Model model, const SessionOptions& options);
+  // `ops`: the operators that the model was imported with.
+  State(Model model, std::shared_ptr<const OpRegistry> ops, const SessionOptions& options);
 
   // Throws Error(invalid_argument) naming the input whose count, type or shape does not fit.
   void check_inputs(std::span<const Tensor> inputs) const;

@@ -41,6 +41,14 @@ const OpSchema* TestOps::find(std::string_view domain, std::string_view name, in
   return nullptr;
 }
 
+std::vector<OpVersions> TestOps::versions_of(std::string_view domain, std::string_view name) const {
+  std::vector<OpVersions> versions;
+  for (const OpSchema& each : schemas_) {
+    if (each.domain == domain && each.name == name) versions.push_back({each.since, each.until});
+  }
+  return versions;
+}
+
 const TestOps& test_ops() {
   static const TestOps ops;
   return ops;

@@ -19,6 +19,7 @@ class TestOps : public OpLookup {
  public:
   TestOps();
   const OpSchema* find(std::string_view domain, std::string_view name, int version) const override;
+  std::vector<OpVersions> versions_of(std::string_view domain, std::string_view name) const override;
 
  private:
   std::vector<OpSchema> schemas_;

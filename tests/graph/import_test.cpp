@@ -84,7 +84,15 @@ TEST(Import, FindsOperatorsByOpset) {
   model.mutable_graph()->mutable_node(0)->set_op_type("Gelu");
   EXPECT_NO_THROW(import_model(model));
   model.mutable_opset_import(0)->set_version(13);
-  EXPECT_THAT(complaint(model, ErrorCode::unsupported), HasSubstr("operator 'Gelu' (ai.onnx 13)"));
+  EXPECT_THAT(complaint(model, ErrorCode::unsupported),
+              HasSubstr("operator 'Gelu' (ai.onnx 13) is not supported, but known in ai.onnx 20 and newer: node"));
+}
+
+TEST(Import, TellsOfAnOperatorOfTheSameNameElsewhere) {
+  onnx::ModelProto model = relu_model();
+  model.mutable_graph()->mutable_node(0)->set_op_type("Hint");
+  EXPECT_THAT(complaint(model, ErrorCode::unsupported),
+              HasSubstr("operator 'Hint' (ai.onnx 21) is not supported, but known in com.microsoft 1 and newer: node"));
 }
 
 TEST(Import, TheOldNameOfTheOnnxDomainIsTheSame) {
