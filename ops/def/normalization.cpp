@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "graph/expand.h"
 #include "jit/kernels/normalize.h"
 #include "ops/copy_elements.h"
 #include "ops/copy_infer.h"
@@ -155,6 +156,24 @@ void reference(ReferenceContext& context) {
   set(variant.sum_output, data.dtype(), dims, sums);
 }
 
+// A skip that broadcasts (one row for the whole batch) is added by a loop of its own: the kernel reads it row by row.
+bool expand_skip(ExpandContext& context) {
+  const Variant variant = variant_of(context.node);
+  const TensorType x = context.input_type(0), skip = context.input_type(variant.skip);
+  const bool is_same = !x.has_rank || !skip.has_rank || x.dims == skip.dims || skip.rank() > x.rank();
+  const bool may_be_same = x.rank() == skip.rank() && !skip.is_static();
+  if (is_same || may_be_same || context.has_output(1) || context.has_output(2)) return false;
+  ValueId sum = context.add("Add", {context.input(0), context.input(variant.skip)});
+  if (context.has_input(variant.skip_bias)) sum = context.add("Add", {sum, context.input(variant.skip_bias)});
+  const float epsilon = context.node.attributes.get_float("epsilon", variant.epsilon);
+  std::vector<ValueId> inputs{sum, context.input(variant.scale)};
+  if (variant.centers) inputs.push_back(context.input(variant.bias));
+  context.set_output(0, context.add(variant.centers ? "LayerNormalization" : "RMSNormalization", std::move(inputs),
+                                    {{"axis", int64_t{-1}}, {"epsilon", epsilon}}));
+  context.set_output(variant.sum_output, sum);
+  return true;
+}
+
 struct RowBuffers {
   BufferId from, to, scale = BufferId::none, bias = BufferId::none, skip = BufferId::none, skip_bias = BufferId::none,
                      sum = BufferId::none, means = BufferId::none, deviations = BufferId::none;
@@ -272,12 +291,14 @@ std::vector<OpDef> normalization_ops() {
        .domain = "com.microsoft",
        .min_inputs = 3,
        .max_inputs = 5,
-       .max_outputs = 4});
+       .max_outputs = 4,
+       .expand = expand_skip});
   add({.name = "SkipSimplifiedLayerNormalization",
        .domain = "com.microsoft",
        .min_inputs = 3,
        .max_inputs = 4,
-       .max_outputs = 4});
+       .max_outputs = 4,
+       .expand = expand_skip});
   return defs;
 }
 

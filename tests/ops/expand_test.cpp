@@ -77,6 +77,25 @@ TEST(ExpandNodes, KeepsTheValueThatIsAnOutputOfTheGraph) {
   EXPECT_EQ(operators(graph), (std::vector<std::string>{"Add", "Relu"}));
 }
 
+TEST(ExpandNodes, AddsASkipThatBroadcastsFirst) {
+  for (const bool is_same : {false, true}) {
+    Graph graph;
+    const ValueId x = graph.add_value("x", TensorType::of(DType::f32, {2, 3, 4})), y = graph.add_value("y", {});
+    Node node{.op = &OpRegistry::builtin().require("com.microsoft", "SkipLayerNormalization"), .name = "norm"};
+    node.inputs = {x, graph.add_constant("skip", Tensor(DType::f32, is_same ? Dims{2, 3, 4} : Dims{1, 3, 4})),
+                   graph.add_constant("gamma", Tensor(DType::f32, {4}))};
+    node.outputs = {y};
+    graph.inputs = {x};
+    graph.outputs = {y};
+    graph.add_node(std::move(node));
+    infer_types(graph);
+    EXPECT_EQ(expand_nodes(graph, OpRegistry::builtin()), !is_same);
+    verify(graph);
+    EXPECT_EQ(operators(graph), is_same ? (std::vector<std::string>{"SkipLayerNormalization"})
+                                        : (std::vector<std::string>{"Add", "LayerNormalization"}));
+  }
+}
+
 TEST(ExpandNodes, NamesTheNodeThatItCannotExpand) {
   Attributes attributes;
   attributes.set("num_heads", int64_t{2});
