@@ -118,14 +118,14 @@ class PassRunner {
 
 const std::vector<Pass>& load_passes() {
   static const std::vector<Pass> kPasses = {
+      // Composites give way to their parts, which everything below knows.
+      {"expand-composites", passes::expand_composites, 1},
       // Before constants are folded: quantized weights stay bytes.
       {"hoist-quantize", passes::hoist_quantize, 1},
       {"use-integers", passes::use_integers, 1},
       // Then what brings constants into sight and opens up control flow.
       {"sink-constants", passes::sink_constants, 1},
       {"fold-if", passes::fold_if, 1},
-      // Composites give way to their parts, which everything below knows.
-      {"expand-composites", passes::expand_composites, 1},
       {"fold-constants", passes::fold_constants, 1},
       // Patterns below are written without identities in between, and count readers: dead ones must be gone.
       {"remove-identities", passes::remove_identities, 1},
