@@ -6,7 +6,7 @@
 # MODELS is a folder of models and PEERS names the other engines.
 # conformance-fast is for CI: it ends well, with a line that says so, where scripts or packages cannot be had.
 set -eu
-what=$1 lathe=$2
+what=$1 lathe=$(realpath "$2")  # the scripts may run it from a folder of theirs
 shared=${SHARED:-../shared} suites=${SUITES:-build/suites} python=${PYTHON:-python3} jobs=$(nproc)
 conformance=$shared/conformance/conformance.py
 # A few hundred tests of what all models are made of, and how many of them passed when this line was last changed.
