@@ -129,6 +129,7 @@ const std::vector<Pass>& load_passes() {
       {"fold-constants", passes::fold_constants, 1},
       // Patterns below are written without identities in between, and count readers: dead ones must be gone.
       {"remove-identities", passes::remove_identities, 1},
+      {"split-slices", passes::split_slices, 1},
       {"join-parts", passes::join_parts, 1},
       {"fold-pads", passes::fold_pads, 1},
       {"merge-common", passes::merge_common, 1},
@@ -145,6 +146,7 @@ const std::vector<Pass>& load_passes() {
       // Before products take in what has come down to them.
       {"sink-transposes", passes::sink_transposes, 2},
       {"fuse-shuffle", passes::fuse_shuffle, 2},
+      {"fuse-space-to-depth", passes::fuse_space_to_depth, 2},
       // Before what looks for Transposes next to products.
       {"sink-scales", passes::sink_scales, 2},
       // Before epilogues: a product that ends in one keeps its order of axes.
@@ -191,6 +193,8 @@ const std::vector<Pass>& specialize_passes() {
       {"unpack-heads", passes::unpack_heads, 2},
       {"merge-products", passes::merge_products, 2},
       {"remove-dead", passes::remove_dead, 1},
+      // Behind epilogues, which must be alike.
+      {"merge-convolutions", passes::merge_convolutions, 3},
       {"fuse-pointwise", passes::fuse_pointwise, 2},
       // Last: the passes above neither know nor keep layouts.
       {"choose-layouts", passes::choose_layouts, 3},

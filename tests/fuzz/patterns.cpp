@@ -205,6 +205,19 @@ void norm_alone(GraphMaker& maker, const Recipe& recipe) {
                                                maker.weights({channels}), maker.weights({channels}, 0.5f, 2)}));
 }
 
+// Several convolutions of one value, as in the heads of detectors.
+void parallel_convs(GraphMaker& maker, const Recipe& recipe) {
+  const GraphMaker::Made* found = maker.pick_of_rank(recipe.picks[0], 4);
+  if (found == nullptr) return;
+  const GraphMaker::Made x = *found;
+  const int64_t size = recipe.picks[1] % 2 == 0 ? 1 : 3, pad = size / 2;
+  for (uint32_t i = 0; i < 2; ++i) {
+    const ValueId y = maker.node("Conv", {x.id, maker.weights({16, x.dims[1], size, size}, -0.3f, 0.3f)},
+                                 {{"pads", std::vector<int64_t>{pad, pad, pad, pad}}});
+    maker.keep(recipe.picks[2] % 3 == 0 ? y : maker.node(recipe.picks[2] % 3 == 1 ? "Relu" : "Sigmoid", {y}));
+  }
+}
+
 // Residual: a convolution added to a value of its shape, then an activation.
 void residual(GraphMaker& maker, const Recipe& recipe) {
   const GraphMaker::Made* x = maker.pick_of_rank(recipe.picks[0], 4);
@@ -456,6 +469,7 @@ const std::vector<PatternFn*>& all_patterns() {
                                                     shuffle_channels,
                                                     picture_transpose,
                                                     reshape_by_shape,
+                                                    parallel_convs,
                                                     product_with_itself};
   return kPatterns;
 }
