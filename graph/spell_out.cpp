@@ -301,7 +301,10 @@ class Speller {
     if (!type.has_rank) fail(node, "the rank of its result is not known");
     const int64_t rank = type.rank() + (joins ? 1 : 0);
     // Before opset 13 all axes from this one on: the last one alone, either way.
-    const ValueId shares = op("Softmax", {scores}, {{"axis", rank - 1}});
+    ValueId shares = op("Softmax", {scores}, {{"axis", rank - 1}});
+    if (node.attributes.get_int("zeroes_empty", 0) != 0) {
+      shares = op("Where", {op("IsNaN", {shares}), scalar(0), shares});
+    }
     const ValueId mixed = transposed(op("MatMul", {shares, v}), perm_y);
     if (!joins) {
       op("Identity", {mixed}, {}, result);

@@ -122,6 +122,7 @@ bool lower_attention_views(LowerContext& context) {
   AttentionProblem problem{shape.matrices(), shape.rows, shape.keys, shape.size, shape.value_size, {}};
   problem.k_by_rows = k.rows == 1;
   problem.v_by_rows = v.columns == 1;
+  problem.zeroes_empty = context.node.attributes.get_int("zeroes_empty", 0) != 0;
   problem.isa = context.target.isa;
   problem.threads = worthwhile_threads(problem.flop(), context.target.threads);
   std::vector<std::vector<int64_t>> input_strides;

@@ -223,6 +223,23 @@ void AttentionProduct::mix(const AttentionOperands& operands, const AttentionOff
   }
 }
 
+// Sums become factors; a row without any key gets 0 where that is asked for.
+void AttentionProduct::finish_sums(const Scratch& scratch, const Block& block) const noexcept {
+  for (int64_t row = 0; row < block.rows; ++row) {
+    const bool is_empty = !(scratch.sums[row] > 0);
+    scratch.sums[row] = is_empty && problem_.zeroes_empty ? 0.f : 1 / scratch.sums[row];
+  }
+}
+
+void AttentionProduct::clear_empty_rows(const AttentionOperands& operands, const AttentionOffsets& offsets,
+                                        const Scratch& scratch, const Block& block) const noexcept {
+  for (int64_t row = 0; row < block.rows; ++row) {
+    if (scratch.sums[row] != 0) continue;
+    float* y = operands.y + offsets.y + (block.first_row + row) * operands.y_stride;
+    std::fill(y, y + problem_.value_size, 0.f);
+  }
+}
+
 void AttentionProduct::run_rows(const AttentionOperands& operands, const AttentionOffsets& offsets,
                                 const Scratch& scratch, int64_t first_tile, int64_t last_tile) const noexcept {
   Block block{};
@@ -243,8 +260,9 @@ void AttentionProduct::run_rows(const AttentionOperands& operands, const Attenti
       float* y = operands.y + offsets.y + (block.first_row + row) * operands.y_stride;
       for (int64_t j = 0; j < problem_.value_size; ++j) y[j] *= scratch.factors[row];
     }
-    for (int64_t row = 0; is_last && row < block.rows; ++row) scratch.sums[row] = 1 / scratch.sums[row];
+    if (is_last) finish_sums(scratch, block);
     mix(operands, offsets, scratch, block);
+    if (is_last && problem_.zeroes_empty) clear_empty_rows(operands, offsets, scratch, block);
   }
 }
 

@@ -20,6 +20,7 @@ struct AttentionProblem {
   // Which of its axes is dense in memory: of K the one along `size` (else that of the keys), of V that of the columns
   // (else that of the keys).
   bool k_by_rows = true, v_by_rows = true;
+  bool zeroes_empty = false;  // the result of a row without keys (all masked, or NaN) is 0 instead of NaN
   Isa isa = Isa::avx2;
   int threads = 1;
 
@@ -82,6 +83,9 @@ class AttentionProduct {
                 int64_t first_tile, int64_t last_tile) const noexcept;
   void score(const AttentionOperands& operands, const AttentionOffsets& offsets, const Scratch& scratch,
              const Block& block) const noexcept;
+  void finish_sums(const Scratch& scratch, const Block& block) const noexcept;
+  void clear_empty_rows(const AttentionOperands& operands, const AttentionOffsets& offsets, const Scratch& scratch,
+                        const Block& block) const noexcept;
   void mix(const AttentionOperands& operands, const AttentionOffsets& offsets, const Scratch& scratch,
            const Block& block) const noexcept;
 

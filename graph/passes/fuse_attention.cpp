@@ -55,12 +55,30 @@ bool is_softmax_of_rows(const Graph& graph, const Node& node) {
 
 struct Match {
   Product scores, mixed;
+  std::vector<NodeId> guard = {};  // what makes zeros of the shares of a row that is all masked
 };
+
+// Where(IsNaN(shares), 0, shares), as PyTorch writes it behind a Softmax: the value that takes the place of `shares`.
+ValueId guarded(const Rewriter& rewriter, const Graph& graph, ValueId shares, std::vector<NodeId>& guard) {
+  const std::vector<Graph::Use> uses = rewriter.uses(shares);
+  if (uses.size() != 2 || rewriter.is_output(shares)) return shares;
+  for (size_t i = 0; i < 2; ++i) {
+    const Node &test = graph.node(uses[i].node), &choice = graph.node(uses[1 - i].node);
+    if (!is_op(test, "IsNaN") || !is_op(choice, "Where") || test.epilogue || choice.epilogue) continue;
+    if (rewriter.only_user(test.outputs[0]) != uses[1 - i].node || choice.inputs[0] != test.outputs[0]) continue;
+    if (choice.inputs[2] != shares || scalar_of(graph, choice.inputs[1]) != 0.f) continue;
+    if (!is_scalar(graph.value(choice.inputs[1]).type) || choice.outputs[0] == ValueId::none) continue;
+    guard = {uses[i].node, uses[1 - i].node};
+    return choice.outputs[0];
+  }
+  return shares;
+}
 
 std::optional<Match> match(const Rewriter& rewriter, const Graph& graph, NodeId softmax) {
   const Node& node = graph.node(softmax);
   if (!is_softmax_of_rows(graph, node)) return std::nullopt;
-  const ValueId scores = node.inputs[0], shares = node.outputs[0];
+  std::vector<NodeId> guard;
+  const ValueId scores = node.inputs[0], shares = guarded(rewriter, graph, node.outputs[0], guard);
   const NodeId maker = graph.value(scores).producer, user = rewriter.only_user(shares);
   if (maker == NodeId::none || !rewriter.is_live(maker) || rewriter.only_user(scores) != softmax) return std::nullopt;
   const std::optional<Product> first = as_product(graph, maker), second = as_product(graph, user);
@@ -74,7 +92,7 @@ std::optional<Match> match(const Rewriter& rewriter, const Graph& graph, NodeId 
   }
   const int rank = graph.value(b.inputs[1]).type.rank();
   if (graph.value(a.inputs[0]).type.rank() != rank || graph.value(scores).type.rank() != rank) return std::nullopt;
-  return Match{*first, *second};
+  return Match{*first, *second, guard};
 }
 
 // A view of one operand, while the Reshape before it (or behind the result) may still go into it.
@@ -137,6 +155,7 @@ void rewrite(Rewriter& rewriter, const OpSchema& schema, NodeId softmax, const M
   for (size_t i = 0; i < 3; ++i) {
     if (!views[i].perm.empty()) node.attributes.set(kPerms[i], views[i].perm);
   }
+  if (!found.guard.empty()) node.attributes.set("zeroes_empty", int64_t{1});
   if (!found.mixed.y.empty()) node.attributes.set("perm_y", found.mixed.y);
   node.fused_from = (scores.fused_from.empty() ? "MatMul" : scores.fused_from) + "+Softmax+MatMul";
   if (scores.epilogue) {
@@ -156,6 +175,7 @@ void rewrite(Rewriter& rewriter, const OpSchema& schema, NodeId softmax, const M
   const NodeId place = found.mixed.id;
   if (last != place) rewriter.erase(last);
   for (const NodeId erased : {found.scores.id, softmax, place}) rewriter.erase(erased);
+  for (const NodeId erased : found.guard) rewriter.erase(erased);
   rewriter.add(std::move(node), place);
 }
 

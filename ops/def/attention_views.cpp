@@ -100,6 +100,7 @@ void reference_attention_views(ReferenceContext& context) {
   const std::vector<double> q = reals_of(context.inputs[0]), k = reals_of(context.inputs[1]),
                             v = reals_of(context.inputs[2]);
   const Scores scores = scores_of(context, shape);
+  const bool zeroes_empty = context.node.attributes.get_int("zeroes_empty", 0) != 0;
   Tensor result = make_output(context, context.inputs[0].dtype(), shape.y_dims);
   std::vector<double> row(static_cast<size_t>(shape.keys));
   for (IndexWalk walk(shape.batch); !walk.done(); walk.next()) {
@@ -113,7 +114,10 @@ void reference_attention_views(ReferenceContext& context) {
         }
         row[static_cast<size_t>(key)] = scores(product, batch, i, key);
       }
-      const std::vector<double> shares = softmax(row);
+      std::vector<double> shares = softmax(row);
+      if (zeroes_empty) {
+        for (double& share : shares) share = std::isnan(share) ? 0 : share;
+      }
       for (int64_t j = 0; j < shape.value_size; ++j) {
         double sum = 0;
         for (int64_t key = 0; key < shape.keys; ++key) {
@@ -140,6 +144,7 @@ std::vector<OpDef> attention_views_ops() {
                            {"perm_y", Kind::integers},
                            {"heads", Kind::integers},
                            {"parts", Kind::integers},
+                           {"zeroes_empty", Kind::integer},
                            {"scores", Kind::integers},
                            {"scores_constants", Kind::reals}},
             .infer = infer_attention_views,

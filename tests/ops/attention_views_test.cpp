@@ -129,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(
                       AttentionCase{.rows = 30, .keys = 1100, .form = Form::heads_apart, .masks = {{30, 1100}}}));
 
 // Rows of which some, all or the first thousand keys are masked by -inf.
-TEST(AttentionViews, ExcludesWhatIsMaskedByInfinity) {
+void expect_exclusion(bool zeroes_empty) {
   constexpr int64_t kRows = 5, kKeys = 1300;
   std::mt19937 random(12);
   OneNode one;
@@ -150,6 +150,7 @@ TEST(AttentionViews, ExcludesWhatIsMaskedByInfinity) {
   one.is_constant.assign(4, false);
   Attributes attributes;
   set_expression(attributes, "scores", scaled_and_masked(1, 1));
+  if (zeroes_empty) attributes.set("zeroes_empty", int64_t{1});
   one.make("Attention", 1, attributes, {0, 0, 0, 0}, 0);
   const Tensor expected = one.expected();
   for (const Isa isa : usable_isas()) {
@@ -158,7 +159,7 @@ TEST(AttentionViews, ExcludesWhatIsMaskedByInfinity) {
     ASSERT_TRUE(got);
     for (int64_t i = 0; i < expected.size(); ++i) {
       const float want = expected.data<float>()[i], have = got->data<float>()[i];
-      if (i / 6 == 1) {
+      if (i / 6 == 1 && !zeroes_empty) {
         EXPECT_TRUE(std::isnan(want) && std::isnan(have)) << "a row without keys, element " << i;
       } else {
         EXPECT_NEAR(have, want, 4e-6) << "element " << i;
@@ -166,6 +167,10 @@ TEST(AttentionViews, ExcludesWhatIsMaskedByInfinity) {
     }
   }
 }
+
+TEST(AttentionViews, ExcludesWhatIsMaskedByInfinity) { expect_exclusion(false); }
+
+TEST(AttentionViews, GivesZerosForRowsWithoutKeysWhereAsked) { expect_exclusion(true); }
 
 TEST(AttentionViews, LeavesOrdersThatBreakRowsToTheReference) {
   std::mt19937 random(13);

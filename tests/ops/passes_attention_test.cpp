@@ -1,4 +1,6 @@
 // Attention from its parts, in the spellings of several exporters, and what only looks like it.
+#include <limits>
+
 #include "tests/ops/pass_net.h"
 
 namespace lathe {
@@ -71,6 +73,25 @@ TEST(FuseAttention, TakesAMaskBySelection) {
   net.output(net.op("MatMul", {softmax(net, scores), net.input(Dims{2, 3, 7, 6})}));
   // A mask of another type than float32 stays apart, with the products around it.
   rewritten(net, kPasses);
+}
+
+TEST(FuseAttention, TakesTheGuardOfRowsThatAreAllMasked) {
+  PassNet net;
+  const ValueId scores = net.op("MatMul", {net.input(Dims{2, 5, 4}), net.input(Dims{2, 4, 7})});
+  Tensor mask(DType::f32, {5, 7});
+  for (int64_t i = 7; i < 14; ++i) mask.mutable_data<float>()[i] = -std::numeric_limits<float>::infinity();
+  const ValueId shares = softmax(net, net.op("Add", {scores, net.constant(mask)}));
+  const ValueId kept = net.op("Where", {net.op("IsNaN", {shares}), net.scalar(0), shares});
+  net.output(net.op("MatMul", {kept, net.input(Dims{2, 7, 3})}));
+  EXPECT_EQ(ops_of(rewritten(net, kPasses)), "MatMul+Add+Softmax+MatMul");
+}
+
+TEST(FuseAttention, LeavesAGuardThatGivesAnotherNumber) {
+  PassNet net;
+  const ValueId shares = softmax(net, net.op("MatMul", {net.input(Dims{2, 5, 4}), net.input(Dims{2, 4, 7})}));
+  const ValueId kept = net.op("Where", {net.op("IsNaN", {shares}), net.scalar(1), shares});
+  net.output(net.op("MatMul", {kept, net.input(Dims{2, 7, 3})}));
+  EXPECT_EQ(ops_of(rewritten(net, kPasses)), "MatMul Softmax IsNaN Where MatMul");
 }
 
 TEST(FuseAttention, TakesOtherLengthsOfKeysAndBroadcastHeads) {
