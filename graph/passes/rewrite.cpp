@@ -178,8 +178,15 @@ ValueId Rewriter::add_constant(const std::string& like, Tensor tensor) {
 
 NodeId Rewriter::add(Node node, NodeId place) {
   // Its own output's name is unique among values; the suffix keeps it apart from names of imported nodes.
-  if (node.name.empty()) node.name = graph_.value(node.outputs[0]).name + "~" + std::string(node.op->name);
+  const bool has_output = !node.outputs.empty() && node.outputs[0] != ValueId::none;
+  if (node.name.empty() && has_output) {
+    node.name = graph_.value(node.outputs[0]).name + "~" + std::string(node.op->name);
+  }
   const NodeId id = graph_.add_node(std::move(node));
+  // One that takes over another's output has none yet: its number is its own.
+  if (Node& added = graph_.node(id); added.name.empty()) {
+    added.name = std::string(added.op->name) + "~node" + std::to_string(index_of(id));
+  }
   if (index_of(place) < place_of_.size() && place_of_[index_of(place)] != NodeId::none)
     place = place_of_[index_of(place)];
   place_of_.resize(index_of(id) + 1, NodeId::none);
