@@ -40,8 +40,7 @@ class Inference {
     context.infer_body = [this, captured](const Graph& body, std::span<const TensorType> inputs) {
       return body_outputs(body, inputs, captured);
     };
-    node.op->infer(context);
-    std::vector<TensorType> outputs = context.outputs();
+    std::vector<TensorType> outputs = inferred_or_unknown(context, all.first(own));
     if (node.epilogue && !outputs.empty()) {
       if (is_pointwise(node)) outputs[0] = broadcast_of(node, types);
       outputs[0].dtype = node.epilogue->expression.output;
@@ -64,6 +63,22 @@ class Inference {
   }
 
  private:
+  // A body's formal inputs may be declared without a type, which only a run makes known: until then nothing about what
+  // they feed is an error.
+  static std::vector<TensorType> inferred_or_unknown(InferContext& context, std::span<const TensorType> types) {
+    bool is_untyped = false;
+    for (size_t i = 0; i < types.size(); ++i) {
+      is_untyped = is_untyped || (context.node.inputs[i] != ValueId::none && types[i].dtype == DType::undefined);
+    }
+    try {
+      context.node.op->infer(context);
+      return context.outputs();
+    } catch (const Error&) {
+      if (!is_untyped) throw;
+      return std::vector<TensorType>(context.node.outputs.size());
+    }
+  }
+
   static bool is_pointwise(const Node& node) { return node.op->domain == "lathe" && node.op->name == "Pointwise"; }
 
   // numpy's rule over all operands, the epilogue's included.

@@ -13,7 +13,7 @@ struct Limits {
   int function_depth = 64;
   int subgraph_depth = 64;
   int rank = 64;
-  int64_t loop_iterations = 100'000'000;
+  int64_t loop_iterations = 10'000'000;  // of one Loop: some seconds of the smallest body
 };
 
 }  // namespace lathe
