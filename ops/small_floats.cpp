@@ -26,9 +26,9 @@ struct Format {
     return special == Special::nan_only ? all - 1 : all;
   }
   uint32_t nan() const {
-    const uint32_t all = (1u << sign_bit()) - 1;
-    if (special == Special::nan_is_minus_zero) return 1u << sign_bit();
-    return special == Special::none ? largest() : all;
+    // Without any code for it NaN becomes -0, as in ONNX's test data.
+    if (special == Special::nan_is_minus_zero || special == Special::none) return 1u << sign_bit();
+    return (1u << sign_bit()) - 1;
   }
 };
 
@@ -107,7 +107,9 @@ uint8_t to_small_float(DType dtype, double value, SmallFloatRounding rounding) {
   const Format format = format_of(dtype);
   const bool is_uz = format.special == Special::nan_is_minus_zero;
   const uint32_t sign = std::signbit(value) ? 1u << format.sign_bit() : 0;
-  if (std::isnan(value)) return static_cast<uint8_t>(is_uz ? format.nan() : sign | format.nan());
+  if (std::isnan(value)) {
+    return static_cast<uint8_t>(is_uz || format.special == Special::none ? format.nan() : sign | format.nan());
+  }
   const double size = std::fabs(value);
   uint32_t code = 0;
   if (std::isinf(size)) {

@@ -161,6 +161,21 @@ void reference_prelu(ReferenceContext& context) {
   context.outputs[0] = std::move(result);
 }
 
+void infer_prelu(InferContext& context) {
+  const TensorType& x = context.input(0);
+  TensorType slope = context.input(1);
+  if (x.has_rank && slope.has_rank) {
+    const size_t rank = slope_dims(context.node, Dims(slope.dims.size(), 1), x.rank()).size();
+    slope.dims.resize(rank, Dim{1, ""});
+    const TensorType operands[] = {x, slope};
+    const TensorType both = broadcast_types(context, x.dtype, operands);
+    if (x.is_static() && both.is_static() && both.dims != x.dims) {
+      context.fail("the slope " + to_string(slope) + " does not broadcast to the input " + to_string(x));
+    }
+  }
+  infer_same(context);
+}
+
 std::optional<Expression> express_prelu(const Node& node, std::span<const TensorType> inputs, const ConstantOf&) {
   if (!all_float32(inputs) || node.version < kSlopeByNumpySince) return std::nullopt;
   Writer w(inputs);
@@ -293,7 +308,7 @@ std::vector<OpDef> activation_ops() {
       activation("Swish", 24, {{"alpha", Kind::real}}, reference_unary<f::Swish, kReals>, express<swish>),
       activation("Shrink", 9, {{"bias", Kind::real}, {"lambd", Kind::real}}, reference_unary<f::Shrink, kNumbers>,
                  express<shrink>),
-      with_inputs(activation("PRelu", 1, {}, reference_prelu, express_prelu), 2, 2, infer_same),
+      with_inputs(activation("PRelu", 1, {}, reference_prelu, express_prelu), 2, 2, infer_prelu),
       with_inputs(activation("Clip", 1, {{"min", Kind::real}, {"max", Kind::real}}, reference_clip, express_clip), 1, 3,
                   infer_clip),
       activation("Gelu", 1, {}, reference_unary<f::GeluErf, kReals>, express<gelu_erf>, kMicrosoft),

@@ -1,4 +1,5 @@
 // Add, Sub, Mul, Div, Mod, Pow.
+#include <algorithm>
 #include <cmath>
 
 #include "ops/elementwise.h"
@@ -37,7 +38,7 @@ struct Mul {
   }
 };
 
-// Integer quotients truncate. By zero: 0; the most negative by -1: itself.
+// Integer quotients truncate. The most negative by -1: itself. By zero: refused by reference_division().
 struct Div {
   template <class C>
   C operator()(C a, C b) const {
@@ -73,6 +74,22 @@ struct Mod {
   }
   bool is_fmod;
 };
+
+// Integers have no quotient by zero, and the text gives it no meaning.
+void require_nonzero_divisor(const ReferenceContext& context) {
+  if (context.inputs[0].size() == 0 || !is_integer(context.inputs[1].dtype())) return;
+  visit_elements<kIntegers>(context, context.inputs[1].dtype(), [&]<class T>() {
+    const T* divisors = elements_of<T>(context.inputs[1]);
+    const int64_t at = std::find(divisors, divisors + context.inputs[1].size(), T{0}) - divisors;
+    if (at != context.inputs[1].size()) context.fail("divides by zero: element " + std::to_string(at) + " of input 1");
+  });
+}
+
+template <class F>
+void reference_division(ReferenceContext& context) {
+  require_nonzero_divisor(context);
+  reference_binary<F, kNumbers>(context);
+}
 
 template <class B, class E>
 B power(B base, E exponent) {
@@ -138,14 +155,14 @@ std::vector<OpDef> arithmetic_ops() {
   return {binary("Add", reference_binary<Add, kNumbers>, express_binary<ExprOp::add>),
           binary("Sub", reference_binary<Sub, kNumbers>, express_binary<ExprOp::sub>),
           binary("Mul", reference_binary<Mul, kNumbers>, express_binary<ExprOp::mul>),
-          binary("Div", reference_binary<Div, kNumbers>, express_binary<ExprOp::div>),
+          binary("Div", reference_division<Div>, express_binary<ExprOp::div>),
           {.schema = {.name = "Mod",
                       .since = 10,
                       .min_inputs = 2,
                       .max_inputs = 2,
                       .attributes = {{"fmod", Kind::integer}},
                       .infer = infer_broadcast,
-                      .reference = reference_binary<Mod, kNumbers>}},
+                      .reference = reference_division<Mod>}},
           pow};
 }
 

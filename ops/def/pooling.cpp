@@ -21,6 +21,20 @@ void check_rank(size_t rank) {
   if (rank < 3) throw std::invalid_argument("input 0 has rank " + std::to_string(rank) + ", expected at least 3");
 }
 
+// A window that lies in the padding alone has nothing to pool.
+Window read_attributes(const Node& node, size_t axes) {
+  if (node.attributes.get_ints("kernel_shape").empty()) throw std::invalid_argument("kernel_shape is missing or empty");
+  Window window = read_window(node, axes, {});
+  for (size_t i = 0; i < axes; ++i) {
+    const int64_t pad = std::max(window.pads_begin[i], window.pads_end[i]);
+    if (pad >= window.span(i)) {
+      throw std::invalid_argument("pads has the value " + std::to_string(pad) + ", its window spans " +
+                                  std::to_string(window.span(i)) + " pixels");
+    }
+  }
+  return window;
+}
+
 // The window with explicit pads. For global pooling, the whole plane.
 Window read_pool(const Node& node, const Dims& in) {
   check_rank(in.size());
@@ -29,8 +43,7 @@ Window read_pool(const Node& node, const Dims& in) {
     const size_t axes = spatial.size();
     return {spatial, Dims(axes, 1), Dims(axes, 1), Dims(axes, 0), Dims(axes, 0)};
   }
-  if (!node.attributes.has("kernel_shape")) throw std::invalid_argument("kernel_shape is missing");
-  Window window = read_window(node, spatial.size(), {});
+  Window window = read_attributes(node, spatial.size());
   resolve_pads(window, spatial);
   return window;
 }
@@ -55,8 +68,7 @@ void infer(InferContext& context) {
         std::fill(type.dims.begin() + 2, type.dims.end(), Dim{1, ""});
         return;
       }
-      if (!context.node.attributes.has("kernel_shape")) throw std::invalid_argument("kernel_shape is missing");
-      const Window window = read_window(context.node, in.dims.size() - 2, {});
+      const Window window = read_attributes(context.node, in.dims.size() - 2);
       const std::vector<Dim> out =
           window_outputs(window, {in.dims.begin() + 2, in.dims.end()}, rounds_up(context.node));
       std::copy(out.begin(), out.end(), type.dims.begin() + 2);

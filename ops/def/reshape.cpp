@@ -18,6 +18,13 @@ std::vector<int64_t> target_of(const Context& context, const Tensor& shape) {
   return integers_of(context, shape, "input 1 (shape)");
 }
 
+// With allowzero an extent of 0 leaves nothing to find a -1 by.
+template <class Context>
+void require_definite(const Context& context, const std::vector<int64_t>& target, bool allow_zero) {
+  const auto has = [&](int64_t extent) { return std::find(target.begin(), target.end(), extent) != target.end(); };
+  if (allow_zero && has(0) && has(-1)) context.fail("allowzero is set and the target has both 0 and -1");
+}
+
 // Fills the extent of the -1 at `slot`, when the known extents and symbols allow it.
 void infer_remaining(InferContext& context, const TensorType& data, TensorType& result, size_t slot) {
   std::vector<Dim> open;  // input extents that no output extent of the same symbol cancels
@@ -75,6 +82,7 @@ void infer_reshape(InferContext& context) {
   }
   const std::vector<int64_t> target = target_of(context, shape);
   const bool allow_zero = context.node.attributes.get_int("allowzero", 0) != 0;
+  require_definite(context, target, allow_zero);
   TensorType result = ranked(data.dtype, target.size());
   std::optional<size_t> remaining;
   for (size_t i = 0; i < target.size(); ++i) {
@@ -100,6 +108,7 @@ void reference_reshape(ReferenceContext& context) {
   const Tensor& data = context.inputs[0];
   const std::vector<int64_t> target = target_of(context, context.inputs.size() > 1 ? context.inputs[1] : Tensor());
   const bool allow_zero = context.node.attributes.get_int("allowzero", 0) != 0;
+  require_definite(context, target, allow_zero);
   Dims dims = target;
   int64_t known = 1;
   std::optional<size_t> remaining;
