@@ -60,6 +60,19 @@ Tensor pack_constant(const LowerContext& context, const ProductNode& product, co
   });
 }
 
+Tensor pack_strided(const LowerContext& context, const StridedProduct& product, const PanelFormat& format) {
+  const int64_t k_stride = product.b_strides[product.b_strides.size() - 2], n_stride = product.b_strides.back();
+  const std::string text = fmt::format("gemm {} {}x{} lanes {} strides {}:{}", format.panel_columns, product.k,
+                                       product.n, format.lanes, k_stride, n_stride);
+  return context.packed(product.constant_b, text, [&] {
+    const Tensor& constant = context.graph.value(product.constant_b).constant;
+    Tensor packed = allocate_weights(DType::f32, {format.elements(product.k, product.n)});
+    const MatrixView view{constant.data<float>(), product.k, product.n, k_stride, n_stride};
+    pack_panels(view, format, 0, format.panels(product.n), 1, packed.mutable_data<float>());
+    return packed;
+  });
+}
+
 // A as [m x k]: turned by a step of its own, or ahead of time when it is constant.
 BufferId turned_a(LowerContext& context, const ProductNode& product) {
   const int64_t m = product.shape.m, k = product.shape.k;
@@ -181,6 +194,45 @@ bool lower_product(LowerContext& context, const MatMulShape& shape, const Produc
   for (size_t i = 0; i < product.extra.size(); ++i) {
     bound.operands.input_strides[i] = product.extra[i].strides[product.shape.batch.size()];
   }
+  if (const int64_t elements = bound.product->scratch_elements(); elements > 0) {
+    bound.scratch = context.scratch(checked_bytes(DType::f32, {problem.threads, elements}));
+  }
+  bound.next_weights = std::make_shared<const void*>(nullptr);
+  add_product_step(context, product, problem, std::move(bound), weights);
+  return true;
+}
+
+bool lower_strided_product(LowerContext& context, const StridedProduct& strided) {
+  ProductNode product;
+  product.shape.batch = strided.batch;
+  product.shape.m = strided.m;
+  product.shape.n = strided.n;
+  product.shape.k = strided.k;
+  product.shape.a_steps.assign(strided.batch.size(), 0);
+  product.shape.b_steps.assign(strided.batch.size(), 0);
+  product.expression.inputs = {DType::f32};
+  product.expression.add({.op = ExprOp::input, .a = 0});
+  product.a_strides = strided.a_strides;
+  product.b_strides = strided.b_strides;
+  product.c_strides = strided.c_strides;
+  const bool is_shared =
+      std::all_of(strided.b_strides.begin(), strided.b_strides.end() - 2, [](int64_t stride) { return stride == 0; });
+  const bool is_packed = strided.constant_b != ValueId::none && is_shared;
+  if (product.shape.batches() > kMostBatches) return false;
+
+  const GemmProblem problem = problem_of(context, product, is_packed);
+  const GemmPlan plan = choose_gemm_plan(problem, context.plans);
+  const PanelFormat format{int64_t{plan.vecs} * vector_lanes(problem.isa), vector_lanes(problem.isa)};
+  BoundProduct bound;
+  bound.product = emit(problem, plan, batch_offsets(product, is_packed ? format.elements(problem.k, problem.n) : 0));
+  if (!bound.product) return false;
+  const Tensor weights = is_packed ? pack_strided(context, strided, format) : Tensor();
+  bound.a = strided.a;
+  bound.b = is_packed ? context.constant_buffer(weights) : strided.b;
+  bound.c = strided.c;
+  bound.operands.a_stride = product.a_strides.back();
+  bound.operands.b_stride = product.b_row_stride();
+  bound.operands.c_stride = product.c_strides.back();
   if (const int64_t elements = bound.product->scratch_elements(); elements > 0) {
     bound.scratch = context.scratch(checked_bytes(DType::f32, {problem.threads, elements}));
   }
