@@ -37,6 +37,7 @@ class Inference {
     const std::span<const TensorType> all(types);
     InferContext context(node, all.first(own), std::span<const Tensor>(constants).first(own));
     const std::span<const TensorType> captured = all.subspan(own, static_cast<size_t>(node.captures));
+    reject_objects(node, all.first(own));
     context.infer_body = [this, captured](const Graph& body, std::span<const TensorType> inputs) {
       return body_outputs(body, inputs, captured);
     };
@@ -68,7 +69,8 @@ class Inference {
   static std::vector<TensorType> inferred_or_unknown(InferContext& context, std::span<const TensorType> types) {
     bool is_untyped = false;
     for (size_t i = 0; i < types.size(); ++i) {
-      is_untyped = is_untyped || (context.node.inputs[i] != ValueId::none && types[i].dtype == DType::undefined);
+      const bool is_known = context.node.inputs[i] == ValueId::none || types[i].is_object();
+      is_untyped = is_untyped || (!is_known && types[i].dtype == DType::undefined);
     }
     try {
       context.node.op->infer(context);
@@ -76,6 +78,15 @@ class Inference {
     } catch (const Error&) {
       if (!is_untyped) throw;
       return std::vector<TensorType>(context.node.outputs.size());
+    }
+  }
+
+  static void reject_objects(const Node& node, std::span<const TensorType> inputs) {
+    if (node.op->takes_objects) return;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!inputs[i].is_object()) continue;
+      throw Error(ErrorCode::invalid_model, describe(node) + ": input " + std::to_string(i) + " is " +
+                                                to_string(inputs[i]) + ", expected a tensor");
     }
   }
 
@@ -124,7 +135,7 @@ class Inference {
     std::vector<TensorType> types;
     for (const ValueId id : copy.outputs) {
       const TensorType& type = copy.value(id).type;
-      types.push_back(is_inferred ? without_inferred_symbols(type) : TensorType::unranked(type.dtype));
+      types.push_back(is_inferred ? without_inferred_symbols(type) : type.without_shape());
     }
     return types;
   }
@@ -158,16 +169,22 @@ class Inference {
   // A declared extent is only a claim, and buffers are sized by these types: extents are taken from inference alone.
   // The element type is taken from the declaration where inference has none, and must agree where it has.
   static void merge(const Node& node, Value& value, const TensorType& inferred) {
-    const DType declared = value.type.dtype;
-    if (declared != DType::undefined && inferred.dtype != DType::undefined && declared != inferred.dtype) {
+    const TensorType declared = value.type.without_shape();
+    if (!may_agree(declared, inferred)) {
       throw Error(ErrorCode::invalid_model, describe(node) + ": output '" + value.name + "' is declared " +
-                                                std::string(name_of(declared)) + ", but the operator gives " +
-                                                std::string(name_of(inferred.dtype)));
+                                                kind_of(declared) + ", but the operator gives " + kind_of(inferred));
     }
     const Layout layout = value.type.layout;
     value.type = inferred;
     value.type.layout = layout;
-    if (inferred.dtype == DType::undefined) value.type.dtype = declared;
+    if (inferred.dtype == DType::undefined || (inferred.is_object() && !inferred.container)) {
+      value.type.dtype = declared.dtype;
+      value.type.container = declared.container;
+    }
+  }
+
+  static std::string kind_of(const TensorType& type) {
+    return type.is_object() ? to_string(type) : std::string(name_of(type.dtype));
   }
 
   static void name_extents(TensorType& type, ValueId id) {

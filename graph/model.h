@@ -30,5 +30,9 @@ Model import_model_bytes(std::shared_ptr<const std::string> bytes, const std::st
 // One TensorProto file (*.pb), as in the conformance suite. Throws Error(io), Error(invalid_argument).
 Tensor read_tensor_proto(const std::string& path);
 void write_tensor_proto(const std::string& path, const std::string& name, const Tensor& tensor);
+// One file of whatever proto holds values of this type: SequenceProto, OptionalProto, MapProto, else TensorProto.
+// Values that are no tensors are boxed (src/base/box.h).
+Tensor read_value_proto(const std::string& path, const TensorType& type);
+void write_value_proto(const std::string& path, const std::string& name, const Tensor& value, const TensorType& type);
 
 }  // namespace lathe

@@ -58,7 +58,7 @@ std::vector<Item> list_of(const Protos& protos, Read&& read) {
 }
 
 TensorType type_value(const onnx::TypeProto& proto, const std::string& place) {
-  if (std::optional<TensorType> type = tensor_type_of(proto, place)) return *std::move(type);
+  if (std::optional<TensorType> type = type_of_onnx(proto, place)) return *std::move(type);
   throw Error(ErrorCode::unsupported, place + ": the type is " + kind_of_type(proto) + ", which is not supported");
 }
 

@@ -18,7 +18,7 @@ constexpr size_t kNodesInMessage = 50;  // of one unsupported operator
 // What the model says about a value, against what is known of it.
 void add_hint(const onnx::ValueInfoProto& info, Value& value, const std::string& place) {
   if (!info.has_type()) return;
-  const std::optional<TensorType> hint = tensor_type_of(info.type(), place);
+  const std::optional<TensorType> hint = type_of_onnx(info.type(), place);
   if (!hint) return;
   if (value.type.dtype != DType::undefined && value.type.dtype != hint->dtype) {
     reject(place + ": declared as " + to_string(*hint) + ", but it is " + to_string(value.type));
@@ -35,12 +35,12 @@ bool extents_agree(const TensorType& declared, const Dims& dims) {
   return true;
 }
 
-// A formal input of the main graph has a tensor type; one of a body may leave it to inference.
+// A formal input of the main graph has a type; one of a body may leave it to inference.
 TensorType input_type(const onnx::ValueInfoProto& info, const std::string& place, bool is_body) {
   if (info.has_type()) {
-    if (std::optional<TensorType> type = tensor_type_of(info.type(), place)) return *std::move(type);
+    if (std::optional<TensorType> type = type_of_onnx(info.type(), place)) return *std::move(type);
     if (!is_body || info.type().value_case() != onnx::TypeProto::VALUE_NOT_SET) {
-      throw Error(ErrorCode::unsupported, place + ": is " + kind_of_type(info.type()) + ", only tensors are supported");
+      throw Error(ErrorCode::unsupported, place + ": is " + kind_of_type(info.type()) + ", which is not supported");
     }
   }
   if (!is_body) reject(place + ": has no type");
@@ -160,8 +160,8 @@ void GraphImporter::set_outputs(const onnx::GraphProto& proto, Scope& scope) {
     const std::optional<ValueId> id = scope.resolve(info.name());
     if (!id || *id == ValueId::none) reject(place + " of graph " + in_quotes(proto.name()) + ": nothing computes it");
     const bool has_type = info.has_type() && info.type().value_case() != onnx::TypeProto::VALUE_NOT_SET;
-    if (has_type && !info.type().has_tensor_type() && !is_body) {
-      throw Error(ErrorCode::unsupported, place + ": is " + kind_of_type(info.type()) + ", only tensors are supported");
+    if (has_type && !is_body && !type_of_onnx(info.type(), place)) {
+      throw Error(ErrorCode::unsupported, place + ": is " + kind_of_type(info.type()) + ", which is not supported");
     }
     scope.target.graph.outputs.push_back(*id);
   }

@@ -54,6 +54,9 @@ class TensorReader {
   std::unordered_map<const void*, Tensor> done_;
 };
 
+// Writes type, extents and elements. Throws Error(limit) for what a TensorProto cannot hold.
+void fill_tensor_proto(const Tensor& tensor, onnx::TensorProto& proto);
+
 // ONNX's number of an element type; undefined when Lathe (or ONNX) has no such type.
 DType dtype_of_onnx(int number);
 

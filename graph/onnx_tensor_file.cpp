@@ -1,8 +1,6 @@
 // read_tensor_proto, write_tensor_proto: one TensorProto in a file.
 #include <onnx/onnx_pb.h>
 
-#include <fstream>
-
 #include "graph/external_data.h"
 #include "graph/model.h"
 #include "graph/onnx_tensor.h"
@@ -31,24 +29,21 @@ Tensor read_tensor_proto(const std::string& path) {
   }
 }
 
-void write_tensor_proto(const std::string& path, const std::string& name, const Tensor& tensor) {
-  if (!tensor.defined()) throw Error(ErrorCode::invalid_argument, in_quotes(path) + ": no tensor to write");
-  onnx::TensorProto proto;
-  proto.set_name(name);
+void fill_tensor_proto(const Tensor& tensor, onnx::TensorProto& proto) {
   proto.set_data_type(static_cast<int>(tensor.dtype()));
   for (int64_t extent : tensor.dims()) proto.add_dims(extent);
   if (tensor.dtype() == DType::string) {
     for (const std::string& text : tensor.elements<std::string>()) proto.add_string_data(text);
   } else {
     if (tensor.bytes() >= (size_t{1} << 31) - (1 << 20)) {
-      throw Error(ErrorCode::limit, in_quotes(path) + ": a TensorProto holds less than 2 GiB");
+      throw Error(ErrorCode::limit, "a TensorProto holds less than 2 GiB");
     }
     proto.set_raw_data(tensor.raw(), tensor.bytes());
   }
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  if (!proto.SerializeToOstream(&file) || !file.flush()) {
-    throw Error(ErrorCode::io, in_quotes(path) + ": cannot write");
-  }
+}
+
+void write_tensor_proto(const std::string& path, const std::string& name, const Tensor& tensor) {
+  write_value_proto(path, name, tensor, TensorType::unranked(tensor.dtype()));
 }
 
 }  // namespace lathe

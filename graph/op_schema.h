@@ -101,6 +101,7 @@ struct OpSchema {
   bool (*accepts_blocked)(const Node& node, std::span<const TensorType> inputs, int block) = nullptr;
   bool fuses_epilogue = false;                      // lowering honours Node::epilogue
   bool deterministic = true;                        // false: never folded (RandomNormal, ...)
+  bool takes_objects = false;                       // inputs may be sequences, optionals, maps; else rejected
   ExpandFn* expand = nullptr;                       // operators that are compositions of others
   std::shared_ptr<const void> extension = nullptr;  // of an operator that a custom library brought: its description
 };

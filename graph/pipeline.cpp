@@ -93,7 +93,7 @@ class PassRunner {
     // What a body is declared to take is only a claim, and a loop may hand it another shape each time.
     for (size_t i = 0; i < formal; ++i) {
       TensorType& type = copy->value(copy->inputs[i]).type;
-      type = TensorType::unranked(type.dtype);
+      type = type.without_shape();
     }
     for (size_t i = 0; i < captures; ++i) {
       const TensorType& type = outer.value(node.inputs[own_input_count(node) + i]).type;

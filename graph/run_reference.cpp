@@ -8,6 +8,7 @@
 #include "graph/infer.h"
 #include "graph/text.h"
 #include "lathe/error.h"
+#include "src/base/box.h"
 #include "src/base/check.h"
 
 namespace lathe {
@@ -127,6 +128,15 @@ Tensor apply_expression(const Node& node, std::span<const Tensor> operands) {
   return result;
 }
 
+void reject_objects(const Node& node, std::span<const Tensor> inputs) {
+  if (node.op->takes_objects) return;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!is_boxed(inputs[i])) continue;
+    throw Error(ErrorCode::invalid_argument, describe(node) + ": input " + std::to_string(i) + " is " +
+                                                 unbox(inputs[i]).kind() + ", expected a tensor");
+  }
+}
+
 std::vector<Tensor> run_own(const Node& node, std::span<const Tensor> inputs, const Limits& limits,
                             const BodyRunner& run_body) {
   // Layouts are invisible to references: a change of layout changes no element.
@@ -134,6 +144,7 @@ std::vector<Tensor> run_own(const Node& node, std::span<const Tensor> inputs, co
   if (node.op->domain == "lathe" && node.op->name == "Pointwise") return {inputs[0]};
   if (node.op->reference == nullptr) throw Error(ErrorCode::unsupported, describe(node) + ": has no reference");
   const size_t own = inputs.size() - static_cast<size_t>(node.captures);
+  reject_objects(node, inputs.first(own));
   const std::span<const Tensor> captures = inputs.subspan(own);
   std::vector<Tensor> outputs(node.outputs.size());
   ReferenceContext context{node, inputs.first(own), outputs, limits, {}, captures};

@@ -27,7 +27,7 @@ MAY_INCLUDE = {
     "examples": {"include", "include/base"},
     "docs": {"include", "include/base"},
 }
-BASE_PUBLIC = {"accuracy.h", "custom_op.h", "dtype.h", "error.h", "tensor.h"}
+BASE_PUBLIC = {"accuracy.h", "custom_op.h", "dtype.h", "error.h", "tensor.h", "value.h"}
 
 # Third-party header (prefix of its name) -> files that may include it.
 DOORS = [
@@ -35,6 +35,8 @@ DOORS = [
     (r"sqlite3", r"cache/"),
     (r"(xbyak|asmjit)/", r"jit/|tests/jit/"),
     (r"hwloc", r"src/base/topology\.cpp$"),
+    (r"re2/", r"ops/regex\.cpp$"),
+    (r"(jpeglib|png|tiffio|openjpeg)\.h|webp/", r"ops/codecs/"),
     (r"CLI/", r"tools/"),
     (r"nlohmann/", r"tools/|tests/tools/"),
     (r"zip\.h", r"tools/|tests/tools/"),

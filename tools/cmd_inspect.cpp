@@ -64,9 +64,9 @@ void print_part(const GraphPart& part, const InspectOptions& options, const Runn
   if (options.shows_graph) fmt::print("\ngraph:\n{}", to_text(part.head().graph()));
   print_layouts(part.head().graph());
   print_steps(part.head());
-  if (part.cut() != nullptr)
-    fmt::print("  ... cut at {} ({}): what follows depends on its result's shape\n", part.cut()->name,
-               part.cut()->op->name);
+  for (const Node& node : part.cut())
+    fmt::print("  ... cut: {} ({}) runs by its reference\n", node.name, node.op->name);
+  if (part.rest() != nullptr) fmt::print("  ... what follows depends on the shapes of its results\n");
   const KernelCacheStats kernels = kernel_cache_stats();
   fmt::print("\nmemory: {:.2f} MB for intermediate results, {:.2f} MB of packed weights, {} kernels of {:.2f} MB\n",
              static_cast<double>(part.head().memory().arena_bytes) / 1e6,

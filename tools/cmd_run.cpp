@@ -7,6 +7,7 @@
 
 #include "graph/model.h"
 #include "graph/onnx_export.h"
+#include "src/base/box.h"
 #include "src/runtime/session_state.h"
 #include "tools/compare.h"
 #include "tools/model_inputs.h"
@@ -34,8 +35,8 @@ void save(const RunOptions& options, const Session& session, const std::vector<T
   for (size_t i = 0; i < results.size(); ++i) {
     if (!options.output.empty()) write_npy(options.output + "/" + std::to_string(i) + ".npy", results[i]);
     if (!options.save_protos.empty())
-      write_tensor_proto(options.save_protos + "/output_" + std::to_string(i) + ".pb", session.outputs()[i].name,
-                         results[i]);
+      write_value_proto(options.save_protos + "/output_" + std::to_string(i) + ".pb", session.outputs()[i].name,
+                        results[i], session.state()->output_types[i]);
   }
 }
 
@@ -45,7 +46,8 @@ int compare(const RunOptions& options, const Session& session, const std::vector
   for (size_t i = 0; i < results.size(); ++i) {
     const std::string base = options.compare + "/";
     const std::string npy = base + std::to_string(i) + ".npy", proto = base + "output_" + std::to_string(i) + ".pb";
-    const Tensor want = read_tensor_file(std::filesystem::exists(npy) ? npy : proto, "");
+    const Tensor want =
+        std::filesystem::exists(npy) ? read_npy(npy) : read_value_proto(proto, session.state()->output_types[i]);
     const std::string difference = describe_difference(results[i], want, options.tolerance);
     if (difference.empty()) continue;
     ++wrong;
@@ -56,6 +58,12 @@ int compare(const RunOptions& options, const Session& session, const std::vector
 
 void print_summary(const Session& session, const std::vector<Tensor>& results) {
   for (size_t i = 0; i < results.size(); ++i) {
+    if (is_boxed(results[i])) {
+      const AnyValue value = unbox(results[i]);
+      const std::string length = value.is_sequence() ? fmt::format(" of {} items", value.items().size()) : "";
+      fmt::print("{}: {}{}\n", session.outputs()[i].name, value.kind(), length);
+      continue;
+    }
     fmt::print("{}: {}[{}]", session.outputs()[i].name, name_of(results[i].dtype()), to_string(results[i].dims()));
     if (results[i].dtype() == DType::f32 && results[i].size() > 0) {
       double low = INFINITY, high = -INFINITY, sum = 0;
@@ -88,7 +96,8 @@ void run(const RunOptions& options, bool& is_loaded) {
   is_loaded = true;
   if (!options.save_optimized.empty()) save_optimized(options, session);
   const std::vector<Tensor> inputs = make_inputs(session, options.inputs);
-  const std::vector<Tensor> results = session.run(inputs);
+  std::vector<Tensor> results(session.outputs().size());
+  session.state()->run(inputs, results, nullptr);
   save(options, session, results);
   if (!options.compare.empty() && compare(options, session, results) > 0) throw CLI::RuntimeError(kMismatch);
   if (!options.is_json) print_summary(session, results);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "graph/model.h"
+#include "src/runtime/session_state.h"
 #include "tools/compare.h"
 #include "tools/model_options.h"
 #include "tools/tensor_files.h"
@@ -25,27 +26,29 @@ struct TestOptions {
 
 constexpr int kFailed = 1, kUnsupported = 77;  // as the conformance runner reads them
 
-std::vector<Tensor> read_protos(const fs::path& folder, const std::string& stem) {
-  std::vector<Tensor> tensors;
-  for (int i = 0;; ++i) {
+std::vector<Tensor> read_protos(const fs::path& folder, const std::string& stem, const std::vector<TensorType>& types) {
+  std::vector<Tensor> values;
+  for (size_t i = 0;; ++i) {
     const fs::path file = folder / (stem + "_" + std::to_string(i) + ".pb");
-    if (!fs::exists(file)) return tensors;
-    tensors.push_back(read_tensor_proto(file.string()));
+    if (!fs::exists(file)) return values;
+    values.push_back(read_value_proto(file.string(), i < types.size() ? types[i] : TensorType()));
   }
 }
 
 // The first difference of one data set, or "".
 std::string run_data_set(const Session& session, const fs::path& folder, const TestOptions& options) {
-  const std::vector<Tensor> results = session.run(read_protos(folder, "input"));
+  const Session::State& state = *session.state();
+  std::vector<Tensor> results(state.outputs.size());
+  state.run(read_protos(folder, "input", state.input_types), results, nullptr);
   if (!options.save.empty()) {
     const fs::path out = fs::path(options.save) / folder.filename();
     fs::create_directories(out);
     for (size_t i = 0; i < results.size(); ++i)
-      write_tensor_proto((out / ("output_" + std::to_string(i) + ".pb")).string(), session.outputs()[i].name,
-                         results[i]);
+      write_value_proto((out / ("output_" + std::to_string(i) + ".pb")).string(), session.outputs()[i].name, results[i],
+                        state.output_types[i]);
     return "";
   }
-  const std::vector<Tensor> expected = read_protos(folder, "output");
+  const std::vector<Tensor> expected = read_protos(folder, "output", state.output_types);
   if (expected.size() != results.size()) return fmt::format("{} outputs, expected {}", results.size(), expected.size());
   for (size_t i = 0; i < results.size(); ++i) {
     const std::string difference = describe_difference(results[i], expected[i], options.tolerance);

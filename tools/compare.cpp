@@ -6,6 +6,7 @@
 #include <cstring>
 #include <optional>
 
+#include "src/base/box.h"
 #include "src/base/half.h"
 
 namespace lathe::tools {
@@ -76,9 +77,28 @@ std::string compare_bytes(const Tensor& got, const Tensor& want) {
                      position(want.dims(), static_cast<int64_t>(at * 8) / bits_of(want.dtype())));
 }
 
+std::string compare_objects(const AnyValue& got, const AnyValue& want, const Tolerance& tolerance) {
+  if (got.kind() != want.kind()) return fmt::format("is {}, expected {}", got.kind(), want.kind());
+  if (want.is_map()) {
+    const std::string keys = describe_difference(got.pairs().keys, want.pairs().keys, tolerance);
+    if (!keys.empty()) return "keys: " + keys;
+    const std::string values = describe_difference(got.pairs().values, want.pairs().values, tolerance);
+    return values.empty() ? "" : "values: " + values;
+  }
+  if (!want.is_sequence()) return "";
+  if (got.items().size() != want.items().size())
+    return fmt::format("has {} items, expected {}", got.items().size(), want.items().size());
+  for (size_t i = 0; i < want.items().size(); ++i) {
+    const std::string difference = describe_difference(box(got.items()[i]), box(want.items()[i]), tolerance);
+    if (!difference.empty()) return fmt::format("item {}: {}", i, difference);
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string describe_difference(const Tensor& got, const Tensor& want, const Tolerance& tolerance) {
+  if (is_boxed(got) || is_boxed(want)) return compare_objects(unbox(got), unbox(want), tolerance);
   if (got.dtype() != want.dtype())
     return fmt::format("type is {}, expected {}", name_of(got.dtype()), name_of(want.dtype()));
   if (got.dims() != want.dims())

@@ -6,7 +6,9 @@
 #include <random>
 #include <set>
 
+#include "graph/model.h"
 #include "src/base/checked_size.h"
+#include "src/runtime/session_state.h"
 #include "tools/tensor_files.h"
 
 namespace lathe::tools {
@@ -69,18 +71,19 @@ void check_symbols(const std::map<std::string, std::string>& pairs, const Sessio
   }
 }
 
-Tensor read_input(const std::string& text) {
+Tensor read_input(const std::string& text, const TensorType& type) {
+  if (type.is_object()) return read_value_proto(text, type);
   const size_t npz = text.rfind(".npz:");
   if (npz != std::string::npos) return read_tensor_file(text.substr(0, npz + 4), text.substr(npz + 5));
   return read_tensor_file(text, "");
 }
 
-Tensor read_from_directory(const std::string& directory, size_t index) {
+Tensor read_from_directory(const std::string& directory, size_t index, const TensorType& type) {
   const std::filesystem::path base(directory);
   const std::string number = std::to_string(index);
   for (const std::string& name :
        {number + ".npy", number + ".pb", "input_" + number + ".pb", "test_data_set_0/input_" + number + ".pb"})
-    if (std::filesystem::exists(base / name)) return read_tensor_file((base / name).string(), "");
+    if (std::filesystem::exists(base / name)) return read_input((base / name).string(), type);
   throw Error(ErrorCode::io, "'" + directory + "' has no file for input " + number + " (" + number + ".npy or input_" +
                                  number + ".pb)");
 }
@@ -174,12 +177,17 @@ std::vector<Tensor> make_inputs(const Session& session, const InputOptions& opti
   Extents bound;
   for (const auto& [symbol, text] : symbols) bound[symbol] = parse_extent(text, "--dim");
   for (size_t i = 0; i < infos.size(); ++i) {
+    const TensorType& type = session.state()->input_types[i];
     const auto file = files.find(infos[i].name);
     const auto shape = shapes.find(infos[i].name);
     if (file != files.end())
-      inputs[i] = read_input(file->second);
+      inputs[i] = read_input(file->second, type);
     else if (!options.directory.empty())
-      inputs[i] = read_from_directory(options.directory, i);
+      inputs[i] = read_from_directory(options.directory, i, type);
+    if (type.is_object()) {
+      if (!inputs[i].defined()) fail("input '" + infos[i].name + "' is " + infos[i].container + ": give a file");
+      continue;
+    }
     extents[i] = inputs[i].defined()     ? inputs[i].dims()
                  : shape != shapes.end() ? parse_shape(shape->second, "--shape")
                                          : infos[i].dims;

@@ -18,8 +18,9 @@ struct InputOptions {
   void add_to(CLI::App& verb);
 };
 
-// One tensor per input of the session. An open extent takes its value from --dim, or from the --shape or file of an
-// input that has it too; otherwise it becomes 1. Throws Error(invalid_argument) naming the option or input.
+// One value per input of the session; what is no tensor is boxed (src/base/box.h). An open extent takes its value from
+// --dim, or from the --shape or file of an input that has it too; otherwise it becomes 1. Throws
+// Error(invalid_argument) naming the option or input.
 std::vector<Tensor> make_inputs(const Session& session, const InputOptions& options);
 
 }  // namespace lathe::tools

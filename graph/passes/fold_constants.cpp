@@ -43,6 +43,7 @@ bool is_small(const Node& node, const Graph& graph, size_t input_bytes, const Li
     if (id == ValueId::none) continue;
     const TensorType& type = graph.value(id).type;
     // Where the size depends on the data (NonZero), it is bounded by the inputs'.
+    if (type.is_object()) return false;
     if (!type.is_static()) {
       if (input_bytes > kFreelyKeptBytes) return false;
       continue;

@@ -36,10 +36,12 @@ enum class DType : uint8_t {
   f8e8m0 = 24,
   u2 = 25,
   i2 = 26,
+  // Lathe's own: a value that is no tensor travels in a scalar of this type. Users see an AnyValue (value.h) instead.
+  object = 255,
 };
 inline constexpr int kDTypeCount = 27;
 
-// Bits of one element in memory; sub-byte elements are packed, lowest bits first. 0 for undefined and string.
+// Bits of one element in memory; sub-byte elements are packed, lowest bits first. 0 for undefined, string and object.
 int bits_of(DType dtype);
 // ONNX's spelling: "float32", "int64", "bool", "float8e4m3fn", ...
 std::string_view name_of(DType dtype);

@@ -4,3 +4,4 @@
 #include "lathe/profile.h"
 #include "lathe/session.h"
 #include "lathe/tensor.h"
+#include "lathe/value.h"

@@ -11,6 +11,7 @@
 #include "lathe/accuracy.h"
 #include "lathe/error.h"
 #include "lathe/tensor.h"
+#include "lathe/value.h"
 
 namespace lathe {
 
@@ -27,6 +28,9 @@ struct SessionOptions {
 // One input or output of a model. An extent is -1 where the model leaves it open; `symbols` then has its name, or "".
 struct ValueInfo {
   std::string name;
+  // What is no tensor, as text: "seq(float32[...])", "optional(...)", "map(int64,float32[])"; the fields below then say
+  // nothing. Empty for a tensor.
+  std::string container;
   DType dtype = DType::undefined;
   bool has_rank = true;
   Dims dims;
@@ -52,10 +56,13 @@ class Session {
   const std::vector<ValueInfo>& inputs() const;
   const std::vector<ValueInfo>& outputs() const;
 
-  // Inputs in the order of inputs(); outputs in that of outputs(). Throws Error: invalid_argument names the input.
+  // Inputs in the order of inputs(); outputs in that of outputs(). Throws Error: invalid_argument names the input, or
+  // an output that is no tensor.
   std::vector<Tensor> run(std::span<const Tensor> inputs) const;
   // Inputs by name, in any order.
   std::vector<Tensor> run(std::span<const NamedTensor> inputs) const;
+  // For models whose inputs or outputs may be sequences, optionals or maps.
+  std::vector<AnyValue> run(std::span<const AnyValue> inputs) const;
   // Results are written into the caller's tensors. Requires: types and shapes as run() would give (checked).
   void run_into(std::span<const Tensor> inputs, std::span<Tensor> outputs) const;
   // As run(), timing every step. See profile.h.

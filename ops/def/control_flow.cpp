@@ -7,6 +7,7 @@
 #include "ops/copy_infer.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "src/base/box.h"
 #include "src/base/checked_size.h"
 
 namespace lathe::ops {
@@ -34,9 +35,9 @@ void infer_if(InferContext& context) {
   const Tensor condition = context.constant(0);
   for (size_t i = 0; i < outputs; ++i) {
     const TensorType &a = then_types[i], &b = else_types[i];
-    if (a.dtype != DType::undefined && b.dtype != DType::undefined && a.dtype != b.dtype) {
-      context.fail("output " + std::to_string(i) + " is " + std::string(name_of(a.dtype)) + " in one branch and " +
-                   std::string(name_of(b.dtype)) + " in the other");
+    if (!may_agree(a, b)) {
+      context.fail("output " + std::to_string(i) + " is " + to_string(a.without_shape()) + " in one branch and " +
+                   to_string(b.without_shape()) + " in the other");
     }
     const bool is_decided = condition.defined() && condition.size() == 1 && condition.dtype() == DType::boolean;
     const TensorType type = !is_decided ? common_type(a, b) : *condition.data<bool>() ? a : b;
@@ -93,6 +94,7 @@ Tensor no_rows(const ReferenceContext& context, const TensorType& element) {
 }
 
 Tensor stacked(const ReferenceContext& context, const std::vector<Tensor>& rows) {
+  if (is_boxed(rows[0])) context.fail("a scan output is " + unbox(rows[0]).kind() + ", expected a tensor");
   Dims dims = rows[0].dims();
   for (const Tensor& row : rows) {
     if (row.dims() != dims || row.dtype() != rows[0].dtype()) {
@@ -164,7 +166,8 @@ std::vector<OpDef> control_flow_ops() {
                       .max_outputs = -1,
                       .attributes = {{"body", Kind::graph, true}},
                       .infer = infer_loop,
-                      .reference = run_loop}}};
+                      .reference = run_loop,
+                      .takes_objects = true}}};
 }
 
 }  // namespace lathe::ops

@@ -340,7 +340,11 @@ std::vector<OpDef> reshape_ops() {
        .max_inputs = 2,
        .infer = infer_unsqueeze,
        .reference = reference_unsqueeze});
-  add({.name = "Identity", .infer = infer_identity, .reference = reference_identity, .layout = LayoutRole::any_same});
+  add({.name = "Identity",
+       .infer = infer_identity,
+       .reference = reference_identity,
+       .layout = LayoutRole::any_same,
+       .takes_objects = true});
   return defs;
 }
 

@@ -40,7 +40,7 @@ const DTypeFacts& facts_of(DType dtype) {
 }  // namespace
 
 int bits_of(DType dtype) { return facts_of(dtype).bits; }
-std::string_view name_of(DType dtype) { return facts_of(dtype).name; }
+std::string_view name_of(DType dtype) { return dtype == DType::object ? "object" : facts_of(dtype).name; }
 bool is_float(DType dtype) { return facts_of(dtype).kind == Kind::real; }
 bool is_integer(DType dtype) { return facts_of(dtype).kind == Kind::integer; }
 bool is_signed(DType dtype) { return facts_of(dtype).is_signed; }

@@ -56,6 +56,7 @@ bool fits_element(DType dtype, DType requested, size_t requested_bytes) {
   if (dtype == requested) return dtype != DType::undefined;
   switch (dtype) {
     case DType::undefined:
+    case DType::object:
     case DType::string:
       return false;
     case DType::boolean:
@@ -86,7 +87,8 @@ std::string to_string(const Dims& dims) {
 }
 
 Tensor::Tensor(DType dtype, Dims dims) : dtype_(dtype), dims_(std::move(dims)), size_(checked_elements(dims_)) {
-  if (dtype == DType::undefined) throw Error(ErrorCode::invalid_argument, "a tensor needs an element type");
+  if (dtype == DType::undefined || dtype == DType::object)
+    throw Error(ErrorCode::invalid_argument, "a tensor needs an element type");
   const bool is_text = dtype == DType::string;
   const size_t payload =
       is_text ? checked_multiply(static_cast<size_t>(size_), sizeof(std::string)) : checked_bytes(dtype, dims_);
@@ -134,6 +136,7 @@ Tensor Tensor::reshaped(Dims dims) const {
 
 Tensor Tensor::clone() const {
   if (!defined()) return {};
+  if (dtype_ == DType::object) return *this;  // never changes
   Tensor copy(dtype_, dims_);
   if (dtype_ == DType::string) {
     std::copy_n(static_cast<const std::string*>(data_), size_, copy.mutable_data<std::string>());

@@ -6,32 +6,73 @@
 #include <cstring>
 
 #include "graph/infer.h"
-#include "src/base/check.h"
+#include "lathe/error.h"
+#include "src/base/box.h"
 #include "src/runtime/body_runners.h"
 #include "src/runtime/graph_runner.h"
 
 namespace lathe {
 namespace {
 
-bool has_open_outputs(const Graph& graph, const Node& node) {
-  return std::any_of(node.outputs.begin(), node.outputs.end(),
-                     [&](ValueId id) { return id != ValueId::none && !graph.value(id).type.is_static(); });
+bool is_object(const Graph& graph, ValueId id) { return id != ValueId::none && graph.value(id).type.is_object(); }
+
+bool fits_buffer(const Graph& graph, ValueId id) { return id == ValueId::none || graph.value(id).type.fits_buffer(); }
+
+// True: the node has no place among planned buffers and runs by its reference.
+bool must_cut(const Graph& graph, const Node& node) {
+  return std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return !fits_buffer(graph, id); }) ||
+         std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) { return is_object(graph, id); });
 }
 
-// Which values depend on the data-dependent shapes: results of the first open node and all that follows from them.
-std::vector<bool> values_behind_cut(const Graph& graph) {
-  std::vector<bool> behind(graph.value_count(), false);
+// True: knowing more shapes would not change that.
+bool always_cuts(const Graph& graph, const Node& node) {
+  const auto never_fits = [&](ValueId id) {
+    return is_object(graph, id) || (id != ValueId::none && graph.value(id).type.dtype == DType::string);
+  };
+  return std::any_of(node.outputs.begin(), node.outputs.end(), never_fits) ||
+         std::any_of(node.inputs.begin(), node.inputs.end(), never_fits);
+}
+
+bool needs_split(const Graph& graph) {
+  return std::any_of(graph.order().begin(), graph.order().end(),
+                     [&](NodeId id) { return must_cut(graph, graph.node(id)); }) ||
+         std::any_of(graph.outputs.begin(), graph.outputs.end(), [&](ValueId id) { return !fits_buffer(graph, id); });
+}
+
+bool any_of_values(const std::vector<ValueId>& ids, const std::vector<bool>& set) {
+  return std::any_of(ids.begin(), ids.end(), [&](ValueId id) { return id != ValueId::none && set[index_of(id)]; });
+}
+
+void insert_values(const std::vector<ValueId>& ids, std::vector<bool>& set) {
+  for (ValueId id : ids)
+    if (id != ValueId::none) set[index_of(id)] = true;
+}
+
+// The nodes of a graph that is cut, each list in order.
+struct Pieces {
+  std::vector<NodeId> head, cut, rest;
+};
+
+Pieces cut_graph(const Graph& graph) {
+  Pieces pieces;
+  std::vector<bool> behind_cut(graph.value_count(), false), in_rest(graph.value_count(), false);
   for (NodeId id : graph.order()) {
     const Node& node = graph.node(id);
-    const bool is_behind =
-        has_open_outputs(graph, node) || std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
-          return input != ValueId::none && behind[index_of(input)];
-        });
-    if (!is_behind) continue;
-    for (ValueId output : node.outputs)
-      if (output != ValueId::none) behind[index_of(output)] = true;
+    const bool cuts = must_cut(graph, node);
+    if (!cuts && !any_of_values(node.inputs, behind_cut)) {
+      pieces.head.push_back(id);
+      continue;
+    }
+    insert_values(node.outputs, behind_cut);
+    const bool joins_cut = pieces.cut.empty() || (always_cuts(graph, node) && node.op->reference != nullptr);
+    if (joins_cut && !any_of_values(node.inputs, in_rest)) {
+      pieces.cut.push_back(id);
+    } else {
+      pieces.rest.push_back(id);
+      insert_values(node.outputs, in_rest);
+    }
   }
-  return behind;
+  return pieces;
 }
 
 // A copy of `graph` with only these nodes, inputs and outputs.
@@ -60,6 +101,8 @@ void deliver(const Tensor& result, Tensor& output) {
     output = result;
     return;
   }
+  if (result.bytes() == 0 && result.size() > 0)
+    throw Error(ErrorCode::invalid_argument, "strings and values that are no tensors cannot be written into a buffer");
   if (output.dtype() != result.dtype() || output.dims() != result.dims())
     throw Error(ErrorCode::invalid_argument,
                 "an output buffer is " + std::string(name_of(output.dtype())) + "[" + to_string(output.dims()) +
@@ -93,14 +136,15 @@ GraphPart::GraphPart(const Graph& source, std::span<const Tensor> inputs,
   };
 
   auto graph = std::make_unique<Graph>(source);
-  for (size_t i = 0; i < inputs.size(); ++i)
-    graph->value(graph->inputs[i]).type = TensorType::of(inputs[i].dtype(), inputs[i].dims());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    TensorType& type = graph->value(graph->inputs[i]).type;
+    // An object's type is what the graph knows of it: the value itself may change from run to run.
+    if (!is_boxed(inputs[i]) || !type.is_object()) type = TensorType::of(inputs[i].dtype(), inputs[i].dims());
+  }
   infer_types(*graph, context->limits);
   passes_ =
       run_passes(*graph, bind_passes(), context->pass_context(), context->optimization_level, context->disabled_passes);
-  const bool is_open = std::any_of(graph->order().begin(), graph->order().end(),
-                                   [&](NodeId id) { return has_open_outputs(*graph, graph->node(id)); });
-  if (is_open)
+  if (needs_split(*graph))
     split(std::move(graph), context);
   else
     specialize(std::move(graph), context);
@@ -117,46 +161,48 @@ void GraphPart::specialize(std::unique_ptr<Graph> graph, const std::shared_ptr<R
 }
 
 void GraphPart::split(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context) {
-  const std::vector<bool> behind = values_behind_cut(*graph);
-  std::vector<NodeId> head_order, rest_order;
-  for (NodeId id : graph->order()) {
-    const auto& outputs = graph->node(id).outputs;
-    const bool is_behind = std::any_of(outputs.begin(), outputs.end(), [&](ValueId output) {
-      return output != ValueId::none && behind[index_of(output)];
-    });
-    (is_behind ? rest_order : head_order).push_back(id);
-  }
-  cut_ = std::make_unique<const Node>(graph->node(rest_order.front()));
-  rest_order.erase(rest_order.begin());
-
-  std::vector<ValueId> head_outputs, rest_values, wanted;
-  auto source_of = [&](ValueId id) -> Source {
-    if (id == ValueId::none) return {};
-    const Value& value = graph->value(id);
-    if (value.is_constant()) return {Source::From::constant, 0, value.constant};
-    const auto input = std::find(graph->inputs.begin(), graph->inputs.end(), id);
-    if (input != graph->inputs.end())
-      return {Source::From::input, static_cast<size_t>(input - graph->inputs.begin()), {}};
-    const auto made = std::find(cut_->outputs.begin(), cut_->outputs.end(), id);
-    if (made != cut_->outputs.end()) return {Source::From::cut, static_cast<size_t>(made - cut_->outputs.begin()), {}};
-    if (!behind[index_of(id)]) return {Source::From::head, position(head_outputs, id), {}};
-    return {Source::From::rest, 0, {}};
+  is_split_ = true;
+  Pieces pieces = cut_graph(*graph);
+  std::vector<Source> sources(graph->value_count());
+  for (size_t i = 0; i < graph->inputs.size(); ++i) sources[index_of(graph->inputs[i])] = {Source::From::input, i, {}};
+  const auto made_by = [&](const std::vector<NodeId>& nodes, Source::From from) {
+    size_t index = 0;
+    for (NodeId id : nodes)
+      for (ValueId output : graph->node(id).outputs) {
+        if (output != ValueId::none) sources[index_of(output)] = {from, index, {}};
+        ++index;
+      }
   };
-  for (ValueId id : cut_->inputs) cut_inputs_.push_back(source_of(id));
+  made_by(pieces.head, Source::From::head);
+  made_by(pieces.cut, Source::From::cut);
+  made_by(pieces.rest, Source::From::rest);
+
+  std::vector<ValueId> head_outputs, rest_values, rest_outputs;
+  const auto source_of = [&](ValueId id) -> Source {
+    if (id == ValueId::none) return {};
+    if (graph->value(id).is_constant()) return {Source::From::constant, 0, graph->value(id).constant};
+    Source source = sources[index_of(id)];
+    if (source.from == Source::From::head) source.index = position(head_outputs, id);
+    if (source.from == Source::From::rest) source.index = position(rest_outputs, id);
+    return source;
+  };
+  for (NodeId id : pieces.cut) {
+    cut_.push_back(graph->node(id));
+    auto& inputs = cut_inputs_.emplace_back();
+    for (ValueId input : cut_.back().inputs) inputs.push_back(source_of(input));
+  }
   for (ValueId id : graph->outputs) outputs_.push_back(source_of(id));
-  for (NodeId node : rest_order)
+  for (NodeId node : pieces.rest)
     for (ValueId id : graph->node(node).inputs) {
       if (id == ValueId::none || graph->value(id).is_constant()) continue;
-      const Source source = source_of(id);
-      if (source.from == Source::From::rest) continue;
-      if (position(rest_values, id) == rest_inputs_.size()) rest_inputs_.push_back(source);
+      if (sources[index_of(id)].from == Source::From::rest) continue;
+      if (position(rest_values, id) == rest_inputs_.size()) rest_inputs_.push_back(source_of(id));
     }
-  for (size_t i = 0; i < outputs_.size(); ++i)
-    if (outputs_[i].from == Source::From::rest) outputs_[i].index = position(wanted, graph->outputs[i]);
 
-  auto rest = subgraph(*graph, std::move(rest_order), rest_values, wanted);
-  specialize(subgraph(*graph, std::move(head_order), graph->inputs, head_outputs), context);
-  rest_ = std::make_unique<GraphRunner>(std::move(rest), context);
+  std::unique_ptr<Graph> rest;
+  if (!rest_outputs.empty()) rest = subgraph(*graph, std::move(pieces.rest), rest_values, rest_outputs);
+  specialize(subgraph(*graph, std::move(pieces.head), graph->inputs, head_outputs), context);
+  if (rest) rest_ = std::make_unique<GraphRunner>(std::move(rest), context);
 }
 
 Tensor GraphPart::take(const Source& source, const Results& results) {
@@ -178,7 +224,7 @@ Tensor GraphPart::take(const Source& source, const Results& results) {
 }
 
 void GraphPart::run(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile) const {
-  if (cut_ != nullptr) return run_split(inputs, outputs, profile);
+  if (is_split_) return run_split(inputs, outputs, profile);
   const auto& types = head_->output_types();
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i].defined())
@@ -196,28 +242,36 @@ void GraphPart::run_split(std::span<const Tensor> inputs, std::span<Tensor> outp
   for (const TensorType& type : head_->output_types()) results.head.push_back(uninitialized(type));
   head_->run(inputs, results.head, profile);
 
-  std::vector<Tensor> operands;
-  for (const Source& source : cut_inputs_) operands.push_back(take(source, results));
-  const auto begin = std::chrono::steady_clock::now();
-  results.cut = run_reference(*cut_, operands, Limits{}, run_body_);
-  if (profile != nullptr) {
+  run_cut(results, profile);
+  if (rest_ != nullptr) {
+    std::vector<Tensor> rest_inputs;
+    for (const Source& source : rest_inputs_) rest_inputs.push_back(take(source, results));
+    results.rest.resize(rest_->graph().outputs.size());
+    rest_->run(rest_inputs, results.rest, profile);
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) deliver(take(outputs_[i], results), outputs[i]);
+}
+
+void GraphPart::run_cut(Results& results, Profile* profile) const {
+  const auto ns = [](auto t) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(t.time_since_epoch()).count();
+  };
+  for (size_t i = 0; i < cut_.size(); ++i) {
+    const Node& node = cut_[i];
+    std::vector<Tensor> operands;
+    for (const Source& source : cut_inputs_[i]) operands.push_back(take(source, results));
+    const auto begin = std::chrono::steady_clock::now();
+    std::vector<Tensor> made = run_reference(node, operands, Limits{}, run_body_);
+    results.cut.insert(results.cut.end(), std::make_move_iterator(made.begin()), std::make_move_iterator(made.end()));
+    if (profile == nullptr) continue;
     StepTime time;
-    time.node = cut_->name;
-    time.op = std::string(cut_->op->name);
+    time.node = node.name;
+    time.op = std::string(node.op->name);
     time.kernel = "reference";
-    const auto ns = [](auto t) {
-      return std::chrono::duration_cast<std::chrono::nanoseconds>(t.time_since_epoch()).count();
-    };
     time.begin_ns = ns(begin);
     time.end_ns = ns(std::chrono::steady_clock::now());
     profile->steps.push_back(std::move(time));
   }
-
-  std::vector<Tensor> rest_inputs;
-  for (const Source& source : rest_inputs_) rest_inputs.push_back(take(source, results));
-  results.rest.resize(rest_->graph().outputs.size());
-  rest_->run(rest_inputs, results.rest, profile);
-  for (size_t i = 0; i < outputs.size(); ++i) deliver(take(outputs_[i], results), outputs[i]);
 }
 
 }  // namespace lathe

@@ -13,10 +13,11 @@ namespace lathe {
 
 class GraphRunner;
 
-// A graph at one set of input shapes. Where the shape of a value depends on data (NonZero, a Loop), the graph is cut:
+// A graph at one set of input shapes. Where a value has no place in a planned buffer, because its shape depends on data
+// (NonZero, a Loop) or because it holds strings, a sequence, an optional or a map, the graph is cut:
 //   head   everything that does not depend on that value, specialized
-//   cut    the node that makes it, run by its reference
-//   rest   everything behind it: a graph with open extents of its own, specialized when the shape is known
+//   cut    the node that makes it, run by its reference, and those behind it that can only run so too
+//   rest   everything behind: a graph with open extents of its own, specialized when the shapes are known
 // Immutable once made; thread-safe.
 class GraphPart {
  public:
@@ -27,8 +28,8 @@ class GraphPart {
   void run(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile) const;
 
   const Specialization& head() const { return *head_; }
-  const Node* cut() const { return cut_.get(); }     // null: the head is everything
-  GraphRunner* rest() const { return rest_.get(); }  // null likewise
+  const std::vector<Node>& cut() const { return cut_; }  // empty: the head is everything
+  GraphRunner* rest() const { return rest_.get(); }      // null: nothing is behind the cut
   const std::vector<PassReport>& passes() const { return passes_; }
 
  private:
@@ -41,20 +42,23 @@ class GraphPart {
   };
   struct Results {
     std::span<const Tensor> inputs;
-    std::vector<Tensor> head, cut, rest;
+    std::vector<Tensor> head, cut, rest;  // cut: the outputs of all its nodes in order
   };
   static Tensor take(const Source& source, const Results& results);
 
   void specialize(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context);
   void split(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context);
   void run_split(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile) const;
+  void run_cut(Results& results, Profile* profile) const;
 
   std::unique_ptr<Specialization> head_;
   std::vector<PassReport> passes_;
   BodyRunner run_body_;
-  std::unique_ptr<const Node> cut_;
+  bool is_split_ = false;
+  std::vector<Node> cut_;
   std::unique_ptr<GraphRunner> rest_;
-  std::vector<Source> cut_inputs_, rest_inputs_, outputs_;
+  std::vector<std::vector<Source>> cut_inputs_;  // of each of its nodes
+  std::vector<Source> rest_inputs_, outputs_;
 };
 
 }  // namespace lathe

@@ -10,9 +10,10 @@ namespace {
 // Enough for a handful of batch sizes and sequence lengths; each entry holds an arena.
 constexpr size_t kKeptSpecializations = 16;
 
-bool has_shapes(const std::vector<Dims>& shapes, std::span<const Tensor> inputs) {
-  return std::equal(shapes.begin(), shapes.end(), inputs.begin(), inputs.end(),
-                    [](const Dims& dims, const Tensor& tensor) { return dims == tensor.dims(); });
+bool has_types(const std::vector<DType>& dtypes, const std::vector<Dims>& shapes, std::span<const Tensor> inputs) {
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (dtypes[i] != inputs[i].dtype() || shapes[i] != inputs[i].dims()) return false;
+  return true;
 }
 
 }  // namespace
@@ -28,12 +29,15 @@ std::shared_ptr<const GraphPart> GraphRunner::part_for(std::span<const Tensor> i
   // Held while a part is made, so that threads that ask for the same shapes do not make it twice.
   std::lock_guard lock(mutex_);
   for (auto entry = recent_.begin(); entry != recent_.end(); ++entry)
-    if (has_shapes(entry->shapes, inputs)) {
+    if (has_types(entry->dtypes, entry->shapes, inputs)) {
       recent_.splice(recent_.begin(), recent_, entry);
       return entry->part;
     }
   Entry entry;
-  for (const Tensor& input : inputs) entry.shapes.push_back(input.dims());
+  for (const Tensor& input : inputs) {
+    entry.dtypes.push_back(input.dtype());
+    entry.shapes.push_back(input.dims());
+  }
   entry.part = std::make_shared<const GraphPart>(*graph_, inputs, context_);
   recent_.push_front(std::move(entry));
   if (recent_.size() > kKeptSpecializations) recent_.pop_back();

@@ -35,6 +35,7 @@ class GraphRunner {
   std::vector<PassReport> load_report_;
 
   struct Entry {
+    std::vector<DType> dtypes;  // of an optional: of what it holds
     std::vector<Dims> shapes;
     std::shared_ptr<const GraphPart> part;
   };

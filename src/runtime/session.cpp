@@ -1,11 +1,13 @@
 #include "lathe/session.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <map>
 
 #include "graph/infer.h"
 #include "ops/custom_ops.h"
+#include "src/base/box.h"
 #include "src/base/topology.h"
 #include "src/runtime/default_plans.h"
 #include "src/runtime/session_state.h"
@@ -16,6 +18,10 @@ namespace {
 ValueInfo info_of(const Value& value) {
   ValueInfo info;
   info.name = value.name;
+  if (value.type.is_object()) {
+    info.container = to_string(value.type);
+    return info;
+  }
   info.dtype = value.type.dtype;
   info.has_rank = value.type.has_rank;
   for (const Dim& dim : without_inferred_symbols(value.type).dims) {
@@ -26,6 +32,7 @@ ValueInfo info_of(const Value& value) {
 }
 
 std::string describe(const ValueInfo& info) {
+  if (!info.container.empty()) return info.container;
   std::string text(name_of(info.dtype));
   if (!info.has_rank) return text;
   text += "[";
@@ -37,6 +44,7 @@ std::string describe(const ValueInfo& info) {
 }
 
 std::string describe(const Tensor& tensor) {
+  if (is_boxed(tensor)) return unbox(tensor).kind();
   std::string text(name_of(tensor.dtype()));
   text += "[";
   for (size_t d = 0; d < tensor.dims().size(); ++d) text += (d > 0 ? "," : "") + std::to_string(tensor.dims()[d]);
@@ -46,6 +54,23 @@ std::string describe(const Tensor& tensor) {
 [[noreturn]] void fail_input(const ValueInfo& info, const Tensor& tensor) {
   throw Error(ErrorCode::invalid_argument,
               "input '" + info.name + "': expected " + describe(info) + ", got " + describe(tensor));
+}
+
+// Element types and containers; shapes of what lies inside are the operators' business.
+bool fits(const TensorType& type, const AnyValue& value) {
+  if (!type.container) return value.is_tensor() && value.tensor().dtype() == type.dtype;
+  const TensorType& element = type.container->element;
+  switch (type.container->kind) {
+    case ContainerType::Kind::sequence:
+      return value.is_sequence() && std::all_of(value.items().begin(), value.items().end(),
+                                                [&](const AnyValue& item) { return fits(element, item); });
+    case ContainerType::Kind::optional:
+      return value.is_nothing() || fits(element, value);
+    case ContainerType::Kind::map:
+      return value.is_map() && value.pairs().keys.dtype() == type.container->key &&
+             value.pairs().values.dtype() == element.dtype;
+  }
+  return false;
 }
 
 int wanted_threads(const SessionOptions& options) {
@@ -82,7 +107,10 @@ std::function<void(size_t)> page_release(std::vector<std::shared_ptr<const Mappe
 Session::State::State(Model loaded, std::shared_ptr<const OpRegistry> ops, const SessionOptions& options)
     : model(std::move(loaded)) {
   check_disabled_passes(options.disabled_passes);
-  for (ValueId id : model.graph->inputs) inputs.push_back(info_of(model.graph->value(id)));
+  for (ValueId id : model.graph->inputs) {
+    inputs.push_back(info_of(model.graph->value(id)));
+    input_types.push_back(model.graph->value(id).type);
+  }
   find_shared_extents();
   const int threads = wanted_threads(options);
   context = std::make_shared<RunnerContext>(
@@ -97,12 +125,17 @@ Session::State::State(Model loaded, std::shared_ptr<const OpRegistry> ops, const
                     .disabled_passes = options.disabled_passes});
   // Passes may put another value in an output's place: the names are those of the file.
   std::vector<std::string> output_names;
-  for (ValueId id : model.graph->outputs) output_names.push_back(model.graph->value(id).name);
+  for (ValueId id : model.graph->outputs) {
+    output_names.push_back(model.graph->value(id).name);
+    output_types.push_back(model.graph->value(id).type);
+  }
   runner = std::make_unique<GraphRunner>(std::make_unique<Graph>(std::move(*model.graph)), context);
   model.graph.reset();
   for (size_t i = 0; i < output_names.size(); ++i) {
     outputs.push_back(info_of(runner->graph().value(runner->graph().outputs[i])));
     outputs[i].name = output_names[i];
+    // An optional that is known to hold a tensor is inferred to be one.
+    if (output_types[i].is_object()) outputs[i] = {.name = output_names[i], .container = to_string(output_types[i])};
   }
 }
 
@@ -125,6 +158,10 @@ void Session::State::check_inputs(std::span<const Tensor> given) const {
     const ValueInfo& info = inputs[i];
     const Tensor& tensor = given[i];
     if (!tensor.defined()) throw Error(ErrorCode::invalid_argument, "input '" + info.name + "' is missing");
+    if (input_types[i].is_object()) {
+      if (!fits(input_types[i], unbox(tensor))) fail_input(info, tensor);
+      continue;
+    }
     if (tensor.dtype() != info.dtype) fail_input(info, tensor);
     if (!info.has_rank) continue;
     if (tensor.dims().size() != info.dims.size()) fail_input(info, tensor);
@@ -167,7 +204,18 @@ const std::vector<ValueInfo>& Session::outputs() const { return state_->outputs;
 std::vector<Tensor> Session::run(std::span<const Tensor> inputs) const {
   std::vector<Tensor> results(state_->outputs.size());
   state_->run(inputs, results, nullptr);
+  for (size_t i = 0; i < results.size(); ++i)
+    if (is_boxed(results[i]))
+      throw Error(ErrorCode::invalid_argument, "output '" + state_->outputs[i].name + "' is " +
+                                                   unbox(results[i]).kind() + ": run the model with AnyValue inputs");
   return results;
+}
+
+std::vector<AnyValue> Session::run(std::span<const AnyValue> inputs) const {
+  std::vector<Tensor> boxed, results(state_->outputs.size());
+  for (const AnyValue& input : inputs) boxed.push_back(box(input));
+  state_->run(boxed, results, nullptr);
+  return {std::make_move_iterator(results.begin()), std::make_move_iterator(results.end())};
 }
 
 std::vector<Tensor> Session::run(std::span<const NamedTensor> named) const {

@@ -14,12 +14,14 @@ class Session::State {
   // `ops`: the operators that the model was imported with.
   State(Model model, std::shared_ptr<const OpRegistry> ops, const SessionOptions& options);
 
+  // Values that are no tensors are boxed (src/base/box.h), here and in run().
   // Throws Error(invalid_argument) naming the input whose count, type or shape does not fit.
   void check_inputs(std::span<const Tensor> inputs) const;
   void run(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile) const;
 
   Model model;  // its graph has moved into `runner`
   std::vector<ValueInfo> inputs, outputs;
+  std::vector<TensorType> input_types, output_types;  // as the model declares them
   std::shared_ptr<RunnerContext> context;
   std::unique_ptr<GraphRunner> runner;
 
