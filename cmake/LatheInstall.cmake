@@ -12,7 +12,7 @@ lathe_warnings(lathe)
 target_compile_features(lathe PUBLIC cxx_std_20)
 target_include_directories(lathe PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                                         $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-target_link_libraries(lathe PRIVATE Threads::Threads fmt::fmt PkgConfig::HWLOC onnx_proto asmjit::asmjit SQLite::SQLite3)
+target_link_libraries(lathe PRIVATE Threads::Threads fmt::fmt PkgConfig::HWLOC PkgConfig::RE2 ${LATHE_IMAGE_LIBRARIES} onnx_proto asmjit::asmjit SQLite::SQLite3)
 # Only names of namespace lathe are visible: an application's own copy of asmjit or fmt stays apart from ours.
 set(version_script ${PROJECT_SOURCE_DIR}/cmake/lathe.map)
 target_link_options(lathe PRIVATE -Wl,--version-script=${version_script} -Wl,--no-undefined)
