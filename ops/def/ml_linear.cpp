@@ -1,0 +1,139 @@
+// LinearClassifier and LinearRegressor of ai.onnx.ml.
+#include <algorithm>
+
+#include "ops/copy_elements.h"
+#include "ops/ml_scores.h"
+#include "ops/numbers.h"
+#include "ops/op_def.h"
+
+namespace lathe::ops {
+namespace {
+
+struct LinearModel {
+  int64_t targets, features;
+  std::vector<float> coefficients, intercepts;
+};
+
+LinearModel model_of(const ReferenceContext& context, int64_t features, int64_t targets) {
+  LinearModel model{targets, features, context.node.attributes.get_floats("coefficients"),
+                    context.node.attributes.get_floats("intercepts")};
+  const auto given = static_cast<int64_t>(model.coefficients.size());
+  if (targets < 1 || given % targets != 0 || given / targets != features) {
+    context.fail("has " + std::to_string(given) + " coefficients for " + std::to_string(targets) + " targets of " +
+                 std::to_string(features) + " features");
+  }
+  if (!model.intercepts.empty() && static_cast<int64_t>(model.intercepts.size()) != targets) {
+    context.fail("has " + std::to_string(model.intercepts.size()) + " intercepts for " + std::to_string(targets) +
+                 " targets");
+  }
+  return model;
+}
+
+std::vector<double> scores_of(const LinearModel& model, const double* row) {
+  std::vector<double> scores;
+  const float* weights = model.coefficients.data();
+  for (int64_t t = 0; t < model.targets; ++t, weights += model.features) {
+    double sum = model.intercepts.empty() ? 0 : model.intercepts[static_cast<size_t>(t)];
+    for (int64_t f = 0; f < model.features; ++f) sum += row[f] * weights[f];
+    scores.push_back(sum);
+  }
+  return scores;
+}
+
+// ---- LinearRegressor
+
+void infer_regressor(InferContext& context) {
+  post_transform_of(context.node);
+  context.set_output(0, scores_type(context, DType::f32, {context.node.attributes.get_int("targets", 1), ""}));
+}
+
+void run_regressor(ReferenceContext& context) {
+  const RowShape shape = row_shape(context, context.inputs[0]);
+  const LinearModel model = model_of(context, shape.columns, context.node.attributes.get_int("targets", 1));
+  const PostTransform transform = post_transform_of(context.node);
+  const std::vector<double> input = reals_of(context.inputs[0]);
+  std::vector<double> all;
+  for (int64_t row = 0; row < shape.rows; ++row) {
+    std::vector<double> scores = scores_of(model, input.data() + row * shape.columns);
+    transform_scores(transform, SecondScore::absent, scores);
+    all.insert(all.end(), scores.begin(), scores.end());
+  }
+  context.outputs[0] = tensor_of_reals(context, DType::f32, {shape.rows, model.targets}, all);
+}
+
+// ---- LinearClassifier
+
+ClassLabels labels_of_node(const Node& node) { return class_labels(node, "classlabels_ints", "classlabels_strings"); }
+
+void infer_classifier(InferContext& context) {
+  post_transform_of(context.node);
+  const ClassLabels labels = labels_of_node(context.node);
+  context.set_output(0, labels_type(context, labels));
+  const bool is_known = labels.size() > 1;
+  const bool is_probit = post_transform_of(context.node) == PostTransform::probit;
+  context.set_output(1, scores_type(context, DType::f32,
+                                    is_known && !is_probit ? Dim{static_cast<int64_t>(labels.size()), ""} : Dim()));
+}
+
+void run_classifier(ReferenceContext& context) {
+  const RowShape shape = row_shape(context, context.inputs[0]);
+  const ClassLabels labels = labels_of_node(context.node);
+  const PostTransform transform = post_transform_of(context.node);
+  const auto given = static_cast<int64_t>(context.node.attributes.get_floats("coefficients").size());
+  const int64_t targets = shape.columns == 0 ? 0 : given / shape.columns;
+  const LinearModel model = model_of(context, shape.columns, targets);
+  const bool is_binary = targets == 1;
+  if (labels.size() != 0 && static_cast<int64_t>(labels.size()) != targets && !(is_binary && labels.size() == 2)) {
+    context.fail("has " + std::to_string(labels.size()) + " labels for " + std::to_string(targets) + " targets");
+  }
+  const SecondScore second = is_binary && labels.size() == 2 ? SecondScore::complement : SecondScore::absent;
+  const std::vector<double> input = reals_of(context.inputs[0]);
+  std::vector<int64_t> classes;
+  std::vector<double> all;
+  int64_t columns = targets;
+  for (int64_t row = 0; row < shape.rows; ++row) {
+    std::vector<double> scores = scores_of(model, input.data() + row * shape.columns);
+    const auto best = std::max_element(scores.begin(), scores.end());
+    // One label of its own stands for the positive class; the negative one has no name but 0.
+    classes.push_back(is_binary ? scores[0] > 0 : best - scores.begin());
+    transform_scores(transform, second, scores);
+    columns = static_cast<int64_t>(scores.size());
+    all.insert(all.end(), scores.begin(), scores.end());
+  }
+  ClassLabels named = labels;
+  if (is_binary && labels.size() == 1) {
+    if (named.are_texts()) named.texts.insert(named.texts.begin(), "0");
+    if (!named.are_texts()) named.integers.insert(named.integers.begin(), 0);
+  }
+  context.outputs[0] = labels_of(named, classes);
+  if (context.outputs.size() > 1) {
+    context.outputs[1] = tensor_of_reals(context, DType::f32, {shape.rows, columns}, all);
+  }
+}
+
+}  // namespace
+
+std::vector<OpDef> ml_linear_ops() {
+  using Kind = AttributeSpec::Kind;
+  return {{.schema = {.name = "LinearRegressor",
+                      .domain = "ai.onnx.ml",
+                      .attributes = {{"coefficients", Kind::reals},
+                                     {"intercepts", Kind::reals},
+                                     {"post_transform", Kind::string},
+                                     {"targets", Kind::integer}},
+                      .infer = infer_regressor,
+                      .reference = run_regressor}},
+          {.schema = {.name = "LinearClassifier",
+                      .domain = "ai.onnx.ml",
+                      .max_outputs = 2,
+                      .attributes = {{"classlabels_ints", Kind::integers},
+                                     {"classlabels_strings", Kind::strings},
+                                     {"coefficients", Kind::reals, true},
+                                     {"intercepts", Kind::reals},
+                                     {"multi_class", Kind::integer},
+                                     {"post_transform", Kind::string}},
+                      .infer = infer_classifier,
+                      .reference = run_classifier}}};
+}
+
+}  // namespace lathe::ops
