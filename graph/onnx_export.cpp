@@ -7,6 +7,7 @@
 #include <set>
 
 #include "graph/infer.h"
+#include "graph/onnx_type.h"
 #include "graph/spell_out.h"
 #include "lathe/error.h"
 
@@ -52,20 +53,8 @@ class Exporter {
   const std::string& name(ValueId id) const { return graph_.value(id).name; }
 
   void write_info(onnx::ValueInfoProto& proto, ValueId id) const {
-    const TensorType type = without_inferred_symbols(graph_.value(id).type);
     proto.set_name(name(id));
-    onnx::TypeProto::Tensor& tensor = *proto.mutable_type()->mutable_tensor_type();
-    tensor.set_elem_type(static_cast<int>(type.dtype));
-    if (!type.has_rank) return;
-    tensor.mutable_shape();
-    for (const Dim& dim : type.dims) {
-      auto* extent = tensor.mutable_shape()->add_dim();
-      if (dim.known()) {
-        extent->set_dim_value(dim.extent);
-      } else if (!dim.symbol.empty()) {
-        extent->set_dim_param(dim.symbol);
-      }
-    }
+    fill_onnx_type(without_inferred_symbols(graph_.value(id).type), *proto.mutable_type());
   }
 
   void write_tensor(onnx::TensorProto& proto, const std::string& tensor_name, const Tensor& tensor) {
@@ -124,6 +113,9 @@ class Exporter {
     } else if (const auto* texts = std::get_if<std::vector<std::string>>(&value)) {
       proto.set_type(onnx::AttributeProto::STRINGS);
       for (const std::string& each : *texts) proto.add_strings(each);
+    } else if (const auto* type = std::get_if<TensorType>(&value)) {
+      proto.set_type(onnx::AttributeProto::TYPE_PROTO);
+      fill_onnx_type(*type, *proto.mutable_tp());
     } else {
       throw Error(ErrorCode::unsupported, "node '" + node.name + "' (" + std::string(node.op->name) + "): attribute '" +
                                               key + "' has no spelling");

@@ -51,6 +51,34 @@ std::optional<TensorType> type_of_onnx(const onnx::TypeProto& proto, const std::
   return type_at_depth(proto, place, 0);
 }
 
+void fill_onnx_type(const TensorType& type, onnx::TypeProto& proto) {
+  if (type.is_object()) {
+    if (type.container == nullptr) return;
+    const ContainerType& container = *type.container;
+    switch (container.kind) {
+      case ContainerType::Kind::sequence:
+        return fill_onnx_type(container.element, *proto.mutable_sequence_type()->mutable_elem_type());
+      case ContainerType::Kind::optional:
+        return fill_onnx_type(container.element, *proto.mutable_optional_type()->mutable_elem_type());
+      case ContainerType::Kind::map:
+        proto.mutable_map_type()->set_key_type(static_cast<int>(container.key));
+        return fill_onnx_type(container.element, *proto.mutable_map_type()->mutable_value_type());
+    }
+  }
+  onnx::TypeProto::Tensor& tensor = *proto.mutable_tensor_type();
+  tensor.set_elem_type(static_cast<int>(type.dtype));
+  if (!type.has_rank) return;
+  tensor.mutable_shape();
+  for (const Dim& dim : type.dims) {
+    auto* extent = tensor.mutable_shape()->add_dim();
+    if (dim.known()) {
+      extent->set_dim_value(dim.extent);
+    } else if (!dim.symbol.empty()) {
+      extent->set_dim_param(dim.symbol);
+    }
+  }
+}
+
 std::string kind_of_type(const onnx::TypeProto& proto) {
   if (proto.has_tensor_type()) return "a tensor";
   if (proto.has_sequence_type()) return "a sequence";

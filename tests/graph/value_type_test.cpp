@@ -52,6 +52,16 @@ TEST(ValueType, IsReadFromTheModel) {
   EXPECT_THROW((void)type_of_onnx(map, "x"), Error);
 }
 
+TEST(ValueType, IsWrittenAsItWasRead) {
+  const TensorType tensor{DType::f32, true, {{3, ""}, {-1, "N"}, {}}, {}};
+  for (const TensorType& type :
+       {tensor, TensorType::optional_of(TensorType::sequence_of(tensor)), TensorType::map_of(DType::string, kFloats)}) {
+    onnx::TypeProto proto;
+    fill_onnx_type(type, proto);
+    EXPECT_EQ(type_of_onnx(proto, "x"), type) << to_string(type);
+  }
+}
+
 TEST(ValueType, IsNotFollowedForever) {
   onnx::TypeProto proto, *inner = &proto;
   for (int i = 0; i < 40; ++i) inner = inner->mutable_sequence_type()->mutable_elem_type();
