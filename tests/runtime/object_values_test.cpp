@@ -3,6 +3,7 @@
 
 #include "lathe/error.h"
 #include "lathe/session.h"
+#include "ops/custom_ops.h"
 #include "ops/op_def.h"
 #include "src/base/box.h"
 #include "src/runtime/session_state.h"
@@ -42,7 +43,7 @@ class GraphMaker {
     SessionOptions options;
     options.threads = 1;
     options.use_cache = false;
-    return {std::move(model), options};
+    return {std::move(model), registry_with({}), options};
   }
 
  private:
