@@ -13,7 +13,7 @@ struct Limits {
   int function_depth = 64;
   int subgraph_depth = 64;
   int rank = 64;
-  int64_t loop_iterations = 10'000'000;  // of one Loop: some seconds of the smallest body
+  int64_t loop_iterations = 4'000'000;  // of one Loop: two seconds of the smallest body
 };
 
 }  // namespace lathe
