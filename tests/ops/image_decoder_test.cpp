@@ -57,7 +57,8 @@ TEST(ImageDecoder, ReadsPortableImagesOfEveryKind) {
 }
 
 TEST(ImageDecoder, GivesAnEmptyImageForWhatItCannotDecode) {
-  const std::string png_header("\x89PNG\r\n\x1a\n\0\0\0\rIHDR\x7f\xff\xff\xff\x7f\xff\xff\xff\x08\x02\0\0\0\0\0\0\0", 33);
+  const std::string png_header("\x89PNG\r\n\x1a\n\0\0\0\rIHDR\x7f\xff\xff\xff\x7f\xff\xff\xff\x08\x02\0\0\0\0\0\0\0",
+                               33);
   const std::vector<std::string> broken = {"",
                                            "no image",
                                            "BM",
