@@ -7,7 +7,6 @@
 namespace lathe {
 namespace {
 
-using testing::floats;
 using testing::OpTester;
 using testing::random_tensor;
 using testing::tensor;
