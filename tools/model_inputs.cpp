@@ -188,6 +188,9 @@ std::vector<Tensor> make_inputs(const Session& session, const InputOptions& opti
       if (!inputs[i].defined()) fail("input '" + infos[i].name + "' is " + infos[i].container + ": give a file");
       continue;
     }
+    // A scalar is often kept as a list of one.
+    const bool is_scalar = infos[i].has_rank && infos[i].dims.empty();
+    if (is_scalar && inputs[i].defined() && inputs[i].size() == 1) inputs[i] = inputs[i].reshaped({});
     extents[i] = inputs[i].defined()     ? inputs[i].dims()
                  : shape != shapes.end() ? parse_shape(shape->second, "--shape")
                                          : infos[i].dims;

@@ -104,6 +104,21 @@ TEST_F(Program, ReadsInputsFromAFolder) {
   EXPECT_EQ(run({"--data", folder_.path()}).exit_code, kGood) << "the layout of ONNX's suite";
 }
 
+TEST_F(Program, TakesAListOfOneForAScalar) {
+  ModelBuilder model;
+  const std::string x = model.input("x", {2}), rate = model.input("rate", {});
+  model.output(model.node("Mul", {x, rate}));
+  model.save(file("scalar.onnx"));
+  const std::string xs = input("x", Tensor::from<float>({2}, {1, 2}));
+  const auto run_with = [&](const Tensor& tensor) {
+    return lathe({"run", file("scalar.onnx"), "--input", xs, "--input", input("rate", tensor)});
+  };
+  const Outcome outcome = run_with(Tensor::from<float>({1}, {3}));
+  EXPECT_EQ(outcome.exit_code, kGood) << outcome;
+  EXPECT_THAT(outcome.out, HasSubstr("float32[2]  min 3  max 6"));
+  expect_error(run_with(Tensor::from<float>({2}, {3, 4})), kUsage, {"'rate'", "float32[2]"});
+}
+
 TEST_F(Program, ComparesWithExpectedResults) {
   std::vector<std::string> arguments = good_inputs();
   arguments.insert(arguments.end(), {"--output", file("want")});
