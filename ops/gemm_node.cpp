@@ -107,23 +107,6 @@ bool collect_extra(const LowerContext& context, ProductNode& product, bool folds
          product.extra.size() <= static_cast<size_t>(kMaxGemmInputs);
 }
 
-// Can axes `batch..., m` with these strides be walked as one axis? Gives its stride.
-std::optional<int64_t> joint_stride(const Dims& batch, int64_t m, const std::vector<int64_t>& strides) {
-  std::optional<int64_t> stride;
-  int64_t extent = 1;
-  for (size_t axis = batch.size() + 1; axis-- > 0;) {
-    const int64_t here = axis == batch.size() ? m : batch[axis];
-    if (here == 1) continue;
-    if (!stride) {
-      stride = strides[axis];
-    } else if (strides[axis] != *stride * extent) {
-      return std::nullopt;
-    }
-    extent *= here;
-  }
-  return stride.value_or(0);
-}
-
 // One product of many rows instead of a batch, where B is the same for all and the rows lie evenly.
 void join_batches(ProductNode& product) {
   MatMulShape& shape = product.shape;
@@ -220,6 +203,22 @@ GemmOperandB ProductNode::b_form(bool is_packed) const {
 
 int64_t ProductNode::b_row_stride() const {
   return b_form(false) == GemmOperandB::row_major ? b_strides[b_strides.size() - 2] : b_strides.back();
+}
+
+std::optional<int64_t> joint_stride(const Dims& batch, int64_t m, const std::vector<int64_t>& strides) {
+  std::optional<int64_t> stride;
+  int64_t extent = 1;
+  for (size_t axis = batch.size() + 1; axis-- > 0;) {
+    const int64_t here = axis == batch.size() ? m : batch[axis];
+    if (here == 1) continue;
+    if (!stride) {
+      stride = strides[axis];
+    } else if (strides[axis] != *stride * extent) {
+      return std::nullopt;
+    }
+    extent *= here;
+  }
+  return stride.value_or(0);
 }
 
 std::optional<ProductNode> describe_product(const LowerContext& context, const MatMulShape& shape,

@@ -27,6 +27,9 @@ struct ProductNode {
   int64_t b_row_stride() const;  // of B as it lies in memory
 };
 
+// Can axes `batch..., m` with these strides be walked as one axis? Gives its stride.
+std::optional<int64_t> joint_stride(const Dims& batch, int64_t m, const std::vector<int64_t>& strides);
+
 // nullopt: types or orders of axes that the kernels lack. `folds_alpha`: alpha goes into packed weights.
 std::optional<ProductNode> describe_product(const LowerContext& context, const MatMulShape& shape,
                                             const ProductForm& form, bool folds_alpha);

@@ -4,6 +4,7 @@
 
 #include "ops/broadcast.h"
 #include "ops/copy_elements.h"
+#include "ops/gemm_node.h"
 #include "src/base/checked_size.h"
 
 namespace lathe {
@@ -92,23 +93,6 @@ bool build_expression(const LowerContext& context, const Int8Form& form, Int8Nod
   product.expression = scaled_expression(outer, product.scale);
   const DType output = product.expression.output;
   return can_read(output) && std::all_of(product.expression.inputs.begin(), product.expression.inputs.end(), can_read);
-}
-
-// Can axes `batch..., m` with these strides be walked as one axis? Gives its stride.
-std::optional<int64_t> joint_stride(const Dims& batch, int64_t m, const std::vector<int64_t>& strides) {
-  std::optional<int64_t> stride;
-  int64_t extent = 1;
-  for (size_t axis = batch.size() + 1; axis-- > 0;) {
-    const int64_t here = axis == batch.size() ? m : batch[axis];
-    if (here == 1) continue;
-    if (!stride) {
-      stride = strides[axis];
-    } else if (strides[axis] != *stride * extent) {
-      return std::nullopt;
-    }
-    extent *= here;
-  }
-  return stride.value_or(0);
 }
 
 // One product of many rows instead of a batch, where B is the same for all and the rows lie evenly.
