@@ -172,10 +172,7 @@ void apply(Rewriter& rewriter, NodeId root, const Group& group) {
 bool fuse_epilogue(Graph& graph, const PassContext&) {
   Rewriter rewriter(graph);
   std::vector<NodeId> order = graph.order();
-  int count = 0;
-  for (const NodeId id : order) count = std::max(count, static_cast<int>(id) + 1);
-  std::vector<int> position(static_cast<size_t>(count), 0);
-  for (size_t i = 0; i < order.size(); ++i) position[index_of(order[i])] = static_cast<int>(i);
+  const std::vector<int> position = positions_in(order);
   // From the back: of two operands of a sum, the one that is made last has the other one at hand.
   std::reverse(order.begin(), order.end());
   bool changed = false;

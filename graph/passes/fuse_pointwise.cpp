@@ -118,10 +118,7 @@ bool fuse_pointwise(Graph& graph, const PassContext& context) {
   if (schema == nullptr) return false;
   Rewriter rewriter(graph);
   std::vector<NodeId> order = graph.order();
-  int count = 0;
-  for (const NodeId id : order) count = std::max(count, static_cast<int>(id) + 1);
-  std::vector<int> position(static_cast<size_t>(count), 0);
-  for (size_t i = 0; i < order.size(); ++i) position[index_of(order[i])] = static_cast<int>(i);
+  const std::vector<int> position = positions_in(order);
   std::reverse(order.begin(), order.end());
   bool changed = false;
   for (const NodeId id : order) {

@@ -71,6 +71,14 @@ bool is_scalar(const TensorType& type) {
          std::all_of(type.dims.begin(), type.dims.end(), [](const Dim& dim) { return dim.extent == 1; });
 }
 
+std::vector<int> positions_in(const std::vector<NodeId>& order) {
+  int count = 0;
+  for (const NodeId id : order) count = std::max(count, static_cast<int>(id) + 1);
+  std::vector<int> position(static_cast<size_t>(count), 0);
+  for (size_t i = 0; i < order.size(); ++i) position[index_of(order[i])] = static_cast<int>(i);
+  return position;
+}
+
 Rewriter::Rewriter(Graph& graph) : graph_(graph), uses_(graph.uses()), output_uses_(graph.value_count(), 0) {
   for (const ValueId id : graph.outputs) ++output_uses_[index_of(id)];
 }

@@ -30,6 +30,9 @@ bool same_shape(const TensorType& a, const TensorType& b);
 bool broadcasts_into(const TensorType& other, const TensorType& type);
 bool is_scalar(const TensorType& type);  // of rank 0, or all extents 1
 
+// By node: its place in `order`; 0 for a node that is not there.
+std::vector<int> positions_in(const std::vector<NodeId>& order);
+
 // Edits one graph. Erased nodes leave order() and new ones find their place in finish(); until then only the questions
 // asked here see the changes. Node references do not survive add().
 class Rewriter {
