@@ -8,7 +8,10 @@ listed shapes, then with a batch of 3, and with another picture size or sequence
 copy of the model. A change that ONNX Runtime refuses is one that the model does not allow, and is reported as such.
 The error is the largest difference over the largest value of ONNX Runtime's output.
 Needs the Python packages onnx, onnxruntime and numpy. LATHE_ISA in the environment caps the instruction set as usual.
-Exit status: 0 when all are within their tolerance (1e-4, quantized models 2e-2), else 1.
+The tolerance is 1e-4, for quantized models 2e-2 or, where it is larger, NOISE times the distance of ONNX Runtime's
+outputs with its optimizer on from those with it off: a model that rounds activations in every layer can turn a last
+bit of one layer into several percent of its outputs, and no two ways to sum agree better than that.
+Exit status: 0 when all are within their tolerance, else 1.
 """
 import argparse
 import json
@@ -22,7 +25,7 @@ import onnx
 import onnxruntime
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TOLERANCE, QUANTIZED_TOLERANCE = 1e-4, 2e-2
+TOLERANCE, QUANTIZED_TOLERANCE, NOISE = 1e-4, 2e-2, 1.25
 
 
 def variants(inputs):
@@ -77,9 +80,11 @@ def open_extents(path, folder):
     return copy
 
 
-def runtime_outputs(path, feeds):
+def runtime_outputs(path, feeds, optimize=True):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    if not optimize:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]).run(None, feeds)
 
 
@@ -106,7 +111,7 @@ def largest_error(expected, got):
 
 
 def check(entry, models, lathe, threads):
-    """Yields (variant, threads, error or None, message)."""
+    """Yields (variant, threads, error or None, tolerance, message)."""
     random = np.random.default_rng(1)
     for what, shapes in variants(entry["inputs"]):
         with tempfile.TemporaryDirectory() as name:
@@ -117,11 +122,15 @@ def check(entry, models, lathe, threads):
             try:
                 expected = runtime_outputs(path, feeds)
             except Exception as refusal:  # the package has no common class for these
-                yield what, 0, None, f"ONNX Runtime refuses: {str(refusal).splitlines()[0][:90]}"
+                yield what, 0, None, 0, f"ONNX Runtime refuses: {str(refusal).splitlines()[0][:90]}"
                 continue
+            tolerance = TOLERANCE
+            if "int8" in entry["name"]:
+                noise = largest_error(expected, runtime_outputs(path, feeds, optimize=False))
+                tolerance = max(QUANTIZED_TOLERANCE, NOISE * noise)
             for count in threads:
                 got, message = lathe_outputs(lathe, path, feeds, count, folder, len(expected))
-                yield what, count, largest_error(expected, got) if got else float("inf"), message
+                yield what, count, largest_error(expected, got) if got else float("inf"), tolerance, message
 
 
 def main():
@@ -139,14 +148,13 @@ def main():
     for entry in entries:
         if only and entry["name"] not in only:
             continue
-        tolerance = QUANTIZED_TOLERANCE if "int8" in entry["name"] else TOLERANCE
-        for what, count, error, message in check(entry, options.models, options.lathe, threads):
+        for what, count, error, tolerance, message in check(entry, options.models, options.lathe, threads):
             if error is None:
                 print(f"{entry['name']:16} {what:10} not allowed by the model ({message})", flush=True)
                 continue
             verdict = "ok" if error <= tolerance else "BAD"
             good, bad = good + (verdict == "ok"), bad + (verdict != "ok")
-            print(f"{entry['name']:16} {what:10} {count} threads  error {error:.1e}  {verdict} {message}", flush=True)
+            print(f"{entry['name']:16} {what:10} {count} threads  error {error:.1e} of {tolerance:.1e}  {verdict} {message}", flush=True)
     print(f"{good} of {good + bad} within tolerance")
     return 1 if bad else 0
 
