@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ops/constant_release.h"
 #include "ops/reference_step.h"
 #include "src/base/check.h"
 
@@ -133,8 +134,7 @@ BufferId LowerContext::constant_buffer(Tensor tensor) const { return fixed_buffe
 Tensor LowerContext::packed(ValueId source, const std::string& format, const std::function<Tensor()>& pack) const {
   const Tensor& constant = graph.value(source).constant;
   LATHE_CHECK(constant.defined(), "only constants are packed ahead");
-  // The address names the constant: the model keeps every constant that was packed alive.
-  return packed_.get(std::to_string(reinterpret_cast<uintptr_t>(constant.raw())) + "/" + format, pack);
+  return packed_.get(constant, format, pack);
 }
 
 void LowerContext::add(Step step) const {
@@ -175,17 +175,36 @@ bool LowerContext::place_inside(ValueId part, ValueId whole, size_t offset_bytes
   return true;
 }
 
+namespace {
+
+void lower_node(const Graph& graph, NodeId id, const LowerOptions& options, LoweredGraph& out) {
+  LowerContext context(graph, id, options.target, options.packed, options.plans, out);
+  LowerFn* lower = options.ops.lowering_of(*context.node.op);
+  if (lower != nullptr && lower(context)) return;
+  if (context.node.op->reference == nullptr)
+    throw Error(ErrorCode::unsupported, "node '" + context.node.name + "' (" + std::string(context.node.op->name) +
+                                            "): these types or attributes are not supported");
+  context.add(reference_step(graph, context.node, out, options.run_body));
+}
+
+}  // namespace
+
 LoweredGraph lower_graph(const Graph& graph, const LowerOptions& options) {
   LoweredGraph out;
   assign_buffers(graph, out);
+  for (NodeId id : graph.order()) lower_node(graph, id, options, out);
+  bind_outputs(graph, out);
+  return out;
+}
+
+LoweredGraph lower_graph_once(Graph& graph, const LowerOptions& options) {
+  graph.drop_unused_constants();
+  LoweredGraph out;
+  assign_buffers(graph, out);
+  ConstantRelease release(graph, options.packed);
   for (NodeId id : graph.order()) {
-    LowerContext context(graph, id, options.target, options.packed, options.plans, out);
-    LowerFn* lower = options.ops.lowering_of(*context.node.op);
-    if (lower != nullptr && lower(context)) continue;
-    if (context.node.op->reference == nullptr)
-      throw Error(ErrorCode::unsupported, "node '" + context.node.name + "' (" + std::string(context.node.op->name) +
-                                              "): these types or attributes are not supported");
-    context.add(reference_step(graph, context.node, out, options.run_body));
+    lower_node(graph, id, options, out);
+    release.after_lowering(id, out);
   }
   bind_outputs(graph, out);
   return out;

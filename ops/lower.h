@@ -19,21 +19,32 @@
 
 namespace lathe {
 
-// Constants repacked for a kernel; made once per model and shared by all its specializations. Thread-safe.
+// Constants repacked for a kernel; made once per model and shared by all its specializations, as long as the constant
+// lives. Thread-safe.
 class PackedWeights {
  public:
   // `after_packing` is told after each packed tensor how many bytes it has: the source may give its memory back.
   explicit PackedWeights(std::function<void(size_t bytes)> after_packing = nullptr)
       : after_packing_(std::move(after_packing)) {}
 
-  // `key` names source and format. `pack` fills and returns the packed tensor; it runs outside the lock.
-  Tensor get(const std::string& key, const std::function<Tensor()>& pack);
+  // `source` is known by its address. `pack` fills and returns the packed tensor; it runs outside the lock.
+  Tensor get(const Tensor& source, const std::string& format, const std::function<Tensor()>& pack);
+  bool contains(const Tensor& source) const;  // in any format
   size_t bytes() const;
 
  private:
+  struct Entry {
+    bool is_of(const Tensor& source) const { return owner.lock() == source.owner(); }
+    // Another constant may come to lie where this one was.
+    std::weak_ptr<const void> owner;
+    bool has_owner = false;
+    std::unordered_map<std::string, Tensor> by_format;
+  };
+  void drop_stale();
+
   const std::function<void(size_t)> after_packing_;
   mutable std::mutex mutex_;
-  std::unordered_map<std::string, Tensor> packed_;
+  std::unordered_map<const void*, Entry> packed_;  // by address of the source
 };
 // 64-byte aligned, on huge pages where it is large.
 Tensor allocate_weights(DType dtype, Dims dims);
@@ -122,5 +133,8 @@ struct LowerOptions {
 // Lowers every node in order. Nodes without a lowering run their reference (see reference_step.h). The graph must
 // outlive the result. Requires: infer_types() gave every value a static type.
 LoweredGraph lower_graph(const Graph& graph, const LowerOptions& options);
+// The same for a graph that nobody lowers again: a constant goes as soon as it is packed, when no node to come and no
+// step reads it as it is.
+LoweredGraph lower_graph_once(Graph& graph, const LowerOptions& options);
 
 }  // namespace lathe

@@ -6,21 +6,40 @@
 
 namespace lathe {
 
-Tensor PackedWeights::get(const std::string& key, const std::function<Tensor()>& pack) {
+Tensor PackedWeights::get(const Tensor& source, const std::string& format, const std::function<Tensor()>& pack) {
   {
     std::lock_guard lock(mutex_);
-    if (auto found = packed_.find(key); found != packed_.end()) return found->second;
+    if (const auto entry = packed_.find(source.raw()); entry != packed_.end() && entry->second.is_of(source)) {
+      const auto& formats = entry->second.by_format;
+      if (const auto found = formats.find(format); found != formats.end()) return found->second;
+    }
   }
   Tensor made = pack();
   if (after_packing_) after_packing_(made.bytes());
   std::lock_guard lock(mutex_);
-  return packed_.try_emplace(key, std::move(made)).first->second;  // the first to finish wins
+  drop_stale();
+  Entry& entry = packed_[source.raw()];
+  if (!entry.is_of(source)) entry = {};
+  entry.owner = source.owner();
+  entry.has_owner = source.owner() != nullptr;
+  return entry.by_format.try_emplace(format, std::move(made)).first->second;  // the first to finish wins
+}
+
+bool PackedWeights::contains(const Tensor& source) const {
+  std::lock_guard lock(mutex_);
+  const auto entry = packed_.find(source.raw());
+  return entry != packed_.end() && entry->second.is_of(source);
+}
+
+void PackedWeights::drop_stale() {
+  std::erase_if(packed_, [](const auto& entry) { return entry.second.has_owner && entry.second.owner.expired(); });
 }
 
 size_t PackedWeights::bytes() const {
   std::lock_guard lock(mutex_);
   size_t sum = 0;
-  for (const auto& [key, tensor] : packed_) sum += tensor.bytes();
+  for (const auto& [source, entry] : packed_)
+    for (const auto& [format, tensor] : entry.by_format) sum += tensor.bytes();
   return sum;
 }
 

@@ -91,6 +91,7 @@ void inspect(const InspectOptions& options) {
   if (options.show == "passes") return print_pass_table(options.model, options.inputs);
   const Session session = Session::load(options.model.model, options.model.session);
   const Session::State& state = *session.state();
+  state.runner->keep_constants();
   if (options.assembly_node.empty()) print_model(session);
   const std::vector<Tensor> inputs = make_inputs(session, options.inputs);
   state.check_inputs(inputs);

@@ -128,14 +128,13 @@ Tensor uninitialized(const TensorType& type) {
 
 }  // namespace
 
-GraphPart::GraphPart(const Graph& source, std::span<const Tensor> inputs,
-                     const std::shared_ptr<RunnerContext>& context) {
+GraphPart::GraphPart(std::unique_ptr<Graph> graph, std::span<const Tensor> inputs,
+                     const std::shared_ptr<RunnerContext>& context, Constants constants) {
   auto bodies = std::make_shared<BodyRunners>(context);
   run_body_ = [bodies](const Graph& body, std::span<const Tensor> body_inputs) {
     return bodies->run(body, body_inputs);
   };
 
-  auto graph = std::make_unique<Graph>(source);
   for (size_t i = 0; i < inputs.size(); ++i) {
     TensorType& type = graph->value(graph->inputs[i]).type;
     // An object's type is what the graph knows of it: the value itself may change from run to run.
@@ -147,17 +146,18 @@ GraphPart::GraphPart(const Graph& source, std::span<const Tensor> inputs,
   if (needs_split(*graph))
     split(std::move(graph), context);
   else
-    specialize(std::move(graph), context);
+    specialize(std::move(graph), context, constants);
 }
 
 GraphPart::~GraphPart() = default;
 
-void GraphPart::specialize(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context) {
+void GraphPart::specialize(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context,
+                           Constants constants) {
   const auto reports = run_passes(*graph, specialize_passes(), context->pass_context(), context->optimization_level,
                                   context->disabled_passes);
   passes_.insert(passes_.end(), reports.begin(), reports.end());
   const LowerOptions options{context->ops, context->target, *context->packed, *context->plans, run_body_};
-  head_ = std::make_unique<Specialization>(std::move(graph), options, context->team);
+  head_ = std::make_unique<Specialization>(std::move(graph), options, context->team, constants);
 }
 
 void GraphPart::split(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context) {
@@ -201,7 +201,7 @@ void GraphPart::split(std::unique_ptr<Graph> graph, const std::shared_ptr<Runner
 
   std::unique_ptr<Graph> rest;
   if (!rest_outputs.empty()) rest = subgraph(*graph, std::move(pieces.rest), rest_values, rest_outputs);
-  specialize(subgraph(*graph, std::move(pieces.head), graph->inputs, head_outputs), context);
+  specialize(subgraph(*graph, std::move(pieces.head), graph->inputs, head_outputs), context, Constants::keep);
   if (rest) rest_ = std::make_unique<GraphRunner>(std::move(rest), context);
 }
 

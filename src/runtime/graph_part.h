@@ -21,8 +21,9 @@ class GraphRunner;
 // Immutable once made; thread-safe.
 class GraphPart {
  public:
-  // `source` is copied. Throws Error when the shapes do not fit the graph.
-  GraphPart(const Graph& source, std::span<const Tensor> inputs, const std::shared_ptr<RunnerContext>& context);
+  // Throws Error when the shapes do not fit the graph.
+  GraphPart(std::unique_ptr<Graph> graph, std::span<const Tensor> inputs, const std::shared_ptr<RunnerContext>& context,
+            Constants constants = Constants::keep);
   ~GraphPart();
 
   void run(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile) const;
@@ -46,7 +47,7 @@ class GraphPart {
   };
   static Tensor take(const Source& source, const Results& results);
 
-  void specialize(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context);
+  void specialize(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context, Constants constants);
   void split(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context);
   void run_split(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile) const;
   void run_cut(Results& results, Profile* profile) const;

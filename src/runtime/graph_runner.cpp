@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/infer.h"
+#include "src/base/check.h"
 
 namespace lathe {
 namespace {
@@ -38,10 +39,25 @@ std::shared_ptr<const GraphPart> GraphRunner::part_for(std::span<const Tensor> i
     entry.dtypes.push_back(input.dtype());
     entry.shapes.push_back(input.dims());
   }
-  entry.part = std::make_shared<const GraphPart>(*graph_, inputs, context_);
+  entry.part = make_part(inputs);
   recent_.push_front(std::move(entry));
   if (recent_.size() > kKeptSpecializations) recent_.pop_back();
   return recent_.front().part;
+}
+
+std::shared_ptr<const GraphPart> GraphRunner::make_part(std::span<const Tensor> inputs) {
+  if (failure_) std::rethrow_exception(failure_);
+  LATHE_CHECK(!gave_constants_, "another shape than the one that was promised");
+  auto graph = std::make_unique<Graph>(*graph_);
+  if (!has_one_shape_) return std::make_shared<const GraphPart>(std::move(graph), inputs, context_);
+  gave_constants_ = true;
+  for (size_t v = 0; v < graph_->value_count(); ++v) graph_->value(static_cast<ValueId>(v)).constant = Tensor();
+  try {
+    return std::make_shared<const GraphPart>(std::move(graph), inputs, context_, Constants::release);
+  } catch (...) {
+    failure_ = std::current_exception();
+    throw;
+  }
 }
 
 void GraphRunner::run(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile) {

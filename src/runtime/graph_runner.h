@@ -1,4 +1,5 @@
 #pragma once
+#include <exception>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -23,6 +24,12 @@ class GraphRunner {
   // (Error(invalid_argument) when type or shape differ), others are allocated. `profile` may be null.
   void run(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile);
 
+  // The caller's promise: types and shapes of the inputs are always the same. graph() then gives its constants away to
+  // the one specialization that there will be, which lets go of those that it packs.
+  void expect_one_shape() { has_one_shape_ = true; }
+  // For tools that look at, or lower, the graph of a specialization. Requires: none was made yet.
+  void keep_constants() { has_one_shape_ = false; }
+
   // The specialization for these inputs, made if needed.
   std::shared_ptr<const GraphPart> part_for(std::span<const Tensor> inputs);
 
@@ -39,6 +46,11 @@ class GraphRunner {
     std::vector<Dims> shapes;
     std::shared_ptr<const GraphPart> part;
   };
+  std::shared_ptr<const GraphPart> make_part(std::span<const Tensor> inputs);
+
+  bool has_one_shape_ = false;
+  bool gave_constants_ = false;
+  std::exception_ptr failure_;  // of making the one specialization: without constants there is no second attempt
   std::mutex mutex_;
   std::list<Entry> recent_;  // most recently used first
 };

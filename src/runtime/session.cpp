@@ -93,7 +93,7 @@ void check_disabled_passes(const std::vector<std::string>& names) {
 // Weights that are packed are not read again soon: the mapped file's pages go back now and then, so that a model that
 // is being packed does not take its size twice.
 std::function<void(size_t)> page_release(std::vector<std::shared_ptr<const MappedFile>> files) {
-  constexpr size_t kReleaseEvery = size_t{32} << 20;
+  constexpr size_t kReleaseEvery = size_t{8} << 20;
   auto unreleased = std::make_shared<std::atomic<size_t>>(0);
   return [files = std::move(files), unreleased](size_t bytes) {
     if (unreleased->fetch_add(bytes) + bytes < kReleaseEvery) return;
@@ -131,6 +131,11 @@ Session::State::State(Model loaded, std::shared_ptr<const OpRegistry> ops, const
   }
   runner = std::make_unique<GraphRunner>(std::make_unique<Graph>(std::move(*model.graph)), context);
   model.graph.reset();
+  // check_inputs() holds callers to it.
+  const bool has_one_shape = std::all_of(input_types.begin(), input_types.end(),
+                                         [](const TensorType& type) { return !type.is_object() && type.is_static(); });
+  if (has_one_shape) runner->expect_one_shape();
+  for (const auto& file : model.files) file->release_pages();
   for (size_t i = 0; i < output_names.size(); ++i) {
     outputs.push_back(info_of(runner->graph().value(runner->graph().outputs[i])));
     outputs[i].name = output_names[i];

@@ -54,10 +54,10 @@ struct Specialization::Arena {
   std::vector<void*> addresses;
 };
 
-Specialization::Specialization(std::unique_ptr<const Graph> graph, const LowerOptions& options,
-                               std::shared_ptr<ThreadTeam> team)
+Specialization::Specialization(std::unique_ptr<Graph> graph, const LowerOptions& options,
+                               std::shared_ptr<ThreadTeam> team, Constants constants)
     : graph_(std::move(graph)),
-      lowered_(lower_graph(*graph_, options)),
+      lowered_(constants == Constants::keep ? lower_graph(*graph_, options) : lower_graph_once(*graph_, options)),
       memory_(plan_memory(lowered_)),
       team_(std::move(team)) {
   for (ValueId id : graph_->outputs) output_types_.push_back(graph_->value(id).type);

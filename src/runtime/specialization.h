@@ -12,12 +12,17 @@
 
 namespace lathe {
 
+// Whether the graph of a specialization keeps its constants, for others that are made from it, or lets go of those that
+// are packed and not read again.
+enum class Constants { keep, release };
+
 // All steps, and the memory plan, of a Graph whose extents are all known. Immutable; many threads may run it at a time,
 // each in an arena of its own.
 class Specialization {
  public:
   // Requires: infer_types() gave every value of `graph` a static type.
-  Specialization(std::unique_ptr<const Graph> graph, const LowerOptions& options, std::shared_ptr<ThreadTeam> team);
+  Specialization(std::unique_ptr<Graph> graph, const LowerOptions& options, std::shared_ptr<ThreadTeam> team,
+                 Constants constants);
   ~Specialization();
 
   // Types of the outputs; always plain.
@@ -35,7 +40,7 @@ class Specialization {
   void bind(Arena& arena, std::span<const Tensor> inputs, std::span<Tensor> outputs) const;
   void link_weights();
 
-  std::unique_ptr<const Graph> graph_;
+  std::unique_ptr<Graph> graph_;
   std::vector<TensorType> output_types_;
   LoweredGraph lowered_;
   MemoryPlan memory_;
