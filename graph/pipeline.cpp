@@ -141,8 +141,16 @@ const std::vector<Pass>& load_passes() {
       {"fuse-rms-norm", passes::fuse_rms_norm, 2},
       {"fuse-group-norm", passes::fuse_group_norm, 2},
       {"fuse-softmax", passes::fuse_softmax, 2},
+      // Behind the norms, whose gains and offsets they would swallow.
+      {"fold-affine", passes::fold_affine, 2},
+      {"join-convolutions", passes::join_convolutions, 2},
+      {"pull-strides", passes::pull_strides, 2},
+      {"order-products", passes::order_products, 2},
+      {"reassociate", passes::reassociate, 2},
       // Before layouts are chosen: pools take blocked channels, reductions do not.
       {"pool-means", passes::pool_means, 2},
+      // Behind it, for its pools; before what would fuse the factor with what made it.
+      {"reduce-first", passes::reduce_first, 2},
       // Before products take in what has come down to them.
       {"sink-transposes", passes::sink_transposes, 2},
       {"fuse-shuffle", passes::fuse_shuffle, 2},
@@ -174,6 +182,8 @@ const std::vector<Pass>& bind_passes() {
       {"expand-composites", passes::expand_composites, 1},
       {"fold-constants", passes::fold_constants, 1},
       {"remove-identities", passes::remove_identities, 1},
+      // What an order costs depends on all three extents.
+      {"order-products", passes::order_products, 2},
       {"remove-dead", passes::remove_dead, 1},
   };
   return kPasses;

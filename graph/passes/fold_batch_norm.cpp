@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "graph/passes/affine.h"
 #include "graph/passes/passes.h"
 #include "graph/passes/rewrite.h"
 
@@ -10,34 +11,6 @@ namespace lathe::passes {
 namespace {
 
 constexpr int kArithmeticVersion = 14;
-
-// y = scale * x + shift, per channel (axis 1).
-struct Affine {
-  std::vector<double> scale, shift;
-
-  void then(const Affine& next) {
-    for (size_t c = 0; c < scale.size(); ++c) {
-      scale[c] *= next.scale[c];
-      shift[c] = shift[c] * next.scale[c] + next.shift[c];
-    }
-  }
-  static Affine none(size_t channels) { return {std::vector<double>(channels, 1), std::vector<double>(channels, 0)}; }
-};
-
-std::vector<double> as_doubles(const Tensor& tensor) {
-  const auto elements = tensor.elements<float>();
-  return {elements.begin(), elements.end()};
-}
-
-// A constant that broadcasts along axis 1 of a tensor of this rank (or is a scalar), one element per channel.
-std::optional<std::vector<double>> per_channel(const Tensor& tensor, size_t channels, int rank) {
-  if (tensor.dtype() != DType::f32 || tensor.rank() > rank) return std::nullopt;
-  if (tensor.size() == 1) return std::vector<double>(channels, *tensor.data<float>());
-  const int axis = tensor.rank() - (rank - 1);  // of the channels, in the constant
-  if (axis < 0 || static_cast<size_t>(tensor.size()) != channels) return std::nullopt;
-  if (tensor.dims()[static_cast<size_t>(axis)] != tensor.size()) return std::nullopt;
-  return as_doubles(tensor);
-}
 
 std::optional<Affine> affine_of_batch_norm(const Rewriter& rewriter, const Graph& graph, const Node& node,
                                            size_t channels) {
@@ -63,35 +36,14 @@ std::optional<Affine> affine_of_batch_norm(const Rewriter& rewriter, const Graph
   return affine;
 }
 
-std::optional<Affine> affine_of_arithmetic(const Graph& graph, const Node& node, ValueId x, size_t channels, int rank) {
-  if (node.version < 7 || node.inputs.size() != 2) return std::nullopt;
-  const size_t slot = node.inputs[0] == x ? 0 : 1;
-  if (node.inputs[1 - slot] == x) return std::nullopt;
-  const auto constant = per_channel(constant_of(graph, node.inputs[1 - slot]), channels, rank);
-  if (!constant) return std::nullopt;
-  Affine affine = Affine::none(channels);
-  if (is_op(node, "Mul")) {
-    affine.scale = *constant;
-  } else if (is_op(node, "Add")) {
-    affine.shift = *constant;
-  } else if (is_op(node, "Div") && slot == 0) {
-    for (size_t c = 0; c < channels; ++c) affine.scale[c] = 1 / (*constant)[c];
-  } else if (is_op(node, "Sub")) {
-    for (size_t c = 0; c < channels; ++c) affine.shift[c] = (slot == 0 ? -1 : 1) * (*constant)[c];
-    if (slot == 1) std::fill(affine.scale.begin(), affine.scale.end(), -1);
-  } else {
-    return std::nullopt;
-  }
-  return affine;
-}
-
 std::optional<Affine> affine_of(const Rewriter& rewriter, const Graph& graph, const Node& node, ValueId x,
-                                size_t channels, int rank) {
+                                const ChannelAxis& axis) {
   if (node.epilogue || node.captures > 0 || node.outputs[0] == ValueId::none) return std::nullopt;
   if (is_op(node, "BatchNormalization")) {
-    return node.inputs[0] == x ? affine_of_batch_norm(rewriter, graph, node, channels) : std::nullopt;
+    return node.inputs[0] == x && axis.axis == 1 ? affine_of_batch_norm(rewriter, graph, node, axis.channels)
+                                                 : std::nullopt;
   }
-  return affine_of_arithmetic(graph, node, x, channels, rank);
+  return affine_of_arithmetic(graph, node, x, axis);
 }
 
 struct Chain {
@@ -102,26 +54,19 @@ struct Chain {
 };
 
 // The affine nodes behind `x`, as long as each is the only reader of the one before.
-Chain chain_behind(const Rewriter& rewriter, const Graph& graph, ValueId x, size_t channels, int rank) {
-  Chain chain{Affine::none(channels), {}, x};
+Chain chain_behind(const Rewriter& rewriter, const Graph& graph, ValueId x, const ChannelAxis& axis) {
+  Chain chain{Affine::none(axis.channels), {}, x};
   while (true) {
     const NodeId user = rewriter.only_user(chain.result);
     if (user == NodeId::none) return chain;
     const Node& node = graph.node(user);
-    const std::optional<Affine> next = affine_of(rewriter, graph, node, chain.result, channels, rank);
+    const std::optional<Affine> next = affine_of(rewriter, graph, node, chain.result, axis);
     if (!next) return chain;
     chain.total.then(*next);
     chain.nodes.push_back(user);
     chain.result = node.outputs[0];
     chain.has_batch_norm = chain.has_batch_norm || is_op(node, "BatchNormalization");
   }
-}
-
-Tensor as_floats(const std::vector<double>& numbers, Dims dims) {
-  Tensor tensor(DType::f32, std::move(dims));
-  std::transform(numbers.begin(), numbers.end(), tensor.mutable_data<float>(),
-                 [](double x) { return static_cast<float>(x); });
-  return tensor;
 }
 
 // Where the weights of an output channel lie: element (i * in_group + c) * run + j belongs to channel
@@ -174,7 +119,7 @@ std::optional<std::vector<double>> bias_of(const Graph& graph, const Node& node,
     if (static_cast<size_t>(tensor.size()) != channels) return std::nullopt;
     return as_doubles(tensor);
   }
-  auto numbers = per_channel(tensor, channels, 2);
+  auto numbers = per_channel(tensor, {channels, 2, 1});
   if (numbers) {
     for (double& number : *numbers) number *= node.attributes.get_float("beta", 1);
   }
@@ -188,7 +133,7 @@ bool fold_into_weights(Rewriter& rewriter, NodeId id) {
   const Tensor weights = constant_of(graph, input_or_none(node, 1));
   const std::optional<WeightLayout> layout = weight_layout(node, weights);
   if (!layout) return false;
-  const Chain chain = chain_behind(rewriter, graph, node.outputs[0], layout->channels, layout->rank);
+  const Chain chain = chain_behind(rewriter, graph, node.outputs[0], {layout->channels, layout->rank, 1});
   std::optional<std::vector<double>> bias = bias_of(graph, node, layout->channels);
   if (chain.nodes.empty() || !bias) return false;
 
@@ -214,6 +159,42 @@ bool fold_into_weights(Rewriter& rewriter, NodeId id) {
   return true;
 }
 
+// MatMul has no bias: the summands stay a node behind it. One factor for all columns does so too, for it costs nothing
+// there, while weights of a file would become a copy.
+bool fold_into_product(Rewriter& rewriter, const PassContext& context, NodeId id) {
+  Graph& graph = rewriter.graph();
+  const Node& node = graph.node(id);
+  if (!is_op(node, "MatMul") || node.epilogue || node.outputs[0] == ValueId::none) return false;
+  const Tensor weights = constant_of(graph, node.inputs[1]);
+  const TensorType type = graph.value(node.outputs[0]).type;
+  if (weights.dtype() != DType::f32 || weights.rank() != 2 || weights.size() == 0) return false;
+  if (!type.has_rank || type.rank() < 2 || type.dtype != DType::f32) return false;
+  const auto columns = static_cast<size_t>(weights.dims()[1]), rows = static_cast<size_t>(weights.dims()[0]);
+  const Chain chain = chain_behind(rewriter, graph, node.outputs[0], {columns, type.rank(), type.rank() - 1});
+  const std::vector<double>& scale = chain.total.scale;
+  if (std::all_of(scale.begin(), scale.end(), [&](double factor) { return factor == scale[0]; })) return false;
+  const Tensor factors = scaled(weights, {columns, type.rank(), columns, 1, rows}, scale);
+  const OpSchema* add = context.ops.find("", "Add", kArithmeticVersion);
+  if (!is_finite(factors) || add == nullptr) return false;
+
+  for (const NodeId folded : chain.nodes) {
+    graph.node(id).fused_from +=
+        (graph.node(id).fused_from.empty() ? "MatMul+" : "+") + std::string(graph.node(folded).op->name);
+    rewriter.erase(folded);
+  }
+  rewriter.set_input(id, 1, rewriter.add_constant(graph.value(graph.node(id).inputs[1]).name, factors));
+  if (!chain.total.shifts()) {
+    rewriter.move_output(chain.result, id);
+    return true;
+  }
+  const ValueId shift = rewriter.add_constant(graph.node(id).name + "/bias",
+                                              as_floats(chain.total.shift, {static_cast<int64_t>(columns)}));
+  const ValueId made = graph.node(id).outputs[0];
+  rewriter.add(
+      {.op = add, .version = kArithmeticVersion, .name = "", .inputs = {made, shift}, .outputs = {chain.result}}, id);
+  return true;
+}
+
 // A chain that begins with a BatchNormalization and has no weights before it: x * scale + shift.
 bool spell_out(Rewriter& rewriter, const PassContext& context, NodeId id) {
   Graph& graph = rewriter.graph();
@@ -224,11 +205,11 @@ bool spell_out(Rewriter& rewriter, const PassContext& context, NodeId id) {
   const Tensor scale = constant_of(graph, input_or_none(node, 1));
   if (type.dtype != DType::f32 || !type.has_rank || type.rank() < 2 || !scale.defined()) return false;
   const auto channels = static_cast<size_t>(scale.size());
-  const std::optional<Affine> first = affine_of(rewriter, graph, node, x, channels, type.rank());
+  const std::optional<Affine> first = affine_of(rewriter, graph, node, x, {channels, type.rank(), 1});
   const OpSchema *mul = context.ops.find("", "Mul", kArithmeticVersion),
                  *add = context.ops.find("", "Add", kArithmeticVersion);
   if (!first || mul == nullptr || add == nullptr) return false;
-  Chain chain = chain_behind(rewriter, graph, node.outputs[0], channels, type.rank());
+  Chain chain = chain_behind(rewriter, graph, node.outputs[0], {channels, type.rank(), 1});
   Affine total = *first;
   total.then(chain.total);
 
@@ -259,7 +240,8 @@ bool fold_batch_norm(Graph& graph, const PassContext& context) {
   const std::vector<NodeId> order = graph.order();
   for (const NodeId id : order) {
     if (!rewriter.is_live(id)) continue;
-    changed = fold_into_weights(rewriter, id) || spell_out(rewriter, context, id) || changed;
+    changed = fold_into_weights(rewriter, id) || fold_into_product(rewriter, context, id) ||
+              spell_out(rewriter, context, id) || changed;
   }
   rewriter.finish();
   return changed;

@@ -13,10 +13,18 @@ namespace {
 constexpr size_t kExpressionNodes = 48;
 constexpr size_t kExtraInputs = 4;
 constexpr size_t kGroupNodes = 32;
+constexpr int kCastVersion = 13;
+constexpr int64_t kFloat = 1;  // TensorProto.FLOAT
 
 bool is_product(const Node& node) {
   return is_op(node, "MatMul") || is_op(node, "Gemm") || is_lathe_op(node, "MatMulViews") ||
          is_lathe_op(node, "QuantizedMatMul");
+}
+
+// A mask that many rows or heads share: as numbers it is still small beside the result.
+bool is_shared_mask(const TensorType& extra, const TensorType& result, const Node& node) {
+  return extra.dtype == DType::boolean && is_product(node) && !is_integer_product(node) &&
+         broadcasts_into(extra, result) && !same_shape(extra, result);
 }
 
 // Products step through whatever spreads into their result. Others take scalars, one element per channel (of the whole
@@ -39,8 +47,14 @@ bool is_admissible(const TensorType& extra, const TensorType& result, const Node
 // which only one value is read from outside.
 class Group {
  public:
-  Group(const Rewriter& rewriter, Graph& graph, const std::vector<int>& position, NodeId root)
-      : rewriter_(rewriter), graph_(graph), position_(position), builder_(graph), best_(graph), root_(root) {
+  Group(const Rewriter& rewriter, Graph& graph, const std::vector<int>& position, NodeId root, bool takes_masks)
+      : rewriter_(rewriter),
+        graph_(graph),
+        position_(position),
+        builder_(graph),
+        best_(graph),
+        root_(root),
+        takes_masks_(takes_masks) {
     const Node& node = graph.node(root);
     result_ = node.outputs[0];
     type_ = graph.value(result_).type;
@@ -83,7 +97,16 @@ class Group {
     return (dtype == DType::u8 || dtype == DType::i8) && is_integer_product(graph_.node(root_));
   }
 
-  void enqueue(NodeId id) { pending_.emplace(position_[index_of(id)], static_cast<int>(id)); }
+  void enqueue(NodeId id) {
+    // A node made by this pass has no place yet: it reads a mask, and nothing behind it belongs to a group.
+    if (index_of(id) < position_.size()) pending_.emplace(position_[index_of(id)], static_cast<int>(id));
+  }
+
+  bool takes(ValueId input) const {
+    const TensorType& type = graph_.value(input).type;
+    const Node& root = graph_.node(root_);
+    return is_admissible(type, type_, root) || (takes_masks_ && is_shared_mask(type, type_, root));
+  }
 
   bool join(NodeId id) {
     const Node& node = graph_.node(id);
@@ -92,8 +115,7 @@ class Group {
     for (const ValueId input : node.inputs) {
       if (input == ValueId::none || is_member(input)) continue;
       if (builder_.absorbs(input, node)) continue;
-      if (!is_admissible(graph_.value(input).type, type_, graph_.node(root_)) && !is_unread(node, *expression, input))
-        return false;
+      if (!takes(input) && !is_unread(node, *expression, input)) return false;
     }
     builder_.append(node, *expression);
     if (builder_.inputs().size() > kExtraInputs + 1 || builder_.size() > kExpressionNodes) return false;
@@ -129,6 +151,7 @@ class Group {
   ValueId result_ = ValueId::none;
   TensorType type_;
   NodeId root_;
+  bool takes_masks_;
   std::vector<NodeId> members_;
   std::vector<ValueId> values_;  // the root's result, then each member's
   size_t best_members_ = 0;
@@ -149,8 +172,27 @@ std::string described(const Node& node) {
   return node.fused_from.empty() ? std::string(node.op->name) : node.fused_from;
 }
 
-void apply(Rewriter& rewriter, NodeId root, const Group& group) {
+// A mask as the zeros and ones that an epilogue reads.
+ValueId as_numbers(Rewriter& rewriter, const OpSchema& cast, ValueId mask, NodeId place) {
   Graph& graph = rewriter.graph();
+  TensorType type = graph.value(mask).type;
+  type.dtype = DType::f32;
+  const ValueId numbers = rewriter.add_value(graph.value(mask).name, std::move(type));
+  Node node{.op = &cast, .version = kCastVersion, .name = "", .inputs = {mask}, .outputs = {numbers}};
+  node.attributes.set("to", kFloat);
+  rewriter.add(std::move(node), place);
+  return numbers;
+}
+
+void apply(Rewriter& rewriter, NodeId root, const Group& group, const OpSchema* cast) {
+  Graph& graph = rewriter.graph();
+  std::vector<ValueId> extras(group.builder().inputs().begin() + 1, group.builder().inputs().end());
+  Expression expression = group.builder().finish(graph.value(group.exit()).type.dtype);
+  for (size_t i = 0; i < extras.size(); ++i) {
+    if (graph.value(extras[i]).type.dtype != DType::boolean) continue;
+    extras[i] = as_numbers(rewriter, *cast, extras[i], root);
+    expression.inputs[i + 1] = DType::f32;
+  }
   Node& node = graph.node(root);
   std::string name = described(node);
   const ValueId exit = group.exit();
@@ -159,17 +201,17 @@ void apply(Rewriter& rewriter, NodeId root, const Group& group) {
     rewriter.erase(member);
   }
   const size_t own = own_input_count(node) + static_cast<size_t>(node.captures);
-  const std::vector<ValueId> extras(group.builder().inputs().begin() + 1, group.builder().inputs().end());
   node.inputs.resize(own + extras.size());
   for (size_t i = 0; i < extras.size(); ++i) rewriter.set_input(root, own + i, extras[i]);
-  node.epilogue = Epilogue{group.builder().finish(graph.value(exit).type.dtype), static_cast<int>(extras.size())};
+  node.epilogue = Epilogue{std::move(expression), static_cast<int>(extras.size())};
   node.fused_from = std::move(name);
   rewriter.move_output(exit, root);
 }
 
 }  // namespace
 
-bool fuse_epilogue(Graph& graph, const PassContext&) {
+bool fuse_epilogue(Graph& graph, const PassContext& context) {
+  const OpSchema* cast = context.ops.find("", "Cast", kCastVersion);
   Rewriter rewriter(graph);
   std::vector<NodeId> order = graph.order();
   const std::vector<int> position = positions_in(order);
@@ -178,9 +220,9 @@ bool fuse_epilogue(Graph& graph, const PassContext&) {
   bool changed = false;
   for (const NodeId id : order) {
     if (!rewriter.is_live(id) || !can_carry(graph, graph.node(id))) continue;
-    Group group(rewriter, graph, position, id);
+    Group group(rewriter, graph, position, id, cast != nullptr);
     if (!group.grow()) continue;
-    apply(rewriter, id, group);
+    apply(rewriter, id, group, cast);
     changed = true;
   }
   rewriter.finish();

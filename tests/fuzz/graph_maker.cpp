@@ -76,6 +76,8 @@ ValueId GraphMaker::weights(const Dims& dims, float low, float high) {
 
 ValueId GraphMaker::scalar(float value) { return graph_.add_constant(fresh(), Tensor::scalar<float>(value)); }
 
+ValueId GraphMaker::constant(Tensor tensor) { return graph_.add_constant(fresh(), std::move(tensor)); }
+
 ValueId GraphMaker::integers(const std::vector<int64_t>& values) {
   return graph_.add_constant(fresh(), Tensor::from<int64_t>({static_cast<int64_t>(values.size())}, values));
 }

@@ -32,6 +32,7 @@ class GraphMaker {
 
   ValueId weights(const Dims& dims, float low = -1, float high = 1);
   ValueId scalar(float value);
+  ValueId constant(Tensor tensor);
   ValueId integers(const std::vector<int64_t>& values);
 
   using NamedAttributes = std::vector<std::pair<const char*, Attribute>>;

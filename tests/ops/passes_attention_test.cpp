@@ -71,8 +71,30 @@ TEST(FuseAttention, TakesAMaskBySelection) {
   const ValueId scores =
       net.op("Where", {net.op("Cast", {weights}, {{"to", int64_t{9}}}), net.op("MatMul", {q, k}), net.scalar(-1e9f)});
   net.output(net.op("MatMul", {softmax(net, scores), net.input(Dims{2, 3, 7, 6})}));
-  // A mask of another type than float32 stays apart, with the products around it.
-  rewritten(net, kPasses);
+  EXPECT_EQ(ops_of(rewritten(net, kPasses)), "Greater Cast Cast Cast MatMul+Where+Softmax+MatMul");
+}
+
+TEST(FuseAttention, TakesACausalMaskAsDecodersWriteIt) {
+  PassNet net;
+  Tensor causal(DType::boolean, {1, 1, kLength, kLength});
+  for (int64_t i = 0; i < kLength * kLength; ++i)
+    static_cast<bool*>(causal.mutable_raw())[i] = i % kLength <= i / kLength;
+  const ValueId q = net.input(Dims{2, 3, kLength, kSize}), k = net.input(Dims{2, 3, kSize, kLength});
+  const ValueId scores = net.op("Div", {net.op("MatMul", {q, k}), net.scalar(2)});
+  const ValueId masked = net.op("Where", {net.constant(causal), scores, net.scalar(-3.4e38f)});
+  net.output(net.op("MatMul", {softmax(net, masked), net.input(Dims{2, 3, kLength, 6})}));
+  auto all = kPasses;
+  all.push_back(passes::fold_constants);
+  EXPECT_EQ(ops_of(rewritten(net, all)), "MatMul+Div+Where+Softmax+MatMul");
+}
+
+TEST(FuseEpilogue, LeavesMasksThatAreAsLargeAsTheResultOrLarger) {
+  for (const Dims& dims : {Dims{3, 5, 7}, Dims{2, 3, 5, 7}}) {
+    PassNet net;
+    const ValueId scores = net.op("MatMul", {net.input(Dims{3, 5, 4}), net.input(Dims{3, 4, 7})});
+    net.output(net.op("Where", {net.op("Greater", {net.input(dims), net.scalar(0)}), scores, net.scalar(-1)}));
+    EXPECT_EQ(ops_of(rewritten(net, {passes::fuse_epilogue})), "MatMul Greater Where");
+  }
 }
 
 TEST(FuseAttention, TakesTheGuardOfRowsThatAreAllMasked) {
