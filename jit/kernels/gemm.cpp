@@ -103,6 +103,7 @@ class GemmTileEmitter : public Emitter {
     point_at_a();
     mov(b_, ptr[args_ + offsetof(GemmTileArgs, b)]);
     if (plan_.prefetch_lines) mov(prefetch_, ptr[rsp + kPrefetch]);
+    if (plan_.b_sign != 0) mov(tmp_, ptr[args_ + offsetof(GemmTileArgs, b_second_bytes)]);
     mov(k_left_, ptr[args_ + offsetof(GemmTileArgs, k)]);
     Xbyak::Label unrolled, rest, single, done;
     if (plan_.k_unroll > 1) {
@@ -199,7 +200,7 @@ class GemmTileEmitter : public Emitter {
     }
     for (int v = 0; v < plan_.vecs; ++v) {
       const bool partial = plan_.b_in_place && is_partial(v);
-      if (plan_.rows == 1 && !partial) {
+      if (plan_.rows == 1 && !partial && plan_.b_sign == 0) {
         vfmadd231ps(acc(0, v), work_[0], ptr[b_at(k, v)]);
         continue;
       }
@@ -210,12 +211,20 @@ class GemmTileEmitter : public Emitter {
   }
 
   void load_b(const Vec& into, int k, int v) {
-    if (!plan_.b_in_place) return load(into, b_at(k, v));
+    if (!plan_.b_in_place) {
+      load(into, b_at(k, v));
+      if (plan_.b_sign > 0) vaddps(into, into, ptr[b_at(k, v) + tmp_]);
+      if (plan_.b_sign < 0) vsubps(into, into, ptr[b_at(k, v) + tmp_]);
+      return;
+    }
     load_columns(into, b_at(k, v), v, keeps_mask_ ? *keeps_mask_ : Vec());
   }
 
   // --- C = epilogue(acc): in registers when they suffice, else through the frame, row by row in a loop.
-  int input_count() const { return plan_.epilogue ? static_cast<int>(plan_.epilogue->inputs.size()) : 0; }
+  int input_count() const {
+    if (plan_.fold_second != GemmFold::none) return 1;
+    return plan_.epilogue ? static_cast<int>(plan_.epilogue->inputs.size()) : 0;
+  }
   bool needs_late_mask() const { return plan_.masked && !has_masks() && !keeps_mask_; }
   Vec mask_vec(const Vec& late) const { return keeps_mask_ ? *keeps_mask_ : late; }
   bool must_spill() const {
@@ -229,6 +238,10 @@ class GemmTileEmitter : public Emitter {
     std::vector<Gpr> inputs = input_pointers();
     std::vector<Vec> temps = work_;
     while (free_vecs() > 0) temps.push_back(claim_vec("temp"));
+    if (plan_.apart) {
+      mov(tmp_, ptr[args_ + offsetof(GemmTileArgs, c_vector_bytes)]);
+      lea(a_stride_[3], ptr[tmp_ + tmp_ * 2]);
+    }
     const std::vector<Vec> claimed(temps.begin() + static_cast<long>(work_.size()), temps.end());
     if (spills_) {
       finish_rows_in_loop(inputs, temps);
@@ -293,6 +306,16 @@ class GemmTileEmitter : public Emitter {
   void finish_row(const std::vector<Gpr>& inputs, const std::vector<Vec>& temps, const Vec& mask, Accumulator get) {
     for (int v = 0; v < plan_.vecs; ++v) {
       const Vec acc = get(v);
+      if (plan_.fold != GemmFold::none) {
+        const auto at = [&](const Gpr& row) {
+          if (!plan_.apart) return row + v * vec_bytes();
+          return v == 0 ? Xbyak::RegExp(row) : v == 3 ? row + a_stride_[3] : row + tmp_ * v;
+        };
+        fold(plan_.fold, acc, at(c_), temps[static_cast<size_t>(2 * v) % temps.size()]);
+        if (input_count() > 0)
+          fold(plan_.fold_second, acc, at(inputs[0]), temps[static_cast<size_t>(2 * v + 1) % temps.size()]);
+        continue;
+      }
       if (epilogue_) {
         epilogue_->apply(acc, temps, [&](int slot, const Xbyak::Xmm& into) {
           const size_t i = static_cast<size_t>(slot - 1);
@@ -306,6 +329,17 @@ class GemmTileEmitter : public Emitter {
     for (size_t i = 0; i < inputs.size(); ++i) {
       add(inputs[i], ptr[args_ + offsetof(GemmTileArgs, input_stride_bytes) + 8 * i]);
     }
+  }
+
+  void fold(GemmFold how, const Vec& product, const Xbyak::RegExp& at, const Vec& temp) {
+    if (how == GemmFold::set) return store(at, product);
+    if (how == GemmFold::add) {
+      vaddps(temp, product, ptr[at]);
+    } else {
+      load(temp, at);
+      vsubps(temp, temp, product);
+    }
+    store(at, temp);
   }
 
   // --- AVX2 against AVX-512: mask vector against opmask.
@@ -374,6 +408,10 @@ bool GemmTilePlan::is_valid() const {
   if (rows < 1 || rows > 4 * kRowsPerBase || vecs < 1 || k_unroll < 1 || k_unroll > 16) return false;
   if (prefetch_lines < 0 || (embed_broadcast && !has_avx512(isa))) return false;
   if (epilogue && epilogue->inputs.size() > static_cast<size_t>(kMaxGemmInputs)) return false;
+  if (fold == GemmFold::none && fold_second != GemmFold::none) return false;
+  if (fold != GemmFold::none && (epilogue || masked || accumulate)) return false;
+  if (apart && (fold == GemmFold::none || vecs > 4)) return false;
+  if (b_sign != 0 && b_in_place) return false;
   return vec_registers_needed(*this) <= vector_registers(isa);
 }
 
@@ -381,6 +419,12 @@ std::string GemmTilePlan::key() const {
   std::string text = fmt::format("gemm_tile {} {}x{} k{} p{}{}{}{}{}", name_of(isa), rows, vecs, k_unroll,
                                  prefetch_lines, embed_broadcast ? " embed" : "", accumulate ? " acc" : "",
                                  masked ? " masked" : "", b_in_place ? " inplace" : "");
+  static constexpr std::string_view kFolds[] = {"", " set", " add", " subtract"};
+  if (fold != GemmFold::none) {
+    text += fmt::format("{}{}{}", kFolds[static_cast<size_t>(fold)], kFolds[static_cast<size_t>(fold_second)],
+                        apart ? " apart" : "");
+  }
+  if (b_sign != 0) text += b_sign > 0 ? " B+" : " B-";
   if (epilogue) {
     text += " " + to_string(epilogue->expression) + " ";
     for (const GemmInputAccess access : epilogue->inputs) text += access == GemmInputAccess::columns ? 'c' : 'u';

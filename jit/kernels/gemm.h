@@ -29,6 +29,9 @@ struct GemmEpilogue {
   bool operator==(const GemmEpilogue&) const = default;
 };
 
+// What becomes of a product that is one term of several matrices: it is stored into each, added or subtracted.
+enum class GemmFold : uint8_t { none, set, add, subtract };
+
 // Everything that changes the code; extents, strides and addresses are arguments.
 struct GemmTilePlan {
   Isa isa = Isa::avx2;
@@ -41,6 +44,11 @@ struct GemmTilePlan {
   bool masked = false;           // the last vector of each row is partial: GemmTileArgs::tail_lanes
   bool b_in_place = false;       // B by row stride instead of packed
   std::optional<GemmEpilogue> epilogue;
+  // Into C and into a second matrix, GemmTileArgs::inputs[0], both unmasked and without an epilogue. none: the product
+  // goes to C alone, by what stands above.
+  GemmFold fold = GemmFold::none, fold_second = GemmFold::none;
+  bool apart = false;  // with fold: the vectors of a row lie GemmTileArgs::c_vector_bytes apart; at most four
+  int b_sign = 0;      // 1, -1: B plus or minus a second packed B, GemmTileArgs::b_second_bytes behind the first
 
   bool operator==(const GemmTilePlan&) const = default;
   bool is_valid() const;
@@ -56,6 +64,7 @@ struct GemmTileArgs {
   int64_t k;      // >= 0
   int64_t tiles;  // >= 1: row tiles, one below the other
   int64_t a_stride_bytes, b_stride_bytes, c_stride_bytes;
+  int64_t b_second_bytes, c_vector_bytes;
   const void* prefetch;                 // first line to prefetch; on return the first one not yet prefetched
   int64_t tail_lanes;                   // valid lanes of the last vector, when the plan is masked
   const float* inputs[kMaxGemmInputs];  // of slots 1, 2, ...: at the tile's first row and column

@@ -57,7 +57,8 @@ class TileBench {
         c_stride_(columns_ + test.gap),
         b_stride_(test.plan.b_in_place ? columns_ + test.gap : test.plan.vecs * lanes_),
         a_(span_of(rows_, a_stride_, test.k)),
-        b_(span_of(test.k, b_stride_, test.plan.b_in_place ? columns_ : b_stride_)),
+        b_(span_of(test.plan.b_sign != 0 ? 2 * test.k : test.k, b_stride_,
+                   test.plan.b_in_place ? columns_ : b_stride_)),
         c_(span_of(rows_, c_stride_, columns_)),
         residual_(c_.size()),
         bias_(static_cast<size_t>(columns_)),
@@ -85,35 +86,80 @@ class TileBench {
     args.input_stride_bytes[1] = c_stride_ * 4;
     args.inputs[2] = bias_.data();
     args.input_stride_bytes[2] = columns_ >= rows_ ? 4 : 0;
+    args.b_second_bytes = test_.k * b_stride_ * 4;
+    args.c_vector_bytes = vector_stride() * 4;
+    if (test_.plan.apart) args.c_stride_bytes = lanes_ * 4;
+    if (test_.plan.fold_second != GemmFold::none) {
+      args.inputs[0] = residual_.data();
+      args.input_stride_bytes[0] = args.c_stride_bytes;
+    }
     kernel(&args);
   }
+
+  // The second matrix that the product was folded into.
+  void check_second(const std::vector<float>& before) {
+    for (size_t i = 0; i < residual_.size(); ++i) {
+      const auto [row, column] = place_of(static_cast<int64_t>(i));
+      if (column >= columns_) {
+        ASSERT_EQ(residual_[i], before[i]) << "written between rows " << row << " and " << row + 1;
+        continue;
+      }
+      const auto [sum, magnitude] = product(row, column);
+      ASSERT_NEAR(residual_[i], folded(test_.plan.fold_second, before[i], sum), tolerance(magnitude))
+          << "row " << row << " column " << column;
+    }
+  }
+  std::vector<float> second() { return {residual_.data(), residual_.data() + residual_.size()}; }
 
   // max |error| over the bound k * eps * sum |a * b|; and that nothing else was written.
   void check() {
     for (size_t i = 0; i < c_.size(); ++i) {
-      const int64_t row = static_cast<int64_t>(i) / c_stride_, column = static_cast<int64_t>(i) % c_stride_;
+      const auto [row, column] = place_of(static_cast<int64_t>(i));
       if (column >= columns_) {
         ASSERT_EQ(c_[i], before_[i]) << "written between rows " << row << " and " << row + 1;
         continue;
       }
-      double sum = test_.plan.accumulate ? before_[i] : 0, magnitude = 1;
-      for (int64_t k = 0; k < test_.k; ++k) {
-        const double term = double(a_[static_cast<size_t>(row * a_stride_ + k)]) *
-                            double(b_[static_cast<size_t>(k * b_stride_ + column)]);
-        sum += term;
-        magnitude += std::abs(term);
-      }
+      auto [sum, magnitude] = product(row, column);
+      if (test_.plan.accumulate) sum += before_[i];
+      sum = folded(test_.plan.fold, before_[i], sum);
       if (test_.plan.epilogue) {
         const float uniform = bias_[columns_ >= rows_ ? static_cast<size_t>(row) : 0];
         const float inputs[] = {static_cast<float>(sum), bias_[static_cast<size_t>(column)], residual_[i], uniform};
         sum = evaluate(test_.plan.epilogue->expression, inputs);
       }
-      ASSERT_NEAR(c_[i], sum, static_cast<double>(test_.k + 8) * 1.2e-7 * magnitude * 4)
-          << "row " << row << " column " << column;
+      ASSERT_NEAR(c_[i], sum, tolerance(magnitude)) << "row " << row << " column " << column;
     }
   }
 
  private:
+  // Apart: column vectors of all rows, one behind the other, gap or not.
+  int64_t vector_stride() const { return test_.plan.apart ? rows_ * lanes_ : lanes_; }
+  std::pair<int64_t, int64_t> place_of(int64_t i) const {
+    if (!test_.plan.apart) return {i / c_stride_, i % c_stride_};
+    const int64_t vector = i / vector_stride();
+    if (vector >= test_.plan.vecs) return {0, columns_};
+    return {i % vector_stride() / lanes_, vector * lanes_ + i % lanes_};
+  }
+
+  // Of one element: the sum, and the sum of magnitudes.
+  std::pair<double, double> product(int64_t row, int64_t column) {
+    double sum = 0, magnitude = 1;
+    for (int64_t k = 0; k < test_.k; ++k) {
+      double b = b_[static_cast<size_t>(k * b_stride_ + column)];
+      if (test_.plan.b_sign != 0) {
+        b += test_.plan.b_sign * double(b_[static_cast<size_t>((test_.k + k) * b_stride_ + column)]);
+      }
+      const double term = double(a_[static_cast<size_t>(row * a_stride_ + k)]) * b;
+      sum += term;
+      magnitude += std::abs(term);
+    }
+    return {sum, magnitude};
+  }
+  static double folded(GemmFold fold, double before, double product) {
+    return fold == GemmFold::add ? before + product : fold == GemmFold::subtract ? before - product : product;
+  }
+  double tolerance(double magnitude) const { return static_cast<double>(test_.k + 8) * 1.2e-7 * magnitude * 4; }
+
   // The last row needs no gap behind it.
   static size_t span_of(int64_t rows, int64_t stride, int64_t columns) {
     return static_cast<size_t>(rows == 0 ? 0 : (rows - 1) * stride + columns);
@@ -183,6 +229,43 @@ TEST_P(GemmTileTest, MatchesPlainLoopsOverRandomShapes) {
     ++tried;
   }
   EXPECT_GE(tried, 200);
+}
+
+TEST_P(GemmTileTest, FoldsTheProductIntoOneOrTwoMatrices) {
+  std::mt19937 random(20250102);
+  const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+  for (const GemmFold first : {GemmFold::set, GemmFold::add, GemmFold::subtract}) {
+    for (const GemmFold second : {GemmFold::none, GemmFold::set, GemmFold::add, GemmFold::subtract}) {
+      TileCase test;
+      test.plan.isa = GetParam();
+      test.plan.rows = pick(1, 4);
+      test.plan.vecs = pick(1, GetParam() == Isa::avx2 ? 2 : 4);
+      test.plan.prefetch_lines = pick(0, 1);
+      test.plan.fold = first;
+      test.plan.fold_second = second;
+      test.plan.apart = pick(0, 1);
+      test.plan.b_sign = pick(-1, 1);
+      test.k = pick(0, 40);
+      test.tiles = pick(1, 3);
+      test.gap = pick(0, 1) * pick(1, 20);
+      SCOPED_TRACE(testing::PrintToString(test));
+      TileBench bench(test, random());
+      const std::vector<float> before = bench.second();
+      bench.run(gemm_tile(test.plan));
+      bench.check();
+      if (second != GemmFold::none) bench.check_second(before);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(GemmTileTest, RefusesToFoldWithAnEpilogue) {
+  GemmTilePlan plan;
+  plan.isa = GetParam();
+  plan.fold = GemmFold::add;
+  EXPECT_TRUE(plan.is_valid());
+  plan.epilogue = bias_residual_gelu(false);
+  EXPECT_FALSE(plan.is_valid());
 }
 
 TEST_P(GemmTileTest, RefusesPlansOverTheRegisterBudget) {
