@@ -1,12 +1,15 @@
 #include "ops/conv_lower.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "ops/conv_depthwise_program.h"
 #include "ops/conv_operands.h"
 #include "ops/conv_program.h"
+#include "ops/conv_strassen.h"
 #include "ops/conv_tuning.h"
 #include "ops/winograd_program.h"
+#include "src/base/thread_team.h"
 
 namespace lathe {
 namespace {
@@ -51,6 +54,66 @@ BufferId bind_bias(const LowerContext& context, int64_t channels, int lanes) {
   };
   context.add(std::move(step));
   return to;
+}
+
+// One bias for each pixel of the windows.
+BufferId bind_shuffled_bias(const LowerContext& context, const PixelShuffle& shuffle, int lanes) {
+  const int64_t window = shuffle.y * shuffle.x;
+  const Tensor constant = context.constant(2);
+  return context.constant_buffer(
+      context.packed(context.input(2), "channels c" + std::to_string(lanes) + " x" + std::to_string(window), [&] {
+        std::vector<float> repeated;
+        for (int64_t c = 0; c < shuffle.channels; ++c)
+          repeated.insert(repeated.end(), window, constant.data<float>()[c]);
+        return pad_channels(repeated.data(), shuffle.channels * window, lanes);
+      }));
+}
+
+// `in`: pixels of `lanes` channels each, a window's row of x values at the front of each.
+void spread_row(const float* in, int64_t pixels, int lanes, int64_t x, float* out) {
+  if (x == 2) {
+    for (int64_t i = 0; i < pixels; ++i) std::memcpy(out + 2 * i, in + i * lanes, 2 * sizeof(float));
+    return;
+  }
+  for (int64_t i = 0; i < pixels; ++i) {
+    for (int64_t j = 0; j < x; ++j) out[i * x + j] = in[i * lanes + j];
+  }
+}
+
+// From the blocked results of the pointwise convolution (`dims`: of its input) to the plain picture.
+Step shuffle_step(BufferId blocked, BufferId plain, const Dims& dims, const PixelShuffle& shuffle, int lanes,
+                  int threads) {
+  const int64_t width = dims.back(), height = dims.size() > 3 ? dims[2] : 1;
+  const int64_t rows = dims[0] * shuffle.channels * height * shuffle.y;
+  const int64_t blocks = (shuffle.channels * shuffle.y * shuffle.x + lanes - 1) / lanes;
+  Step step;
+  step.kernel = "pixel shuffle";
+  step.reads = {blocked};
+  step.writes = {plain};
+  step.threads = threads;
+  step.bytes = 4.0 * static_cast<double>(dims[0] * blocks * lanes * height * width + rows * width * shuffle.x);
+  step.run = [=](const StepArgs& args) {
+    const auto* in = args.at<const float>(blocked);
+    auto* out = args.at<float>(plain);
+    const Range range = split_evenly(static_cast<long>(rows), args.thread, args.threads);
+    for (int64_t row = range.begin; row < range.end; ++row) {
+      const int64_t window_y = row % shuffle.y, y = row / shuffle.y % height;
+      const int64_t plane = row / (shuffle.y * height), image = plane / shuffle.channels;
+      float* to = out + row * width * shuffle.x;
+      const int64_t first = (plane % shuffle.channels * shuffle.y + window_y) * shuffle.x;
+      const auto channel = [&](int64_t c) {
+        return in + (((image * blocks + c / lanes) * height + y) * width) * lanes + c % lanes;
+      };
+      if (first % lanes + shuffle.x <= lanes) {
+        spread_row(channel(first), width, lanes, shuffle.x, to);
+        continue;
+      }
+      for (int64_t x = 0; x < shuffle.x; ++x) {
+        for (int64_t i = 0; i < width; ++i) to[i * shuffle.x + x] = channel(first + x)[i * lanes];
+      }
+    }
+  };
+  return step;
 }
 
 struct BoundWeights {
@@ -129,8 +192,9 @@ void add_conv_step(const LowerContext& context, const std::shared_ptr<const Prog
 }
 
 // One step, or one for each part that all threads must have finished.
-void add_winograd_steps(const LowerContext& context, const std::shared_ptr<const WinogradProgram>& program,
-                        const std::string& plan, int threads, const Buffers& buffers) {
+template <class Program>
+void add_steps_by_part(const LowerContext& context, const std::shared_ptr<const Program>& program,
+                       const std::string& plan, int threads, const Buffers& buffers) {
   const BoundWeights weights = bind_weights(context, program);
   const BufferId scratch = context.scratch(static_cast<size_t>(program->scratch_size()) * sizeof(float));
   const int parts = program->parts();
@@ -144,7 +208,8 @@ void add_winograd_steps(const LowerContext& context, const std::shared_ptr<const
     step.kernel = "conv " + plan + (parts > 1 ? std::string(" ") + kParts[part] : "");
     step.reads = {scratch};
     step.writes = {scratch};
-    if (part == 0) step.reads.push_back(buffers.source);
+    // A pointwise convolution takes an odd last row right from its source.
+    if (part == 0 || parts == 2) step.reads.push_back(buffers.source);
     if (parts == 1 || part == 1) {
       step.reads.push_back(weights.buffer);
       step.flop = program->problem().flop();  // of a direct convolution, so that algorithms compare
@@ -169,6 +234,15 @@ void add_winograd_steps(const LowerContext& context, const std::shared_ptr<const
 }
 
 // Null when the plan is for another algorithm, or needs more registers than there are.
+std::shared_ptr<const StrassenConv> make_strassen(const ConvProblem& problem, const ConvPlan& plan, int threads,
+                                                  const std::vector<int64_t>& operand_batch_bytes) {
+  if (!plan.strassen) return nullptr;
+  try {
+    return std::make_shared<const StrassenConv>(problem, plan.isa, threads, operand_batch_bytes);
+  } catch (const JitError&) {
+    return nullptr;
+  }
+}
 std::shared_ptr<const WinogradProgram> make_winograd(const ConvProblem& problem, const ConvPlan& plan, int threads,
                                                      const std::vector<int64_t>& operand_batch_bytes) {
   if (plan.winograd == 0) return nullptr;
@@ -177,6 +251,48 @@ std::shared_ptr<const WinogradProgram> make_winograd(const ConvProblem& problem,
   } catch (const JitError&) {
     return nullptr;
   }
+}
+
+// One of them, by the plan.
+struct Programs {
+  std::shared_ptr<const ConvProgram> dense;
+  std::shared_ptr<const DepthwiseProgram> depthwise;
+  std::shared_ptr<const WinogradProgram> winograd;
+  std::shared_ptr<const StrassenConv> strassen;
+  std::string plan;
+};
+
+// nullopt: no kernel can be emitted.
+std::optional<Programs> make_programs(const LowerContext& context, const ConvProblem& problem, int threads,
+                                      const std::vector<int64_t>& operand_batch_bytes) {
+  const Isa isa = context.target.isa;
+  Programs programs;
+  try {
+    if (is_depthwise(problem)) {
+      programs.depthwise = std::make_shared<const DepthwiseProgram>(problem, isa, threads, operand_batch_bytes);
+      programs.plan = programs.depthwise->plan_text();
+      return programs;
+    }
+    ConvPlan plan = plan_of(context.plans.choose(conv_tuning_task(problem, isa, threads)), isa);
+    programs.winograd = make_winograd(problem, plan, threads, operand_batch_bytes);
+    programs.strassen = make_strassen(problem, plan, threads, operand_batch_bytes);
+    if (!programs.winograd && !programs.strassen) {
+      plan.winograd = 0;
+      plan.strassen = false;
+      programs.dense = std::make_shared<const ConvProgram>(problem, plan, threads, operand_batch_bytes);
+    }
+    programs.plan = to_string(plan);
+  } catch (const JitError&) {
+    return std::nullopt;
+  }
+  return programs;
+}
+
+void add_steps(const LowerContext& context, const Programs& programs, int threads, const Buffers& buffers) {
+  if (programs.depthwise) add_conv_step(context, programs.depthwise, programs.plan, threads, buffers);
+  if (programs.winograd) add_steps_by_part(context, programs.winograd, programs.plan, threads, buffers);
+  if (programs.strassen) add_steps_by_part(context, programs.strassen, programs.plan, threads, buffers);
+  if (programs.dense) add_conv_step(context, programs.dense, programs.plan, threads, buffers);
 }
 
 }  // namespace
@@ -215,7 +331,18 @@ std::vector<ConvAxis> conv_transpose_axes(const Window& window, size_t axis, int
   return phases;
 }
 
-bool lower_conv(LowerContext& context, ConvProblem problem) {
+bool can_shuffle_pixels(const LowerContext& context, const PixelShuffle& shuffle) {
+  const int lanes = vector_lanes(context.target.isa);
+  if (context.output_type(0).layout.channel_block != 0 || 2 * shuffle.channels > lanes) return false;
+  if (context.has_input(2) && !context.constant(2).defined()) return false;
+  const std::vector<ValueId> operands = context.epilogue_inputs();
+  return std::all_of(operands.begin(), operands.end(), [&](ValueId id) {
+    const Dims dims = context.type(id).extents();
+    return std::all_of(dims.begin(), dims.end(), [](int64_t extent) { return extent == 1; });
+  });
+}
+
+bool lower_conv(LowerContext& context, ConvProblem problem, const std::optional<PixelShuffle>& shuffle) {
   if (!has_float_types(context) || problem.phases.empty()) return false;
   const Isa isa = context.target.isa;
   const int lanes = vector_lanes(isa);
@@ -235,28 +362,13 @@ bool lower_conv(LowerContext& context, ConvProblem problem) {
   for (ConvShape& phase : problem.phases) phase.lanes = in_block == 0 && !blocks_input ? 1 : lanes;
   merge_axes(problem);
   const int threads = problem.flop() < kFlopPerThread ? 1 : context.target.threads;
-  std::shared_ptr<const ConvProgram> dense;
-  std::shared_ptr<const DepthwiseProgram> depthwise;
-  std::shared_ptr<const WinogradProgram> winograd;
-  std::string plan_text;
-  try {
-    if (is_depthwise(problem)) {
-      depthwise = std::make_shared<const DepthwiseProgram>(problem, isa, threads, bound->batch_bytes);
-      plan_text = depthwise->plan_text();
-    } else {
-      ConvPlan plan = plan_of(context.plans.choose(conv_tuning_task(problem, isa, threads)), isa);
-      winograd = make_winograd(problem, plan, threads, bound->batch_bytes);
-      if (!winograd) {
-        plan.winograd = 0;
-        dense = std::make_shared<const ConvProgram>(problem, plan, threads, bound->batch_bytes);
-      }
-      plan_text = to_string(plan);
-    }
-  } catch (const JitError&) {
-    return false;
-  }
+  const std::optional<Programs> programs = make_programs(context, problem, threads, bound->batch_bytes);
+  if (!programs) return false;
   Buffers buffers{context.buffer(context.input(0)), context.buffer(context.output(0)), BufferId::none, bound->buffers};
-  if (problem.has_bias) buffers.bias = bind_bias(context, problem.out_channels, lanes);
+  if (problem.has_bias) {
+    buffers.bias =
+        shuffle ? bind_shuffled_bias(context, *shuffle, lanes) : bind_bias(context, problem.out_channels, lanes);
+  }
   if (blocks_input) {
     TensorType blocked = in_type;
     blocked.layout.channel_block = lanes;
@@ -266,18 +378,15 @@ bool lower_conv(LowerContext& context, ConvProblem problem) {
   }
   const BufferId target = buffers.target;
   if (out_block == 0) {
-    TensorType blocked = out_type;
-    blocked.layout.channel_block = lanes;
-    buffers.target = context.scratch(blocked.storage_bytes());
+    buffers.target =
+        context.scratch(static_cast<size_t>(problem.batch * problem.out_blocks() * problem.target_block_bytes()));
   }
-  if (depthwise) {
-    add_conv_step(context, depthwise, plan_text, threads, buffers);
-  } else if (winograd) {
-    add_winograd_steps(context, winograd, plan_text, threads, buffers);
-  } else {
-    add_conv_step(context, dense, plan_text, threads, buffers);
+  add_steps(context, *programs, threads, buffers);
+  if (shuffle) {
+    context.add(shuffle_step(buffers.target, target, in_type.extents(), *shuffle, lanes, threads));
+  } else if (out_block == 0) {
+    context.add(unblock_step(buffers.target, target, out_type.extents(), lanes, threads));
   }
-  if (out_block == 0) context.add(unblock_step(buffers.target, target, out_type.extents(), lanes, threads));
   return true;
 }
 

@@ -4,6 +4,7 @@
 
 #include "ops/conv_problem.h"
 #include "ops/conv_program.h"
+#include "ops/conv_strassen.h"
 #include "ops/winograd_program.h"
 
 namespace lathe {
@@ -122,12 +123,20 @@ std::vector<int> winograd_forms(const ConvProblem& problem) {
 bool is_direct_part_equal(ConvPlan a, const ConvPlan& b) {
   a.winograd = b.winograd;
   a.winograd_group = b.winograd_group;
+  a.strassen = b.strassen;
   return a == b;
 }
 
 bool prefers(const ConvPlan& plan, const ConvProblem& problem) {
   // Runs over ends of rows make every tile different code: only where few pixels are computed.
   return plan.rows != 0 || problem.out_pixels() <= 10 * 10;
+}
+
+// Few channels to multiply for each output: the end of a tile waits for memory.
+bool prefers_ahead(const ConvPlan& plan, const ConvProblem& problem) {
+  constexpr int64_t kFewChannels = 256, kLargeOutput = 512 << 10;
+  return problem.phases[0].taps() == 1 && plan.rows == 1 && problem.in_channels <= kFewChannels &&
+         problem.out_blocks() * problem.target_block_bytes() > kLargeOutput;
 }
 
 }  // namespace
@@ -160,6 +169,8 @@ ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads) {
     best.winograd = winograd.outputs;
     best.winograd_group = winograd.tile_group;
   }
+  best.ahead = prefers_ahead(best, problem);
+  best.strassen = best.winograd == 0 && prefers_strassen(problem, isa);
   return best;
 }
 
@@ -185,13 +196,15 @@ SearchSpace conv_search_space(const ConvProblem& problem, Isa isa, int threads) 
                  {"group", with({0, 4, 8, 16, 32}, fallback.tile_group)},
                  {"prefetch", {0, 1}},
                  {"winograd", winograd_forms(problem)},
-                 {"winograd_group", with({0, 16, 28, 56, 112}, fallback.winograd_group)}};
+                 {"winograd_group", with({0, 16, 28, 56, 112}, fallback.winograd_group)},
+                 {"ahead", {0, 1}},
+                 {"strassen", is_strassen(problem, isa) ? std::vector<int>{0, 1} : std::vector<int>{0}}};
   space.allowed = [problem, isa, fallback](const Candidate& candidate) {
     const ConvPlan plan = plan_of(candidate, isa);
     if (!is_valid(plan, problem)) return false;
     // What one algorithm does not read stands as in the fallback, so that no plan has two names.
     if (plan.winograd == 0 && plan.winograd_group != 0) return false;
-    if (plan.winograd > 0) return is_direct_part_equal(plan, fallback);
+    if (plan.winograd > 0 || plan.strassen) return is_direct_part_equal(plan, fallback);
     const int pixels = std::max(plan.rows, 1) * plan.cols * plan.blocks;
     return pixels * 3 >= vector_registers(isa);
   };

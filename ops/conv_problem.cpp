@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ops/conv_strassen.h"
 #include "ops/winograd_program.h"
 
 namespace lathe {
@@ -28,11 +29,12 @@ std::string to_string(const ConvProblem& problem) {
 }
 
 std::string to_string(const ConvPlan& plan) {
+  if (plan.strassen) return fmt::format("{} strassen", name_of(plan.isa));
   if (plan.winograd > 0)
     return fmt::format("{} winograd F({}) tiles={}", name_of(plan.isa), plan.winograd, plan.winograd_group);
-  return fmt::format("{} {}x({}x{}) {} unroll={} chunk={} group={}{}", name_of(plan.isa), plan.blocks, plan.rows,
+  return fmt::format("{} {}x({}x{}) {} unroll={} chunk={} group={}{}{}", name_of(plan.isa), plan.blocks, plan.rows,
                      plan.cols, plan.embedded ? "embedded" : "separate", plan.unroll, plan.chunk, plan.tile_group,
-                     plan.prefetch ? " prefetch" : "");
+                     plan.prefetch ? " prefetch" : "", plan.ahead ? " ahead" : "");
 }
 
 Candidate to_candidate(const ConvPlan& plan) {
@@ -40,13 +42,25 @@ Candidate to_candidate(const ConvPlan& plan) {
           {"cols", plan.cols},         {"embedded", plan.embedded},
           {"unroll", plan.unroll},     {"chunk", plan.chunk},
           {"group", plan.tile_group},  {"prefetch", plan.prefetch},
-          {"winograd", plan.winograd}, {"winograd_group", plan.winograd_group}};
+          {"winograd", plan.winograd}, {"winograd_group", plan.winograd_group},
+          {"ahead", plan.ahead},       {"strassen", plan.strassen}};
 }
 
 ConvPlan plan_of(const Candidate& candidate, Isa isa) {
   auto get = [&](const char* name) { return candidate.at(name); };
-  return {isa,          get("blocks"), get("rows"),          get("cols"),     get("embedded") != 0, get("unroll"),
-          get("chunk"), get("group"),  get("prefetch") != 0, get("winograd"), get("winograd_group")};
+  return {isa,
+          get("blocks"),
+          get("rows"),
+          get("cols"),
+          get("embedded") != 0,
+          get("unroll"),
+          get("chunk"),
+          get("group"),
+          get("prefetch") != 0,
+          get("winograd"),
+          get("winograd_group"),
+          get("ahead") != 0,
+          get("strassen") != 0};
 }
 
 bool is_valid(const ConvPlan& plan, const ConvProblem& problem) {
@@ -54,6 +68,8 @@ bool is_valid(const ConvPlan& plan, const ConvProblem& problem) {
   if (plan.blocks > blocks_alike(problem)) return false;
   if (plan.winograd < 0 || plan.winograd > problem.most_winograd || plan.winograd_group < 0) return false;
   if (plan.winograd > 0 && !is_winograd(problem, plan.winograd)) return false;
+  if (plan.ahead && (problem.phases[0].taps() != 1 || plan.rows != 1)) return false;
+  if (plan.strassen && (plan.winograd > 0 || !is_strassen(problem, plan.isa))) return false;
   ConvKernelPlan kernel;
   kernel.isa = plan.isa;
   kernel.blocks = plan.blocks;

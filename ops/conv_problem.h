@@ -46,6 +46,8 @@ struct ConvPlan {
   // 2, 4 or 6: Winograd's F(n x n) instead of all the above, which then is what a direct convolution would do.
   int winograd = 0;
   int winograd_group = 0;  // tiles of one group; 0: all
+  bool ahead = false;      // prefetch what the end of a tile reads and writes; for pointwise ones
+  bool strassen = false;   // seven half-sized products (conv_strassen.h) instead of all the above
   bool operator==(const ConvPlan&) const = default;
 };
 

@@ -73,6 +73,11 @@ void ConvProgram::make_kernels(Phase& phase) {
   plan.tail = static_cast<int>(problem_.in_channels % plan.lanes);
   plan.has_bias = problem_.has_bias;
   plan.epilogue = problem_.epilogue;
+  if (plan_.ahead) {
+    const int64_t blocks =
+        plan_.chunk > 0 ? std::min<int64_t>(plan_.chunk, problem_.in_blocks()) : problem_.in_blocks();
+    plan.ahead_lines = static_cast<int>(tiles_along(plan_.cols * problem_.lanes * 4 / kLine, static_cast<int>(blocks)));
+  }
   const int64_t tiles = static_cast<int64_t>(phase.tiling.tiles.size()) * problem_.batch;
   const int64_t tiles_each = std::max<int64_t>(1, tiles / (threads_ / channel_threads_));
   const int64_t calls = plan_.tile_group > 0 ? std::min<int64_t>(plan_.tile_group, tiles_each) : tiles_each;

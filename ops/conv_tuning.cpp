@@ -1,20 +1,15 @@
 #include "ops/conv_tuning.h"
 
-#include <algorithm>
 #include <memory>
 
-#include "lathe/tensor.h"
+#include "ops/bench_operands.h"
 #include "ops/conv_program.h"
+#include "ops/conv_strassen.h"
 #include "ops/winograd_program.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
 namespace {
-
-constexpr int64_t kColdBytes = 64 << 20;  // weights rotate through this much, so that they come from memory
-constexpr int64_t kMostCopies = 64;
-
-Tensor floats(int64_t count) { return Tensor(DType::f32, {count}); }
 
 // One candidate's program, by any algorithm.
 class AnyProgram {
@@ -22,30 +17,46 @@ class AnyProgram {
   AnyProgram(const ConvProblem& problem, const ConvPlan& plan, int threads) {
     if (plan.winograd > 0) {
       winograd_ = std::make_unique<WinogradProgram>(problem, winograd_plan(plan), threads);
-      scratch_ = floats(winograd_->scratch_size());
+      scratch_ = Tensor(DType::f32, {winograd_->scratch_size()});
+    } else if (plan.strassen) {
+      strassen_ = std::make_unique<StrassenConv>(problem, plan.isa, threads);
+      scratch_ = Tensor(DType::f32, {strassen_->scratch_size()});
     } else {
       direct_ = std::make_unique<ConvProgram>(problem, plan, threads);
     }
   }
 
-  int64_t packed_size() const { return winograd_ ? winograd_->packed_size() : direct_->packed_size(); }
+  int64_t packed_size() const {
+    return winograd_ ? winograd_->packed_size() : strassen_ ? strassen_->packed_size() : direct_->packed_size();
+  }
 
   void run(const ConvArguments& arguments, ThreadTeam& team) {
-    if (direct_) {
-      team.run(team.size(), [&](int thread) { direct_->run(arguments, thread); });
-      return;
-    }
-    for (int part = 0; part < winograd_->parts(); ++part) {
-      team.run(team.size(),
-               [&](int thread) { winograd_->run_part(part, arguments, scratch_.mutable_data<float>(), thread); });
-    }
+    if (winograd_) return run_parts(*winograd_, arguments, team);
+    if (strassen_) return run_parts(*strassen_, arguments, team);
+    team.run(team.size(), [&](int thread) { direct_->run(arguments, thread); });
   }
 
  private:
+  template <class Program>
+  void run_parts(const Program& program, const ConvArguments& arguments, ThreadTeam& team) {
+    for (int part = 0; part < program.parts(); ++part) {
+      team.run(team.size(),
+               [&](int thread) { program.run_part(part, arguments, scratch_.mutable_data<float>(), thread); });
+    }
+  }
+
   std::unique_ptr<ConvProgram> direct_;
   std::unique_ptr<WinogradProgram> winograd_;
+  std::unique_ptr<StrassenConv> strassen_;
   Tensor scratch_;
 };
+
+int64_t source_size(const ConvProblem& problem) {
+  return problem.batch * problem.in_blocks() * problem.source_block_bytes() / 4;
+}
+int64_t target_size(const ConvProblem& problem) {
+  return problem.batch * problem.out_blocks() * problem.target_block_bytes() / 4;
+}
 
 // Operands of one candidate.
 class Bench {
@@ -53,26 +64,27 @@ class Bench {
   Bench(const ConvProblem& problem, const ConvPlan& plan, int threads)
       : program_(problem, plan, threads),
         team_(threads),
-        source_(floats(problem.batch * problem.in_blocks() * problem.source_block_bytes() / 4)),
-        target_(floats(problem.batch * problem.out_blocks() * problem.target_block_bytes() / 4)),
-        channels_(floats(problem.out_blocks() * problem.lanes)) {
-    const int64_t copies =
-        std::clamp<int64_t>(kColdBytes / (4 * std::max<int64_t>(1, program_.packed_size())), 1, kMostCopies);
-    for (int64_t i = 0; i < copies; ++i) weights_.push_back(floats(program_.packed_size()));
+        source_(bench_tensor(DType::f32, source_size(problem))),
+        target_(bench_tensor(DType::f32, target_size(problem))),
+        channels_(bench_tensor(DType::f32, problem.out_blocks() * problem.lanes)),
+        weights_(DType::f32, program_.packed_size()) {
     arguments_.source = source_.data<float>();
     arguments_.target = target_.mutable_data<float>();
     arguments_.bias = channels_.data<float>();
     for (size_t i = 0; i < problem.epilogue.operands.size(); ++i) {
       const bool is_full = problem.epilogue.operands[i] == ConvOperand::full;
-      if (is_full && !operand_.defined()) operand_ = floats(target_.size());
+      if (is_full && !operand_.defined()) operand_ = bench_tensor(DType::f32, target_.size());
       arguments_.operands[i] = is_full ? operand_.raw() : channels_.raw();
     }
   }
 
+  void prepare() {
+    weights_.advance();
+    caches_.prepare(team_, source_, weights_.current());
+  }
   void run() {
-    arguments_.weights = weights_[turn_ % weights_.size()].data<float>();
-    arguments_.next_weights = weights_[(turn_ + 1) % weights_.size()].raw();
-    ++turn_;
+    arguments_.weights = weights_.current().data<float>();
+    arguments_.next_weights = weights_.next().raw();
     program_.run(arguments_, team_);
   }
 
@@ -80,24 +92,27 @@ class Bench {
   AnyProgram program_;
   ThreadTeam team_;
   Tensor source_, target_, channels_, operand_;
-  std::vector<Tensor> weights_;
+  ColdWeights weights_;
+  ModelCaches caches_;
   ConvArguments arguments_;
-  size_t turn_ = 0;
 };
 
 }  // namespace
 
 TuningTask conv_tuning_task(const ConvProblem& problem, Isa isa, int threads) {
   TuningTask task;
-  task.family = "conv.2";
+  task.family = "conv.3";
   task.key = std::string(name_of(isa)) + " " + to_string(problem);
   task.threads = threads;
   task.flop = problem.flop();
+  const int64_t weights =
+      problem.out_channels * (problem.in_channels / problem.groups) * problem.window_y * problem.window_x;
+  task.bytes = 4.0 * static_cast<double>(source_size(problem) + target_size(problem) + weights);
   task.space = conv_search_space(problem, isa, threads);
   task.build = [problem, isa, threads](const Candidate& candidate) -> Runner {
     try {
       auto bench = std::make_shared<Bench>(problem, plan_of(candidate, isa), threads);
-      return [bench] { bench->run(); };
+      return {[bench] { bench->run(); }, [bench] { bench->prepare(); }};
     } catch (const JitError&) {
       return {};
     }

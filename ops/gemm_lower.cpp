@@ -8,6 +8,7 @@
 #include "ops/gemm_node.h"
 #include "ops/gemm_pack.h"
 #include "ops/gemm_product.h"
+#include "ops/gemm_strassen.h"
 #include "src/base/checked_size.h"
 #include "src/base/thread_team.h"
 
@@ -29,6 +30,7 @@ GemmProblem problem_of(const LowerContext& context, const ProductNode& product, 
   }
   problem.isa = context.target.isa;
   problem.threads = worthwhile_threads(problem.flop(), context.target.threads);
+  problem.allows_strassen = is_packed && problem.batches == 1 && context.target.accuracy != Accuracy::strict;
   if (product.expression.nodes.size() > 1 || !product.extra.empty()) {
     GemmEpilogue epilogue;
     epilogue.expression = product.expression;
@@ -108,25 +110,43 @@ BufferId turned_a(LowerContext& context, const ProductNode& product) {
   return to;
 }
 
-// The step's call: buffers in place of addresses.
-struct BoundProduct {
-  std::shared_ptr<const GemmProduct> product;
+// A step's call: buffers in place of addresses.
+struct ProductBuffers {
   GemmOperands operands;  // strides; addresses come with each run
   BufferId a = BufferId::none, b = BufferId::none, c = BufferId::none, scratch = BufferId::none;
   std::vector<BufferId> inputs;
   std::shared_ptr<const void*> next_weights;
 
-  void operator()(const StepArgs& args) const {
+  GemmOperands bind(const StepArgs& args, int64_t scratch_elements) const {
     GemmOperands bound = operands;
     bound.a = args.at<const float>(a);
     bound.b = args.at<const float>(b);
     bound.c = args.at<float>(c);
     for (size_t i = 0; i < inputs.size(); ++i) bound.inputs[i] = args.at<const float>(inputs[i]);
     bound.next_weights = *next_weights;
-    if (scratch != BufferId::none) {
-      bound.scratch = args.at<float>(scratch) + args.thread * product->scratch_elements();
-    }
-    product->run(bound, args.thread, args.threads);
+    if (scratch != BufferId::none) bound.scratch = args.at<float>(scratch) + args.thread * scratch_elements;
+    return bound;
+  }
+};
+
+struct BoundProduct : ProductBuffers {
+  std::shared_ptr<const GemmProduct> product;
+
+  const GemmPlan& plan() const { return product->plan(); }
+  bool visits_once(int64_t k) const { return k <= plan().k_block; }
+  void operator()(const StepArgs& args) const {
+    product->run(bind(args, product->scratch_elements()), args.thread, args.threads);
+  }
+};
+
+struct BoundStrassen : ProductBuffers {
+  std::shared_ptr<const StrassenProduct> product;
+  BufferId sums = BufferId::none;
+
+  const GemmPlan& plan() const { return product->plan(); }
+  bool visits_once(int64_t) const { return false; }
+  void operator()(const StepArgs& args) const {
+    product->run(bind(args, 0), args.at<const float>(sums), args.thread, args.threads);
   }
 };
 
@@ -139,20 +159,22 @@ std::shared_ptr<const GemmProduct> emit(const GemmProblem& problem, const GemmPl
   }
 }
 
-void add_product_step(LowerContext& context, const ProductNode& product, const GemmProblem& problem, BoundProduct bound,
-                      const Tensor& weights) {
+template <class Bound>
+void add_product_step(LowerContext& context, const ProductNode& product, const GemmProblem& problem, Bound bound,
+                      const Tensor& weights, const std::vector<BufferId>& reads = {}) {
   Step step;
   step.op = context.node.fused_from.empty() ? std::string(context.node.op->name) : context.node.fused_from;
-  step.kernel = bound.product->plan().key();
+  step.kernel = bound.plan().key();
   step.reads = {bound.a, bound.b};
   step.reads.insert(step.reads.end(), bound.inputs.begin(), bound.inputs.end());
+  step.reads.insert(step.reads.end(), reads.begin(), reads.end());
   step.writes = {bound.c};
   if (bound.scratch != BufferId::none) {
     step.reads.push_back(bound.scratch);
     step.writes.push_back(bound.scratch);
   }
   // Only a product that visits each element of C once leaves a residual alone until it is read.
-  for (size_t i = 0; i < product.extra.size() && problem.k <= bound.product->plan().k_block; ++i) {
+  for (size_t i = 0; i < product.extra.size() && bound.visits_once(problem.k); ++i) {
     const bool is_operand = bound.inputs[i] == bound.a || bound.inputs[i] == bound.b;
     if (product.extra[i].covers_output && !is_operand) step.in_place.emplace_back(bound.c, bound.inputs[i]);
   }
@@ -165,6 +187,67 @@ void add_product_step(LowerContext& context, const ProductNode& product, const G
   step.next_weights = bound.next_weights;
   step.run = std::move(bound);
   context.add(std::move(step));
+}
+
+// Buffers and strides that every product has.
+ProductBuffers bind_buffers(const LowerContext& context, const ProductNode& product) {
+  ProductBuffers buffers;
+  buffers.c = context.buffer(context.output(0));
+  for (const ExtraInput& extra : product.extra) buffers.inputs.push_back(context.buffer(extra.value));
+  buffers.operands.a_stride = product.a_strides.back();
+  buffers.operands.b_stride = product.b_row_stride();
+  buffers.operands.c_stride = product.c_strides.back();
+  for (size_t i = 0; i < product.extra.size(); ++i) {
+    buffers.operands.input_strides[i] = product.extra[i].strides[product.shape.batch.size()];
+  }
+  buffers.next_weights = std::make_shared<const void*>(nullptr);
+  return buffers;
+}
+
+void add_sums_step(LowerContext& context, const GemmProblem& problem, const BoundStrassen& bound) {
+  Step step;
+  step.kernel = "sums of quadrants";
+  step.reads = {bound.a};
+  step.writes = {bound.sums};
+  step.bytes = 4.0 * static_cast<double>(problem.m * problem.k + bound.product->sums_elements());
+  step.threads = problem.threads;
+  step.run = [=, a_stride = bound.operands.a_stride, a = bound.a, sums = bound.sums,
+              product = bound.product](const StepArgs& args) {
+    GemmOperands operands;
+    operands.a = args.at<const float>(a);
+    operands.a_stride = a_stride;
+    product->sum(operands, args.at<float>(sums), args.thread, args.threads);
+  };
+  context.add(std::move(step));
+}
+
+// Two steps: all threads need all sums of A's quadrants. False: the plan cannot be emitted.
+bool lower_strassen(LowerContext& context, const ProductNode& product, const GemmProblem& problem,
+                    const GemmPlan& plan) {
+  BoundStrassen bound{bind_buffers(context, product), nullptr};
+  try {
+    bound.product = std::make_shared<const StrassenProduct>(problem, plan);
+  } catch (const JitError&) {
+    return false;
+  }
+  const Tensor constant = context.constant(1);
+  const bool transposed = product.form.transpose_b;
+  const std::string text = fmt::format("{} {}x{} {} alpha {}", plan.key(), problem.k, problem.n,
+                                       transposed ? "transposed" : "plain", product.form.alpha);
+  const Tensor weights = context.packed(context.input(1), text, [&] {
+    Tensor packed = allocate_weights(DType::f32, {bound.product->packed_elements()});
+    MatrixView view{constant.data<float>(), problem.k, problem.n, problem.n, 1};
+    if (transposed) view = {constant.data<float>(), problem.k, problem.n, 1, problem.k};
+    bound.product->pack(view, product.form.alpha, packed.mutable_data<float>());
+    return packed;
+  });
+  bound.a = product.form.transpose_a ? turned_a(context, product) : context.buffer(context.input(0));
+  bound.b = context.constant_buffer(weights);
+  bound.sums = context.scratch(checked_bytes(DType::f32, {bound.product->sums_elements()}));
+  add_sums_step(context, problem, bound);
+  const BufferId sums = bound.sums;
+  add_product_step(context, product, problem, std::move(bound), weights, {sums});
+  return true;
 }
 
 }  // namespace
@@ -180,24 +263,16 @@ bool lower_product(LowerContext& context, const MatMulShape& shape, const Produc
   const GemmProblem problem = problem_of(context, product, is_packed);
   const GemmPlan plan = choose_gemm_plan(problem, context.plans);
   const PanelFormat format{int64_t{plan.vecs} * vector_lanes(problem.isa), vector_lanes(problem.isa)};
-  BoundProduct bound;
+  if (plan.strassen && lower_strassen(context, product, problem, plan)) return true;
+  BoundProduct bound{bind_buffers(context, product), nullptr};
   bound.product = emit(problem, plan, batch_offsets(product, is_packed ? format.elements(problem.k, problem.n) : 0));
   if (!bound.product) return false;
   const Tensor weights = is_packed ? pack_constant(context, product, format) : Tensor();
   bound.a = form.transpose_a ? turned_a(context, product) : context.buffer(context.input(0));
   bound.b = is_packed ? context.constant_buffer(weights) : context.buffer(context.input(1));
-  bound.c = context.buffer(context.output(0));
-  for (const ExtraInput& extra : product.extra) bound.inputs.push_back(context.buffer(extra.value));
-  bound.operands.a_stride = product.a_strides.back();
-  bound.operands.b_stride = product.b_row_stride();
-  bound.operands.c_stride = product.c_strides.back();
-  for (size_t i = 0; i < product.extra.size(); ++i) {
-    bound.operands.input_strides[i] = product.extra[i].strides[product.shape.batch.size()];
-  }
   if (const int64_t elements = bound.product->scratch_elements(); elements > 0) {
     bound.scratch = context.scratch(checked_bytes(DType::f32, {problem.threads, elements}));
   }
-  bound.next_weights = std::make_shared<const void*>(nullptr);
   add_product_step(context, product, problem, std::move(bound), weights);
   return true;
 }

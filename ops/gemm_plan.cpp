@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ops/gemm_strassen.h"
 #include "ops/gemm_tuning.h"
 
 namespace lathe {
@@ -22,7 +23,10 @@ void choose_tile(const GemmProblem& problem, GemmPlan& plan) {
     plan.vecs = problem.m <= 8 ? kVecs[problem.m] : 2;
     plan.rows = problem.m <= 8 ? static_cast<int>(problem.m) : 14;
     // Rows of A a multiple of 4 KiB apart share one set of L1, which has 8 ways or more: 98 % of peak against 84.
-    if (problem.m > 8 && shares_cache_set(problem.a_stride > 0 ? problem.a_stride : problem.k)) {
+    // Otherwise, too, fewer broadcasts gain 1 to 4 %, where panels of 48 columns leave little over.
+    const bool shares_set = shares_cache_set(problem.a_stride > 0 ? problem.a_stride : problem.k);
+    const bool fits_wide = problem.m >= 64 && (problem.n % 48 == 0 || problem.n >= 1024);
+    if (problem.m > 8 && (shares_set || fits_wide)) {
       plan.vecs = 3;
       plan.rows = 8;
     }
@@ -44,6 +48,23 @@ GemmSplit choose_split(const GemmProblem& problem, const GemmPlan& plan) {
   return imbalance(panels) <= 1.1 * imbalance(divide_up(problem.m, plan.rows)) ? GemmSplit::columns : GemmSplit::rows;
 }
 
+// Sums of quadrants cost as much for short products as for tall ones, and visits to C as much for few channels.
+bool prefers_strassen(const GemmProblem& problem) {
+  return problem.allows_strassen && pays_strassen() && problem.m >= 96 && problem.n >= 384 && problem.k >= 384;
+}
+
+// The plan itself where the extents are odd.
+GemmPlan strassen_plan(const GemmProblem& problem, const GemmPlan& plan) {
+  GemmPlan fast = plan;
+  fast.strassen = true;
+  fast.split = GemmSplit::columns;
+  fast.vecs = has_avx512(problem.isa) && problem.n % 96 == 0 ? 3 : 2;
+  fast.rows = !has_avx512(problem.isa) ? 6 : fast.vecs == 3 ? 8 : 14;
+  fast.k_block = 1024;
+  fast.row_block = 512;
+  return is_valid(fast, problem) ? fast : plan;
+}
+
 }  // namespace
 
 std::string GemmProblem::key() const {
@@ -52,6 +73,7 @@ std::string GemmProblem::key() const {
       fmt::format("f32 b{} m{} n{} k{} {} {}", batches, m, n, k, kForms[static_cast<size_t>(b)], name_of(isa));
   if (a_stride > 0) text += fmt::format(" lda{}", a_stride);
   if (b_stride > 0) text += fmt::format(" ldb{}", b_stride);
+  if (allows_strassen) text += " strassen";
   if (epilogue) {
     text += " " + to_string(epilogue->expression) + " ";
     for (const GemmInputAccess access : epilogue->inputs) text += access == GemmInputAccess::columns ? 'c' : 'u';
@@ -60,6 +82,9 @@ std::string GemmProblem::key() const {
 }
 
 std::string GemmPlan::key() const {
+  if (strassen)
+    return fmt::format("gemm strassen {}x{} k{} kb{} rb{}{}", rows, vecs, k_unroll, k_block, row_block,
+                       embed_broadcast ? " embed" : "");
   return fmt::format("gemm {}x{} k{} kb{} rb{}{}{} {}", rows, vecs, k_unroll, k_block, row_block,
                      embed_broadcast ? " embed" : "", pack_b ? " pack" : "",
                      split == GemmSplit::rows ? "rows" : "columns");
@@ -69,7 +94,8 @@ Candidate GemmPlan::to_candidate() const {
   return {{"rows", rows},           {"vecs", vecs},
           {"k_unroll", k_unroll},   {"k_block", k_block},
           {"row_block", row_block}, {"embed", embed_broadcast},
-          {"pack_b", pack_b},       {"split_rows", split == GemmSplit::rows}};
+          {"pack_b", pack_b},       {"split_rows", split == GemmSplit::rows},
+          {"strassen", strassen}};
 }
 
 GemmPlan GemmPlan::from_candidate(const Candidate& candidate) {
@@ -86,11 +112,13 @@ GemmPlan GemmPlan::from_candidate(const Candidate& candidate) {
   plan.embed_broadcast = get("embed", 0) != 0;
   plan.pack_b = get("pack_b", 0) != 0;
   plan.split = get("split_rows", 0) != 0 ? GemmSplit::rows : GemmSplit::columns;
+  plan.strassen = get("strassen", 0) != 0;
   return plan;
 }
 
 bool is_valid(const GemmPlan& plan, const GemmProblem& problem) {
   if (plan.k_block < 1 || plan.row_block < 1 || problem.m < 1 || problem.n < 1 || problem.k < 0) return false;
+  if (plan.strassen && !can_use_strassen(problem, plan)) return false;
   GemmTilePlan tile;
   tile.isa = problem.isa;
   tile.rows = plan.rows;
@@ -120,7 +148,7 @@ GemmPlan default_gemm_plan(const GemmProblem& problem) {
   plan.pack_b = problem.b == GemmOperandB::row_major && problem.m >= 4 * plan.rows &&
                 (problem.n >= 512 || shares_cache_set(problem.b_stride > 0 ? problem.b_stride : problem.n));
   while (!is_valid(plan, problem) && plan.vecs > 1) --plan.vecs;  // AVX2's mask takes a register
-  return plan;
+  return prefers_strassen(problem) ? strassen_plan(problem, plan) : plan;
 }
 
 GemmPlan choose_gemm_plan(const GemmProblem& problem, PlanSource& plans) {

@@ -21,6 +21,7 @@ struct GemmProblem {
   Isa isa = Isa::avx2;
   int threads = 1;
   int64_t a_stride = 0, b_stride = 0;  // of rows, in elements; 0: dense
+  bool allows_strassen = false;        // whether the accuracy level does
 
   std::string key() const;  // the tuning task's text
   double flop() const { return 2.0 * static_cast<double>(batches) * double(m) * double(n) * double(k); }
@@ -37,6 +38,7 @@ struct GemmPlan {
   bool embed_broadcast = false;
   bool pack_b = false;  // a run-time B in row-major order: copy each panel first
   GemmSplit split = GemmSplit::columns;
+  bool strassen = false;  // seven half-sized products (gemm_strassen.h), by the tile and block of k above
 
   bool operator==(const GemmPlan&) const = default;
   Candidate to_candidate() const;

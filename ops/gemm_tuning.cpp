@@ -3,84 +3,119 @@
 #include <algorithm>
 #include <memory>
 
-#include "lathe/tensor.h"
+#include "ops/bench_operands.h"
 #include "ops/gemm_product.h"
+#include "ops/gemm_strassen.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
 namespace {
 
-constexpr size_t kColdBytes = size_t{64} << 20;  // weights rotate through this much, so that they come from memory
-constexpr int64_t kMostCopies = 64;
+int64_t b_elements(const GemmProblem& problem) { return problem.batches * problem.k * ((problem.n + 15) / 16 * 16); }
+
+std::vector<GemmOffsets> offsets_of(const GemmProblem& problem) {
+  std::vector<GemmOffsets> offsets(static_cast<size_t>(problem.batches));
+  for (int64_t i = 0; i < problem.batches; ++i) {
+    GemmOffsets& at = offsets[static_cast<size_t>(i)];
+    at.a = i * problem.m * std::max(problem.k, problem.a_stride);
+    at.b = i * (b_elements(problem) / problem.batches);
+    at.c = i * problem.m * problem.n;
+  }
+  return offsets;
+}
+
+// One candidate's product, by any algorithm.
+class AnyProduct {
+ public:
+  AnyProduct(const GemmProblem& problem, const GemmPlan& plan) {
+    if (plan.strassen) {
+      strassen_ = std::make_unique<StrassenProduct>(problem, plan);
+      sums_ = Tensor(DType::f32, {strassen_->sums_elements()});
+    } else {
+      plain_ = std::make_unique<GemmProduct>(problem, plan, offsets_of(problem));
+    }
+  }
+
+  int64_t scratch_elements() const { return strassen_ ? 0 : plain_->scratch_elements(); }
+  void run(const GemmOperands& operands, ThreadTeam& team) {
+    const auto mine = [&](int thread) {
+      GemmOperands own = operands;
+      own.scratch += thread * scratch_elements();
+      return own;
+    };
+    if (plain_) return team.run(team.size(), [&](int thread) { plain_->run(mine(thread), thread, team.size()); });
+    auto* sums = sums_.mutable_data<float>();
+    team.run(team.size(), [&](int thread) { strassen_->sum(operands, sums, thread, team.size()); });
+    team.run(team.size(), [&](int thread) { strassen_->run(mine(thread), sums, thread, team.size()); });
+  }
+
+ private:
+  std::unique_ptr<GemmProduct> plain_;
+  std::unique_ptr<StrassenProduct> strassen_;
+  Tensor sums_;
+};
 
 // Operands of one candidate.
-struct Bench {
+class Bench {
+ public:
   Bench(const GemmProblem& problem, const GemmPlan& plan)
-      : product(problem, plan, offsets_of(problem)),
-        team(problem.threads),
-        a(DType::f32, {problem.batches, problem.m, std::max(problem.k, problem.a_stride)}),
-        c(DType::f32, {problem.batches, problem.m, problem.n}),
-        input(DType::f32, {problem.batches, problem.m, problem.n}) {
-    const int64_t size = b_elements(problem);
-    const bool is_constant = problem.b == GemmOperandB::packed;
-    const int64_t copies =
-        is_constant
-            ? std::clamp<int64_t>(static_cast<int64_t>(kColdBytes) / (4 * std::max<int64_t>(1, size)), 1, kMostCopies)
-            : 1;
-    for (int64_t i = 0; i < copies; ++i) b.emplace_back(DType::f32, Dims{size});
-    scratch = Tensor(DType::f32, {problem.threads, product.scratch_elements()});
-    operands.a = a.data<float>();
-    operands.c = c.mutable_data<float>();
-    operands.a_stride = problem.k;
-    operands.c_stride = problem.n;
-    operands.b_stride = problem.b == GemmOperandB::transposed ? problem.k : problem.n;
-    operands.inputs.fill(input.data<float>());
-    if (problem.epilogue) {
-      for (size_t i = 0; i < problem.epilogue->inputs.size(); ++i) operands.input_strides[i] = 0;
-    }
+      : product_(problem, plan),
+        team_(problem.threads),
+        a_(bench_tensor(DType::f32, problem.batches * problem.m * std::max(problem.k, problem.a_stride))),
+        c_(bench_tensor(DType::f32, problem.batches * problem.m * problem.n)),
+        input_(bench_tensor(DType::f32, problem.batches * problem.m * problem.n)),
+        scratch_(DType::f32, {problem.threads * std::max<int64_t>(1, product_.scratch_elements())}),
+        is_constant_(problem.b == GemmOperandB::packed),
+        b_(DType::f32, is_constant_ ? b_elements(problem) : 1) {
+    if (!is_constant_) written_b_ = bench_tensor(DType::f32, std::max(b_elements(problem), b_extent(problem)));
+    operands_.a = a_.data<float>();
+    operands_.c = c_.mutable_data<float>();
+    operands_.scratch = scratch_.mutable_data<float>();
+    operands_.a_stride = std::max(problem.k, problem.a_stride);
+    operands_.c_stride = problem.n;
+    operands_.b_stride = b_stride(problem);
+    operands_.inputs.fill(input_.data<float>());
   }
 
-  static int64_t b_elements(const GemmProblem& problem) {
-    return problem.batches * problem.k * ((problem.n + 15) / 16 * 16);
+  void prepare() {
+    b_.advance();
+    caches_.prepare(team_, a_, b_.current());
   }
-  static std::vector<GemmOffsets> offsets_of(const GemmProblem& problem) {
-    std::vector<GemmOffsets> offsets(static_cast<size_t>(problem.batches));
-    for (int64_t i = 0; i < problem.batches; ++i) {
-      GemmOffsets& at = offsets[static_cast<size_t>(i)];
-      at.a = i * problem.m * problem.k;
-      at.b = i * (b_elements(problem) / problem.batches);
-      at.c = i * problem.m * problem.n;
-    }
-    return offsets;
-  }
-
   void run() {
-    operands.b = b[turn % b.size()].data<float>();
-    operands.next_weights = b[(turn + 1) % b.size()].raw();
-    ++turn;
-    team.run(team.size(), [this](int thread) {
-      GemmOperands mine = operands;
-      mine.scratch = scratch.mutable_data<float>() + thread * product.scratch_elements();
-      product.run(mine, thread, team.size());
-    });
+    operands_.b = is_constant_ ? b_.current().data<float>() : written_b_.data<float>();
+    operands_.next_weights = b_.next().raw();
+    product_.run(operands_, team_);
   }
 
-  GemmProduct product;
-  ThreadTeam team;
-  Tensor a, c, input, scratch;
-  std::vector<Tensor> b;
-  GemmOperands operands;
-  size_t turn = 0;
+ private:
+  static int64_t b_stride(const GemmProblem& problem) {
+    if (problem.b_stride > 0) return problem.b_stride;
+    return problem.b == GemmOperandB::transposed ? problem.k : problem.n;
+  }
+  static int64_t b_extent(const GemmProblem& problem) {
+    const int64_t rows = problem.b == GemmOperandB::transposed ? problem.n : problem.k;
+    return b_elements(problem) / problem.batches * (problem.batches - 1) + rows * b_stride(problem);
+  }
+
+  AnyProduct product_;
+  ThreadTeam team_;
+  Tensor a_, c_, input_, scratch_, written_b_;
+  bool is_constant_;
+  ColdWeights b_;
+  ModelCaches caches_;
+  GemmOperands operands_;
 };
 
 }  // namespace
 
 TuningTask gemm_tuning_task(const GemmProblem& problem) {
   TuningTask task;
-  task.family = "gemm.1";
+  task.family = "gemm.2";
   task.key = problem.key();
   task.threads = problem.threads;
   task.flop = problem.flop();
+  task.bytes = 4.0 * static_cast<double>(problem.batches) *
+               static_cast<double>(problem.m * problem.k + problem.k * problem.n + problem.m * problem.n);
   const bool wide = has_avx512(problem.isa);
   const GemmPlan rule = default_gemm_plan(problem);
   std::vector<int> rows = wide ? std::vector<int>{14, 13, 12, 9, 7, 6, 28, 25} : std::vector<int>{6, 5, 4, 3, 12};
@@ -96,16 +131,19 @@ TuningTask gemm_tuning_task(const GemmProblem& problem) {
                       {"row_block", row_blocks},
                       {"embed", wide ? std::vector<int>{0, 1} : std::vector<int>{0}},
                       {"pack_b", problem.b == GemmOperandB::row_major ? std::vector<int>{0, 1} : std::vector<int>{0}},
-                      {"split_rows", problem.threads > 1 ? std::vector<int>{0, 1} : std::vector<int>{0}}};
+                      {"split_rows", problem.threads > 1 ? std::vector<int>{0, 1} : std::vector<int>{0}},
+                      {"strassen", problem.allows_strassen ? std::vector<int>{0, 1} : std::vector<int>{0}}};
   task.space.fallback = rule.to_candidate();
-  task.space.allowed = [problem](const Candidate& candidate) {
+  task.space.allowed = [problem, rule](const Candidate& candidate) {
     const GemmPlan plan = GemmPlan::from_candidate(candidate);
+    // What one algorithm does not read stands as in the rule, so that no plan has two names.
+    if (plan.strassen && plan.split != rule.split) return false;
     return is_valid(plan, problem) && plan.rows * plan.vecs >= (has_avx512(problem.isa) ? 12 : 6);
   };
   task.build = [problem](const Candidate& candidate) -> Runner {
     try {
       auto bench = std::make_shared<Bench>(problem, GemmPlan::from_candidate(candidate));
-      return [bench] { bench->run(); };
+      return {[bench] { bench->run(); }, [bench] { bench->prepare(); }};
     } catch (const JitError&) {
       return {};
     }

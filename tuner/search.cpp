@@ -72,9 +72,19 @@ class Search {
 
   // Nanoseconds of one run, over `repeats` runs in a row.
   double time(const Runner& runner, int repeats) const {
-    const nanoseconds begin = clock_();
-    for (int i = 0; i < repeats; ++i) runner();
-    return static_cast<double>((clock_() - begin).count()) / repeats;
+    if (!runner.prepare) {
+      const nanoseconds begin = clock_();
+      for (int i = 0; i < repeats; ++i) runner.run();
+      return static_cast<double>((clock_() - begin).count()) / repeats;
+    }
+    nanoseconds sum{0};
+    for (int i = 0; i < repeats; ++i) {
+      runner.prepare();
+      const nanoseconds begin = clock_();
+      runner.run();
+      sum += clock_() - begin;
+    }
+    return static_cast<double>(sum.count()) / repeats;
   }
 
   // Measures a candidate unless it was seen. True: it is the fastest so far.
@@ -87,7 +97,7 @@ class Search {
     }
     ++measured_;
     const double best_before = best_ns();
-    runner();  // faults pages in and fills caches
+    runner.run();  // faults pages in and fills caches
     double fastest = time(runner, 1);
     const int repeats = std::clamp(static_cast<int>(kSampleNs / std::max(1.0, fastest)), 1, 1000);
     for (int i = 1; i < kScreeningRuns && fastest < kHopeless * best_before; ++i)

@@ -1,10 +1,13 @@
 #pragma once
 // What the tuner sees of a kernel: a key, a few knobs, and a way to build and run a candidate. It knows no graph, no
 // jit.
+#include <concepts>
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace lathe {
@@ -26,8 +29,20 @@ struct SearchSpace {
   Candidate fallback;                             // the analytic model's choice
 };
 
-// Runs the built candidate once over cold-ish operands of its own. Built in `build`; empty: cannot be emitted.
-using Runner = std::function<void()>;
+// Runs the built candidate once over operands of its own; `prepare`, not timed, brings the caches into the state that
+// the task finds in a model. Built in `build`; empty: cannot be emitted.
+struct Runner {
+  std::function<void()> run, prepare;
+
+  Runner() = default;
+  Runner(std::nullptr_t) {}
+  Runner(std::function<void()> once, std::function<void()> before = nullptr)
+      : run(std::move(once)), prepare(std::move(before)) {}
+  template <std::invocable Run>
+  Runner(Run once) : run(std::move(once)) {}
+  explicit operator bool() const { return run != nullptr; }
+  void operator()() const { run(); }
+};
 
 struct TuningTask {
   std::string family;  // "gemm", with the family's code version: "gemm.1"
@@ -36,6 +51,7 @@ struct TuningTask {
   SearchSpace space;
   std::function<Runner(const Candidate&)> build;
   double flop = 0;
+  double bytes = 0;  // read and written at least, weights included
 };
 
 // Where plans come from: the cache under the analytic model. Lowering asks it for every task.

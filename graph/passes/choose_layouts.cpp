@@ -96,6 +96,11 @@ class LayoutChooser {
     const bool is_first_layer =
         is_op(node, "Conv") && node.attributes.get_int("group", 1) == 1 && channels_of(types[0]) < block_;
     choice.inputs[0] = is_first_layer ? 0 : block_;
+    // Blocks of a picture's few channels would be mostly padding, of which a transposed convolution writes a lot.
+    if (is_op(node, "ConvTranspose") && 2 * channels_of(type(node.outputs[0])) <= block_) {
+      choice.output = 0;
+      return choice;
+    }
     return set_extras(node, choice) ? choice : plain(node);
   }
 

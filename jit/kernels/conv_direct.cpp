@@ -57,7 +57,11 @@ class DirectEmitter : public Emitter {
       test(blocks_left_, blocks_left_);
       jz(whole_done, T_NEAR);
     }
-    loop_down(blocks_left_, [&] { emit_block(plan_.lanes, true); });
+    if (plan_.ahead_lines > 0) xor_(ahead_, ahead_);
+    loop_down(blocks_left_, [&] {
+      if (plan_.ahead_lines > 0) prefetch_ahead();
+      emit_block(plan_.lanes, true);
+    });
     if (plan_.tail > 0) {
       L(whole_done);
       cmp(qword[call_ + offsetof(ConvCall, has_tail)], 0);
@@ -143,6 +147,25 @@ class DirectEmitter : public Emitter {
     L(from_target);
     for_outputs([&](int pixel, int block) { load(accumulator(pixel, block), output_at(pixel, block)); });
     L(started);
+  }
+
+  // What the end of the tile reads and writes, a few lines at a time. Past the tile they are those of the next one.
+  void prefetch_ahead() {
+    const auto each_block = [&](auto touch) {
+      for (int block = 0; block < plan_.blocks; ++block) {
+        if (block > 0) add(scratch_, target_block_);
+        for (int line = 0; line < plan_.ahead_lines; ++line) touch(ptr[scratch_ + 64 * line]);
+      }
+    };
+    lea(scratch_, ptr[target_ + ahead_]);
+    each_block([&](const Xbyak::Address& at) { prefetchw(at); });
+    for (size_t i = 0; i < plan_.epilogue.operands.size(); ++i) {
+      if (plan_.epilogue.operands[i] != ConvOperand::full) continue;
+      mov(scratch_, qword[call_ + offsetof(ConvCall, operands) + 8 * static_cast<int>(i)]);
+      add(scratch_, ahead_);
+      each_block([&](const Xbyak::Address& at) { prefetcht0(at); });
+    }
+    add(ahead_, 64 * plan_.ahead_lines);
   }
 
   // All taps of one input block of `lanes` channels. Positions of the moving registers are known at emission, so they
@@ -268,6 +291,7 @@ class DirectEmitter : public Emitter {
   const Gpr block_at_ = claim_gpr("block at"), scratch_ = claim_gpr("scratch");
   const Gpr blocks_left_ = claim_gpr("blocks left"), steps_left_ = claim_gpr("steps left");
   const Gpr prefetch_ = claim_gpr("prefetch"), prefetch_step_ = claim_gpr("prefetch step");
+  const Gpr ahead_ = claim_gpr("bytes ahead");
   const std::vector<Vec> pool_;
   const ConvTileShape* shape_ = nullptr;
   int accumulators_ = 0, weight_sets_ = 1, first_weight_ = 0, broadcasts_ = 0;
@@ -320,9 +344,9 @@ int64_t multiply_adds(const ConvKernelPlan& plan, std::span<const ConvTileShape>
 }  // namespace
 
 std::string to_string(const ConvKernelPlan& plan) {
-  return fmt::format("{} blocks={} {} unroll={} lanes={}+{} prefetch={} bias={} then {}", name_of(plan.isa),
+  return fmt::format("{} blocks={} {} unroll={} lanes={}+{} prefetch={}+{} bias={} then {}", name_of(plan.isa),
                      plan.blocks, plan.embedded ? "embedded" : "separate", plan.unroll, plan.lanes, plan.tail,
-                     plan.prefetch_lines, plan.has_bias ? 1 : 0, to_string(plan.epilogue));
+                     plan.prefetch_lines, plan.ahead_lines, plan.has_bias ? 1 : 0, to_string(plan.epilogue));
 }
 
 bool fits_registers(const ConvKernelPlan& plan, int pixels) {

@@ -40,6 +40,7 @@ struct ConvKernelPlan {
   int lanes = 16;          // channels of an input block: 1 when the input is plain
   int tail = 0;            // channels of the last input block when it is not whole
   int prefetch_lines = 0;  // in each round
+  int ahead_lines = 0;     // of the target and of full operands, with each input block: they are there when it ends
   bool has_bias = false;
   ConvEpilogue epilogue;
 };

@@ -86,10 +86,41 @@ bool accepts_blocked(const Node&, std::span<const TensorType> inputs, int) {
   return inputs[0].rank() == 3 || inputs[0].rank() == 4;
 }
 
+// Windows that lie side by side and cover the output.
+bool has_separate_windows(const ConvNode& conv) {
+  const Window& window = conv.window;
+  for (size_t axis = 0; axis < window.axes(); ++axis) {
+    if (window.kernel[axis] != window.strides[axis] || window.dilations[axis] != 1 || window.pads_begin[axis] != 0 ||
+        conv.sizes.out[axis] != conv.sizes.in[axis] * window.kernel[axis]) {
+      return false;
+    }
+  }
+  return conv.sizes.groups == 1;
+}
+
+// [in][out][window] is the weight of a pointwise convolution to out * window channels as it lies.
+bool lower_shuffled(LowerContext& context, const ConvNode& conv) {
+  const ConvSizes& sizes = conv.sizes;
+  const size_t x = conv.window.axes() - 1;
+  const PixelShuffle shuffle{sizes.out_channels, x == 1 ? conv.window.kernel[0] : 1, conv.window.kernel[x]};
+  if (!has_separate_windows(conv) || !can_shuffle_pixels(context, shuffle)) return false;
+  ConvProblem problem;
+  problem.batch = sizes.batch;
+  problem.in_channels = sizes.in_channels;
+  problem.out_channels = sizes.out_channels * shuffle.y * shuffle.x;
+  problem.is_transposed = true;
+  ConvShape shape;
+  shape.x.in = shape.x.out = shape.x.out_extent = sizes.in[x];
+  if (x == 1) shape.y.in = shape.y.out = shape.y.out_extent = sizes.in[0];
+  problem.phases = {shape};
+  return lower_conv(context, std::move(problem), shuffle);
+}
+
 bool lower(LowerContext& context) {
   const Dims in = context.input_type(0).extents(), weights = context.input_type(1).extents();
   if (in.size() != 3 && in.size() != 4) return false;
   const ConvNode conv = read_conv_transpose(context.node, in, weights);
+  if (lower_shuffled(context, conv)) return true;
   const ConvSizes& sizes = conv.sizes;
   ConvProblem problem;
   problem.batch = sizes.batch;

@@ -212,6 +212,30 @@ TEST(Convolution, TransposedAgreesWithTheReferenceOverRandomShapes) {
   }
 }
 
+// Kernel = stride: a pointwise convolution whose results are spread over the picture.
+TEST(Convolution, TransposedWithSeparateWindowsAgreesWithTheReference) {
+  std::mt19937 random(22);
+  const auto pick = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  for (int i = 0; i < 60; ++i) {
+    ConvCase c = random_case(random, true);
+    c.groups = 1;
+    c.out_channels = pick(1, 12);
+    for (size_t axis = 0; axis < c.kernel.size(); ++axis) {
+      c.kernel[axis] = c.strides[axis] = pick(1, 4);
+      c.dilations[axis] = 1;
+      c.extra[axis] = 0;
+      c.in[axis + 2] = pick(1, 12);
+    }
+    c.pads.assign(c.pads.size(), 0);
+    c.out_blocked = pick(0, 3) == 0;
+    c.residual = pick(0, 1) == 0 ? 0 : static_cast<int>(pick(1, 5));
+    for (Isa isa : usable_isas()) check(c, isa, random, pick(0, 3) == 0);
+    if (HasFatalFailure()) return;
+  }
+}
+
 TEST(Convolution, AgreesWithTheReferenceOnShapesOfRealModels) {
   std::mt19937 random(3);
   const std::vector<ConvCase> cases = {

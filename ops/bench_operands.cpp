@@ -1,0 +1,67 @@
+#include "ops/bench_operands.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "ops/lower.h"
+#include "src/base/cpu.h"
+
+namespace lathe {
+namespace {
+
+constexpr int64_t kColdBytes = int64_t{64} << 20;
+constexpr size_t kMostCopies = 64;
+constexpr int64_t kPrefetchedBytes = 64 << 10;  // as convolutions do for the step behind them
+constexpr int64_t kLine = 64;
+
+void fill(Tensor& tensor) {
+  auto* bytes = static_cast<uint8_t*>(tensor.mutable_raw());
+  const auto size = static_cast<int64_t>(tensor.bytes());
+  if (tensor.dtype() == DType::f32) {
+    auto* values = tensor.mutable_data<float>();
+    for (int64_t i = 0; i < tensor.size(); ++i) values[i] = static_cast<float>(i * 7 % 31 - 15) / 64;
+  } else {
+    for (int64_t i = 0; i < size; ++i) bytes[i] = static_cast<uint8_t>(i * 7 % 31);
+  }
+}
+
+}  // namespace
+
+Tensor bench_tensor(DType dtype, int64_t count) {
+  Tensor tensor(dtype, {count});
+  fill(tensor);
+  return tensor;
+}
+
+ColdWeights::ColdWeights(DType dtype, int64_t count) {
+  int64_t bytes = 0;
+  while (copies_.empty() || (bytes < kColdBytes && copies_.size() < kMostCopies)) {
+    copies_.push_back(allocate_weights(dtype, {count}));
+    fill(copies_.back());
+    bytes += std::max<int64_t>(1, static_cast<int64_t>(copies_.back().bytes()));
+  }
+}
+
+ModelCaches::ModelCaches() : other_(bench_tensor(DType::f32, static_cast<int64_t>(cpu_facts().l2_bytes) * 2 / 4)) {}
+
+void ModelCaches::prepare(ThreadTeam& team, Tensor& input, const Tensor& weights) {
+  const auto lines = static_cast<long>(other_.bytes()) / kLine;
+  team.run(team.size(), [&](int thread) {
+    const auto* line = static_cast<const volatile char*>(other_.raw());
+    for (long i = 0; i < lines; ++i) (void)line[i * kLine];
+    const Range range = split_evenly(static_cast<long>(input.size()), thread, team.size());
+    if (input.dtype() == DType::f32) {
+      auto* values = input.mutable_data<float>();
+      std::fill(values + range.begin, values + range.end, 0.25F);
+    } else {
+      auto* values = static_cast<char*>(input.mutable_raw());
+      std::fill(values + range.begin, values + range.end, char{1});
+    }
+    const auto* head = static_cast<const char*>(weights.raw());
+    const int64_t prefetched =
+        thread == 0 ? std::min<int64_t>(kPrefetchedBytes, static_cast<int64_t>(weights.bytes())) : 0;
+    for (int64_t at = 0; at < prefetched; at += kLine) __builtin_prefetch(head + at, 0, 2);
+  });
+}
+
+}  // namespace lathe

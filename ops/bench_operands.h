@@ -1,0 +1,39 @@
+#pragma once
+// Operands for measuring one task alone as if it ran inside a model: what comes from memory there comes from memory
+// here, what the step before has just written is in the cache.
+#include <cstdint>
+#include <vector>
+
+#include "lathe/tensor.h"
+#include "src/base/thread_team.h"
+
+namespace lathe {
+
+// Filled with small numbers: untouched pages would all be one page of zeros.
+Tensor bench_tensor(DType dtype, int64_t count);
+
+// Copies of packed weights, more of them than the caches hold, on pages like those of a model's.
+class ColdWeights {
+ public:
+  explicit ColdWeights(DType dtype, int64_t count);
+  const Tensor& current() const { return copies_[turn_ % copies_.size()]; }
+  const Tensor& next() const { return copies_[(turn_ + 1) % copies_.size()]; }
+  void advance() { ++turn_; }
+
+ private:
+  std::vector<Tensor> copies_;
+  size_t turn_ = 0;
+};
+
+// Brings the caches of all threads into the state that a step in the middle of a model finds: other steps' code and
+// data have been there, then `input` was written, while the first of `weights` were prefetched.
+class ModelCaches {
+ public:
+  ModelCaches();
+  void prepare(ThreadTeam& team, Tensor& input, const Tensor& weights);
+
+ private:
+  Tensor other_;
+};
+
+}  // namespace lathe

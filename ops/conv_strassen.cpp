@@ -1,0 +1,120 @@
+#include "ops/conv_strassen.h"
+
+#include <fmt/format.h>
+
+namespace lathe {
+namespace {
+
+int64_t pixels_of(const ConvProblem& problem) { return problem.phases[0].x.out; }
+
+StrassenShape shape_of(const ConvProblem& problem, Isa isa) {
+  StrassenShape shape;
+  shape.isa = isa;
+  shape.m = pixels_of(problem);
+  shape.n = problem.out_channels;
+  shape.k = problem.in_channels;
+  shape.row_block = 256;  // their sums stay near L2 while all panels pass
+  shape.vecs = 2;
+  shape.rows = has_avx512(isa) ? 14 : 6;
+  // Fewer broadcasts, where the panels come out even.
+  if (has_avx512(isa) && shape.n % 96 == 0) {
+    shape.vecs = 3;
+    shape.rows = 8;
+  } else if (has_avx512(isa) && shape.n % 128 == 0) {
+    shape.vecs = 4;
+    shape.rows = 6;
+  }
+  shape.in_blocks = true;
+  return shape;
+}
+
+bool is_pointwise(const ConvProblem& problem) {
+  if (problem.phases.size() != 1 || problem.groups != 1 || problem.window_y != 1 || problem.window_x != 1) return false;
+  const ConvAxis &y = problem.phases[0].y, &x = problem.phases[0].x;
+  return y == ConvAxis() && x.taps == ConvAxis().taps && x.stride == 1 && x.in == x.out && x.out_step == 1 &&
+         x.out_first == 0 && x.out_extent == x.out;
+}
+
+}  // namespace
+
+bool is_strassen(const ConvProblem& problem, Isa isa) {
+  constexpr int kExact = 2;  // the largest Winograd form where the accuracy level asks for plain sums
+  return problem.most_winograd > kExact && is_pointwise(problem) && problem.in_lanes() == problem.lanes &&
+         problem.lanes == vector_lanes(isa) && problem.in_channels % problem.lanes == 0 &&
+         has_quadrants(shape_of(problem, isa));
+}
+
+bool prefers_strassen(const ConvProblem& problem, Isa isa) {
+  // Each visit to C costs some steps of k, each sum of A some columns, and for large pictures they leave the cache.
+  return pays_strassen() && is_strassen(problem, isa) && pixels_of(problem) >= 96 && pixels_of(problem) <= 512 &&
+         problem.in_channels >= 256 && problem.out_channels >= 256;
+}
+
+StrassenConv::StrassenConv(ConvProblem problem, Isa isa, int threads, std::vector<int64_t> operand_batch_bytes)
+    : problem_(std::move(problem)),
+      threads_(threads),
+      operand_batch_bytes_(std::move(operand_batch_bytes)),
+      core_(shape_of(problem_, isa)) {
+  if (!is_strassen(problem_, isa)) throw JitError("not a pointwise convolution with even halves");
+  operand_batch_bytes_.resize(problem_.epilogue.operands.size());
+  const ConvFinishPlan plan{has_avx512(isa) ? Isa::avx512 : Isa::avx2, problem_.has_bias, problem_.epilogue};
+  if (!plan.is_empty()) finish_ = conv_finish(plan);
+}
+
+std::string StrassenConv::packing() const {
+  return fmt::format("conv strassen.1 {} {}", core_.shape().width(), problem_.is_transposed ? "transposed" : "");
+}
+
+void StrassenConv::pack(const float* weights, float* packed) const {
+  MatrixView view{weights, problem_.in_channels, problem_.out_channels, 1, problem_.in_channels};
+  if (problem_.is_transposed) {
+    view.row_stride = problem_.out_channels;
+    view.column_stride = 1;
+  }
+  core_.pack(view, 1, packed);
+}
+
+void StrassenConv::run_part(int part, const ConvArguments& arguments, float* scratch, int thread) const noexcept {
+  Strassen::Operands operands;
+  operands.a_layout = operands.c_layout = {problem_.lanes, pixels_of(problem_) * problem_.lanes};
+  operands.b = arguments.weights;
+  for (int64_t image = 0; image < problem_.batch; ++image) {
+    float* sums = scratch + image * core_.sums_elements();
+    operands.a = arguments.source + image * problem_.in_blocks() * problem_.source_block_bytes() / 4;
+    if (part == 0) {
+      core_.sum(operands.a, operands.a_layout, sums, thread, threads_);
+      continue;
+    }
+    operands.sums = sums;
+    operands.c = arguments.target + image * problem_.out_blocks() * problem_.target_block_bytes() / 4;
+    operands.next_weights = image + 1 == problem_.batch ? arguments.next_weights : arguments.weights;
+    core_.run(operands, thread, threads_, [&](int64_t row, int64_t rows, int64_t column) {
+      if (!finish_) return;
+      finish(arguments, image, row, rows, column);
+      finish(arguments, image, row, rows, column + problem_.out_channels / 2);
+    });
+  }
+}
+
+// The blocks of one panel.
+void StrassenConv::finish(const ConvArguments& arguments, int64_t image, int64_t row, int64_t rows,
+                          int64_t column) const noexcept {
+  ConvFinishCall call;
+  call.bytes = rows * problem_.lanes * 4;
+  for (int64_t c = column; c < column + core_.shape().width(); c += problem_.lanes) {
+    const int64_t block = c / problem_.lanes;
+    const int64_t plane = block * problem_.target_block_bytes() + row * problem_.lanes * 4;
+    const int64_t target = image * problem_.out_blocks() * problem_.target_block_bytes() + plane;
+    call.target = arguments.target + target / 4;
+    call.bias = arguments.bias + c;
+    for (size_t i = 0; i < problem_.epilogue.operands.size(); ++i) {
+      const char* at = static_cast<const char*>(arguments.operands[i]) + image * operand_batch_bytes_[i];
+      if (problem_.epilogue.operands[i] == ConvOperand::full) at += plane;
+      if (problem_.epilogue.operands[i] == ConvOperand::per_channel) at += c * 4;
+      call.operands[i] = at;
+    }
+    finish_.entry()(&call);
+  }
+}
+
+}  // namespace lathe

@@ -1,0 +1,42 @@
+#pragma once
+// A pointwise convolution by Strassen's seven half-sized products (ops/strassen.h), bound to its kernels.
+#include <vector>
+
+#include "jit/kernels/conv_finish.h"
+#include "ops/conv_program.h"
+#include "ops/strassen.h"
+
+namespace lathe {
+
+// One tap, stride 1, whole blocks of channels with even halves, and an accuracy level that allows it.
+bool is_strassen(const ConvProblem& problem, Isa isa);
+// Untuned: it pays.
+bool prefers_strassen(const ConvProblem& problem, Isa isa);
+
+class StrassenConv {
+ public:
+  // Requires: is_strassen(problem, isa). Throws JitError.
+  StrassenConv(ConvProblem problem, Isa isa, int threads, std::vector<int64_t> operand_batch_bytes = {});
+
+  const ConvProblem& problem() const { return problem_; }
+  // Names the order of the packed weights.
+  std::string packing() const;
+  int64_t packed_size() const { return core_.packed_elements(); }  // floats
+  void pack(const float* weights, float* packed) const;
+
+  int64_t scratch_size() const { return problem_.batch * core_.sums_elements(); }  // floats, for all threads together
+  // All threads finish a part before one begins the next: sums of the input, products.
+  static constexpr int parts() { return 2; }
+  void run_part(int part, const ConvArguments& arguments, float* scratch, int thread) const noexcept;
+
+ private:
+  void finish(const ConvArguments& arguments, int64_t image, int64_t row, int64_t rows, int64_t column) const noexcept;
+
+  ConvProblem problem_;
+  int threads_;
+  std::vector<int64_t> operand_batch_bytes_;
+  Strassen core_;
+  ConvFinish finish_;  // empty: nothing to do
+};
+
+}  // namespace lathe

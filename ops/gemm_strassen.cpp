@@ -1,0 +1,84 @@
+#include "ops/gemm_strassen.h"
+
+namespace lathe {
+namespace {
+
+constexpr int kFinishRows = 4;
+
+StrassenShape shape_of(const GemmProblem& problem, const GemmPlan& plan) {
+  StrassenShape shape;
+  shape.isa = problem.isa;
+  shape.m = problem.m;
+  shape.n = problem.n;
+  shape.k = problem.k;
+  shape.row_block = plan.row_block;
+  shape.k_block = plan.k_block;
+  shape.rows = plan.rows;
+  shape.vecs = plan.vecs;
+  shape.k_unroll = plan.k_unroll;
+  shape.embed_broadcast = plan.embed_broadcast;
+  return shape;
+}
+
+}  // namespace
+
+bool can_use_strassen(const GemmProblem& problem, const GemmPlan& plan) {
+  return problem.allows_strassen && problem.batches == 1 && problem.b == GemmOperandB::packed &&
+         has_quadrants(shape_of(problem, plan));
+}
+
+StrassenProduct::StrassenProduct(const GemmProblem& problem, const GemmPlan& plan)
+    : problem_(problem), plan_(plan), core_(shape_of(problem, plan)) {
+  if (!can_use_strassen(problem, plan)) throw JitError("not possible here: " + plan.key());
+  if (!problem.epilogue) return;
+  GemmTilePlan tile;
+  tile.isa = has_avx512(problem.isa) ? Isa::avx512 : Isa::avx2;
+  tile.vecs = plan.vecs;
+  tile.accumulate = true;
+  tile.epilogue = problem.epilogue;
+  finish_row_ = gemm_tile(tile);
+  tile.rows = kFinishRows;
+  finish_rows_ = gemm_tile(tile);
+}
+
+void StrassenProduct::sum(const GemmOperands& operands, float* sums, int thread, int threads) const noexcept {
+  core_.sum(operands.a, {operands.a_stride, vector_lanes(problem_.isa)}, sums, thread, threads);
+}
+
+void StrassenProduct::run(const GemmOperands& operands, const float* sums, int thread, int threads) const noexcept {
+  Strassen::Operands bound;
+  bound.a = operands.a;
+  bound.sums = sums;
+  bound.b = operands.b;
+  bound.c = operands.c;
+  bound.a_layout = {operands.a_stride, vector_lanes(problem_.isa)};
+  bound.c_layout = {operands.c_stride, vector_lanes(problem_.isa)};
+  bound.next_weights = operands.next_weights;
+  core_.run(bound, thread, threads, [&](int64_t row, int64_t rows, int64_t column) {
+    if (!finish_rows_) return;
+    finish(operands, row, rows, column);
+    finish(operands, row, rows, column + problem_.n / 2);
+  });
+}
+
+void StrassenProduct::finish(const GemmOperands& operands, int64_t row, int64_t rows, int64_t column) const noexcept {
+  GemmTileArgs args = {};
+  args.c_stride_bytes = operands.c_stride * 4;
+  args.a = args.b = operands.b;  // k is 0: not read
+  const GemmEpilogue& epilogue = *problem_.epilogue;
+  for (const int height : {kFinishRows, 1}) {
+    args.tiles = rows / height;
+    if (args.tiles == 0) continue;
+    args.c = operands.c + row * operands.c_stride + column;
+    for (size_t i = 0; i < epilogue.inputs.size(); ++i) {
+      const bool by_column = epilogue.inputs[i] == GemmInputAccess::columns;
+      args.inputs[i] = operands.inputs[i] + row * operands.input_strides[i] + (by_column ? column : 0);
+      args.input_stride_bytes[i] = operands.input_strides[i] * 4;
+    }
+    (height == 1 ? finish_row_ : finish_rows_).entry()(&args);
+    row += args.tiles * height;
+    rows -= args.tiles * height;
+  }
+}
+
+}  // namespace lathe

@@ -1,0 +1,35 @@
+#pragma once
+// A matrix product by Strassen's seven half-sized ones: what a step calls.
+#include "ops/gemm_plan.h"
+#include "ops/gemm_product.h"
+#include "ops/strassen.h"
+
+namespace lathe {
+
+// The problem has quadrants under this plan: one product, constant B, even halves.
+bool can_use_strassen(const GemmProblem& problem, const GemmPlan& plan);
+
+class StrassenProduct {
+ public:
+  // Throws JitError when the plan cannot be emitted. Requires: can_use_strassen().
+  StrassenProduct(const GemmProblem& problem, const GemmPlan& plan);
+
+  const GemmPlan& plan() const { return plan_; }
+  int64_t packed_elements() const { return core_.packed_elements(); }
+  void pack(const MatrixView& matrix, float scale, float* packed) const { core_.pack(matrix, scale, packed); }
+
+  // Sums of A's quadrants: all threads fill them, then all read them.
+  int64_t sums_elements() const { return core_.sums_elements(); }
+  void sum(const GemmOperands& operands, float* sums, int thread, int threads) const noexcept;
+  void run(const GemmOperands& operands, const float* sums, int thread, int threads) const noexcept;
+
+ private:
+  void finish(const GemmOperands& operands, int64_t row, int64_t rows, int64_t column) const noexcept;
+
+  GemmProblem problem_;
+  GemmPlan plan_;
+  Strassen core_;
+  GemmTile finish_rows_, finish_row_;  // the epilogue alone; empty: there is none
+};
+
+}  // namespace lathe

@@ -1,0 +1,117 @@
+// Pointwise convolutions by Strassen's products, through the lowering of a node.
+#include "ops/conv_strassen.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/ops/one_node.h"
+
+namespace lathe {
+namespace {
+
+using testing::OneNode;
+using testing::random_tensor;
+
+std::vector<Isa> isas() {
+  return has_avx512(usable_isa()) ? std::vector<Isa>{Isa::avx2, Isa::avx512} : std::vector<Isa>{Isa::avx2};
+}
+
+// The fallback, by Strassen's products where they are possible.
+class StrassenPlans : public PlanSource {
+ public:
+  Candidate choose(const TuningTask& task) override {
+    Candidate candidate = task.space.fallback;
+    candidate["strassen"] = 1;
+    if (!task.space.allowed(candidate)) return task.space.fallback;
+    ++used;
+    return candidate;
+  }
+  int used = 0;
+};
+
+struct PointwiseCase {
+  int64_t batch, in_channels, out_channels, height, width;
+  bool has_bias, has_residual;
+  int threads;
+};
+std::ostream& operator<<(std::ostream& out, const PointwiseCase& c) {
+  return out << c.batch << "x" << c.in_channels << ">" << c.out_channels << " " << c.height << "x" << c.width
+             << (c.has_bias ? " bias" : "") << (c.has_residual ? " residual" : "") << " threads " << c.threads;
+}
+
+// max(x (+ residual), 0)
+OneNode make_node(const PointwiseCase& c, int lanes, std::mt19937& random) {
+  OneNode one;
+  one.inputs = {random_tensor({c.batch, c.in_channels, c.height, c.width}, random),
+                random_tensor({c.out_channels, c.in_channels, 1, 1}, random),
+                c.has_bias ? random_tensor({c.out_channels}, random) : Tensor()};
+  one.is_constant = {false, true, true};
+  std::vector<int> blocks = {lanes, 0, 0};
+  Epilogue epilogue;
+  Expression& e = epilogue.expression;
+  e.inputs = {DType::f32};
+  int x = e.add({ExprOp::input, 0});
+  if (c.has_residual) {
+    one.inputs.push_back(random_tensor({c.batch, c.out_channels, c.height, c.width}, random));
+    one.is_constant.push_back(false);
+    blocks.push_back(lanes);
+    e.inputs.push_back(DType::f32);
+    x = e.add({ExprOp::add, x, e.add({ExprOp::input, 1})});
+    epilogue.inputs = 1;
+  }
+  e.add({ExprOp::max, x, e.add({.op = ExprOp::constant, .value = 0})});
+  one.make("Conv", 11, {}, blocks, lanes, epilogue);
+  return one;
+}
+
+TEST(StrassenConvolution, AgreesWithTheReferenceOverRandomShapes) {
+  std::mt19937 random(31);
+  const auto pick = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  StrassenPlans plans;
+  int cases = 0;
+  for (int i = 0; i < 25; ++i) {
+    for (const Isa isa : isas()) {
+      const int lanes = vector_lanes(isa);
+      const PointwiseCase c{pick(1, 2),  pick(1, 4) * 2 * lanes, pick(1, 3) * 4 * lanes, pick(1, 20),
+                            pick(1, 30), pick(0, 1) == 1,        pick(0, 1) == 1,        static_cast<int>(pick(1, 3))};
+      SCOPED_TRACE(::testing::Message() << c << " " << name_of(isa));
+      const OneNode one = make_node(c, lanes, random);
+      const Tensor expected = one.expected();
+      const std::optional<Tensor> got = one.run(isa, c.threads, plans);
+      ASSERT_TRUE(got.has_value());
+      const double terms = static_cast<double>(c.in_channels);
+      for (int64_t k = 0; k < expected.size(); ++k)
+        ASSERT_NEAR(got->data<float>()[k], expected.data<float>()[k], terms * std::sqrt(terms) * 2e-7)
+            << "element " << k;
+      cases += c.height * c.width > 1;
+    }
+  }
+  EXPECT_EQ(plans.used, cases);
+}
+
+TEST(StrassenConvolution, IsForPointwiseOnesAtAnAccuracyThatAllowsIt) {
+  const Isa isa = usable_isa();
+  const int lanes = vector_lanes(isa);
+  ConvProblem problem;
+  problem.in_channels = problem.out_channels = int64_t{16} * lanes;
+  problem.lanes = lanes;
+  ConvShape shape;
+  shape.x.in = shape.x.out = shape.x.out_extent = 196;
+  shape.lanes = lanes;
+  problem.phases = {shape};
+  EXPECT_TRUE(is_strassen(problem, isa));
+  problem.most_winograd = 2;
+  EXPECT_FALSE(is_strassen(problem, isa));
+  problem.most_winograd = 4;
+  problem.in_channels += lanes;
+  EXPECT_FALSE(is_strassen(problem, isa));
+  problem.in_channels -= lanes;
+  problem.phases[0].x.stride = 2;
+  EXPECT_FALSE(is_strassen(problem, isa));
+}
+
+}  // namespace
+}  // namespace lathe

@@ -1,0 +1,149 @@
+#include "ops/gemm_strassen.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+namespace lathe {
+namespace {
+
+std::vector<Isa> isas() {
+  return has_avx512(usable_isa()) ? std::vector<Isa>{Isa::avx2, Isa::avx512} : std::vector<Isa>{Isa::avx2};
+}
+
+// max(C + bias + residual, 0)
+GemmEpilogue bias_residual_relu() {
+  GemmEpilogue epilogue;
+  Expression& e = epilogue.expression;
+  e.inputs = {DType::f32, DType::f32, DType::f32};
+  const auto input = [&](int i) { return e.add({ExprOp::input, i}); };
+  int sum = e.add({ExprOp::add, input(0), input(1)});
+  sum = e.add({ExprOp::add, sum, input(2)});
+  const int zero = e.add({.op = ExprOp::constant, .value = 0});
+  e.add({ExprOp::max, sum, zero});
+  epilogue.inputs = {GemmInputAccess::columns, GemmInputAccess::columns};
+  return epilogue;
+}
+
+class StrassenTest : public ::testing::TestWithParam<Isa> {
+ protected:
+  std::vector<float> numbers(int64_t count) {
+    std::vector<float> values(static_cast<size_t>(count));
+    for (float& value : values) value = std::uniform_real_distribution<float>(-1, 1)(random_);
+    return values;
+  }
+
+  // The largest error over the largest output, against sums in float64; buffers hold NaN at first.
+  double error_of(const GemmProblem& problem, const GemmPlan& plan, int64_t gap) {
+    const StrassenProduct product(problem, plan);
+    const int64_t m = problem.m, n = problem.n, k = problem.k;
+    const float nan = std::nanf("");
+    const std::vector<float> a = numbers(m * (k + gap)), b = numbers(k * n), bias = numbers(n),
+                             residual = numbers(m * n);
+    std::vector<float> packed(static_cast<size_t>(product.packed_elements()), nan);
+    product.pack({b.data(), k, n, n, 1}, 1, packed.data());
+    std::vector<float> c(static_cast<size_t>(m * (n + gap)), nan);
+    std::vector<float> sums(static_cast<size_t>(product.sums_elements()), nan);
+    GemmOperands operands;
+    operands.a = a.data();
+    operands.b = packed.data();
+    operands.c = c.data();
+    operands.a_stride = k + gap;
+    operands.c_stride = n + gap;
+    operands.inputs = {bias.data(), residual.data()};
+    operands.input_strides = {0, n};
+    for (int thread = 0; thread < problem.threads; ++thread)
+      product.sum(operands, sums.data(), thread, problem.threads);
+    for (int thread = 0; thread < problem.threads; ++thread)
+      product.run(operands, sums.data(), thread, problem.threads);
+    double error = 0, largest = 0;
+    for (int64_t row = 0; row < m; ++row) {
+      for (int64_t column = 0; column < n; ++column) {
+        double sum = 0;
+        for (int64_t i = 0; i < k; ++i)
+          sum += double(a[static_cast<size_t>(row * (k + gap) + i)]) * double(b[static_cast<size_t>(i * n + column)]);
+        if (problem.epilogue) {
+          sum += double(bias[static_cast<size_t>(column)]) + double(residual[static_cast<size_t>(row * n + column)]);
+          sum = std::max(sum, 0.0);
+        }
+        const double off = std::abs(sum - double(c[static_cast<size_t>(row * (n + gap) + column)]));
+        error = std::isnan(off) ? INFINITY : std::max(error, off);
+        largest = std::max(largest, std::abs(sum));
+      }
+      for (int64_t i = 0; i < gap; ++i)
+        EXPECT_TRUE(std::isnan(c[static_cast<size_t>(row * (n + gap) + n + i)])) << "written behind row " << row;
+    }
+    return error / largest;
+  }
+
+  std::mt19937 random_{20250103};
+};
+
+TEST_P(StrassenTest, MatchesPlainLoopsOverRandomShapes) {
+  const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); };
+  const int lanes = vector_lanes(GetParam());
+  for (int round = 0; round < 40; ++round) {
+    GemmPlan plan;
+    plan.strassen = true;
+    plan.rows = pick(1, 3);
+    plan.vecs = pick(1, 3);
+    plan.k_unroll = pick(1, 4);
+    plan.k_block = pick(1, 3) * 2 * lanes;
+    plan.row_block = pick(2, 50);
+    GemmProblem problem;
+    problem.m = pick(2, 40);
+    problem.n = int64_t{pick(1, 3)} * 2 * plan.vecs * lanes;
+    problem.k = int64_t{pick(1, 4)} * 2 * lanes;
+    problem.isa = GetParam();
+    problem.threads = pick(1, 3);
+    problem.allows_strassen = true;
+    if (pick(0, 1) == 1) problem.epilogue = bias_residual_relu();
+    SCOPED_TRACE(problem.key() + " " + plan.key());
+    ASSERT_TRUE(is_valid(plan, problem));
+    EXPECT_LT(error_of(problem, plan, pick(0, 1) * pick(1, 20)), 1e-5);
+  }
+}
+
+TEST_P(StrassenTest, StaysWithinItsErrorBoundForLongSums) {
+  GemmPlan plan;
+  plan.strassen = true;
+  plan.rows = 6;
+  GemmProblem problem{1, 24, 64, 4096, GemmOperandB::packed, {}, GetParam()};
+  problem.allows_strassen = true;
+  for (const int k_block : {1024, 4096}) {
+    plan.k_block = k_block;
+    EXPECT_LT(error_of(problem, plan, 0), 5e-6) << k_block;
+  }
+}
+
+TEST_P(StrassenTest, IsRefusedWhereTheAccuracyLevelOrTheExtentsForbidIt) {
+  GemmPlan plan;
+  plan.strassen = true;
+  plan.rows = 2;
+  GemmProblem problem{1, 8, 64, 64, GemmOperandB::packed, {}, GetParam()};
+  EXPECT_FALSE(is_valid(plan, problem));
+  problem.allows_strassen = true;
+  EXPECT_TRUE(is_valid(plan, problem));
+  problem.n = 63;
+  EXPECT_FALSE(is_valid(plan, problem));
+  EXPECT_THROW(StrassenProduct(problem, plan), JitError);
+  problem.n = 64;
+  problem.k = 50;
+  EXPECT_FALSE(is_valid(plan, problem));
+}
+
+TEST_P(StrassenTest, IsTheRuleForLargeProductsOnlyAndWhereAddersAreFree) {
+  GemmProblem problem{1, 128, 768, 768, GemmOperandB::packed, {}, GetParam()};
+  problem.allows_strassen = true;
+  EXPECT_EQ(default_gemm_plan(problem).strassen, pays_strassen());
+  problem.m = 16;
+  EXPECT_FALSE(default_gemm_plan(problem).strassen);
+}
+
+INSTANTIATE_TEST_SUITE_P(Isas, StrassenTest, ::testing::ValuesIn(isas()),
+                         [](const auto& test) { return std::string(name_of(test.param)); });
+
+}  // namespace
+}  // namespace lathe
