@@ -3,6 +3,7 @@
 # make build   sets up and builds into build/release
 # make conformance, make hostile, make bench  build and run the suites of SHARED (default ../shared): ONNX's own tests,
 #              hostile models, other engines; ARGS="--filter attention"; see tools/suites.sh
+# make bench-kernels  times the tasks of real models, each by itself; ARGS="--threads 1"
 # make fuzz-graphs [SECONDS=60]  compares random graphs, optimized and not
 # make format  formats all sources
 # make tidy    lints all sources
@@ -36,6 +37,12 @@ build:
 build-only:
 	cmake --preset $(PRESET) --log-level=WARNING
 	cmake --build build/$(PRESET) -j $(JOBS) $(if $(TARGETS),--target $(TARGETS))
+
+.PHONY: bench-kernels
+bench-kernels:
+	@tools/setup.sh build
+	@$(MAKE) --no-print-directory build-only TARGETS=lathe_cli
+	build/$(PRESET)/tools/lathe bench-kernel --tasks tools/kernel_tasks.txt $(ARGS)
 
 .PHONY: fuzz-graphs
 fuzz-graphs:

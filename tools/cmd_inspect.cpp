@@ -3,6 +3,7 @@
 
 #include "graph/text.h"
 #include "jit/kernel.h"
+#include "ops/task_text.h"
 #include "src/runtime/session_state.h"
 #include "tools/disassembly.h"
 #include "tools/model_inputs.h"
@@ -87,15 +88,21 @@ void print_model(const Session& session) {
   print_passes("at load", state.runner->load_report());
 }
 
+void print_tasks(const CachedPlans& plans) {
+  for (const TuningTask& task : plans.recorded()) fmt::print("{}\n", task_text(task));
+}
+
 void inspect(const InspectOptions& options) {
   if (options.show == "passes") return print_pass_table(options.model, options.inputs);
   const Session session = Session::load(options.model.model, options.model.session);
   const Session::State& state = *session.state();
   state.runner->keep_constants();
-  if (options.assembly_node.empty()) print_model(session);
+  const bool shows_tasks = options.show == "tasks";
+  if (options.assembly_node.empty() && !shows_tasks) print_model(session);
   const std::vector<Tensor> inputs = make_inputs(session, options.inputs);
   state.check_inputs(inputs);
   const auto part = state.runner->part_for(inputs);
+  if (shows_tasks) return print_tasks(*state.context->plans);
   if (!options.assembly_node.empty()) return print_assembly(part->head(), options.assembly_node, *state.context);
   print_part(*part, options, *state.context);
   fmt::print("plans: {}\n", describe_plans(session, options.model.session));
@@ -108,8 +115,10 @@ void add_inspect(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("inspect", "show a model's inputs, passes, layouts, kernels and memory");
   options->model.add_to(*verb);
   options->inputs.add_to(*verb);
-  verb->add_option("--show", options->show, "passes: what each graph pass does and what the model costs without it")
-      ->check(CLI::IsMember({"passes"}));
+  verb->add_option("--show", options->show,
+                   "passes: what each graph pass does and what the model costs without it; "
+                   "tasks: what is tuned, as bench-kernel takes it")
+      ->check(CLI::IsMember({"passes", "tasks"}));
   verb->add_flag("--graph", options->shows_graph, "print the optimized graph");
   verb->add_option("--asm", options->assembly_node, "print the machine code of this node's kernels");
   verb->callback([options] { inspect(*options); });

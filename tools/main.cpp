@@ -32,6 +32,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "lathe " LATHE_VERSION);
   tools::add_run(app);
   tools::add_bench(app);
+  tools::add_bench_kernel(app);
   tools::add_inspect(app);
   tools::add_test(app);
   tools::add_tune(app);

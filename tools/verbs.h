@@ -7,6 +7,7 @@ namespace lathe::tools {
 // the verb ends with another code than 0.
 void add_run(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_bench_kernel(CLI::App& app);
 void add_bisect(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_test(CLI::App& app);

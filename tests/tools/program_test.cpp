@@ -226,6 +226,35 @@ TEST_F(Program, ExplainsItself) {
   EXPECT_THAT(lathe({"--version"}).out, HasSubstr("lathe " LATHE_VERSION));
 }
 
+TEST_F(Program, TimesTheTasksThatItLists) {
+  const Outcome tasks = lathe({"inspect", conv_, "--show", "tasks"});
+  EXPECT_EQ(tasks.exit_code, kGood) << tasks;
+  EXPECT_THAT(tasks.out, AllOf(HasSubstr("conv "), HasSubstr("gemm f32 ")));
+  testing::write_text(file("tasks.txt"), "# a comment\n" + tasks.out);
+  const Outcome table = lathe({"bench-kernel", "--tasks", file("tasks.txt"), "--threads", "1", "--duration", "1ms",
+                               "--no-cache", "--json", file("kernels.json")});
+  EXPECT_EQ(table.exit_code, kGood) << table;
+  EXPECT_EQ(table.err, "");
+  EXPECT_THAT(table.out, AllOf(HasSubstr("GFLOP/s"), HasSubstr("peak here, 1 threads")));
+  const nlohmann::json report = nlohmann::json::parse(text_of(file("kernels.json")));
+  std::string again;
+  for (const nlohmann::json& row : report["tasks"]) {
+    again += std::string(row["task"]) + "\n";
+    EXPECT_LE(row["min_ms"], row["median_ms"]);
+    EXPECT_GT(row["of_peak"], 0);
+  }
+  EXPECT_EQ(again, tasks.out);
+}
+
+TEST_F(Program, RefusesTasksAndPlansThatAreNone) {
+  expect_error(lathe({"bench-kernel"}), kUsage, {"--tasks"});
+  expect_error(lathe({"bench-kernel", "gemm of all things"}), kUsage, {"gemm of all things"});
+  const std::string task = "gemm f32 b1 m4 n16 k8 packed avx2";
+  expect_error(lathe({"bench-kernel", task, "--plan", "rows=999"}), kUsage, {"rows=999"});
+  expect_error(lathe({"bench-kernel", "gemm f32 b1 m9999999 n9999999 k9999999 packed avx2"}), kUsage, {"large"});
+  expect_error(lathe({"bench-kernel", "--tasks", file("nowhere.txt")}), kCannotLoad, {"nowhere.txt"});
+}
+
 TEST_F(Program, ReportsABenchAsJson) {
   const Outcome outcome = lathe({"bench", conv_, "--iterations", "7", "--warmup", "1", "--threads", "1", "--percentile",
                                  "50", "99.5", "--json", file("bench.json"), "--output-dir", file("results")});

@@ -1,0 +1,187 @@
+#include "ops/task_text.h"
+
+#include <array>
+
+#include "ops/conv_tuning.h"
+#include "ops/gemm_tuning.h"
+#include "src/base/expression_text.h"
+
+namespace lathe {
+namespace {
+
+constexpr int64_t kMostExtent = 1 << 24;
+
+Isa read_isa(TextReader& text) {
+  const std::string_view name = text.until(" ");
+  for (const Isa isa : {Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16}) {
+    if (name_of(isa) != name) continue;
+    if (isa > usable_isa())
+      throw Error(ErrorCode::unsupported, "the task is for " + std::string(name) + ", which is not usable here");
+    return isa;
+  }
+  text.fail("expected an instruction set");
+}
+
+int64_t read_extent(TextReader& text) {
+  const int64_t extent = text.integer();
+  if (extent < 1 || extent > kMostExtent) text.fail("an extent out of range");
+  return extent;
+}
+
+GemmProblem read_gemm(TextReader& text) {
+  GemmProblem problem;
+  text.expect("f32 b");
+  problem.batches = read_extent(text);
+  text.expect(" m");
+  problem.m = read_extent(text);
+  text.expect(" n");
+  problem.n = read_extent(text);
+  text.expect(" k");
+  problem.k = read_extent(text);
+  text.expect(" ");
+  if (text.accept("row_major ")) {
+    problem.b = GemmOperandB::row_major;
+  } else if (text.accept("transposed ")) {
+    problem.b = GemmOperandB::transposed;
+  } else {
+    text.expect("packed ");
+  }
+  problem.isa = read_isa(text);
+  if (text.accept(" lda")) problem.a_stride = read_extent(text);
+  if (text.accept(" ldb")) problem.b_stride = read_extent(text);
+  problem.allows_strassen = text.accept(" strassen");
+  if (text.done()) return problem;
+  text.expect(" ");
+  GemmEpilogue epilogue;
+  epilogue.expression = read_expression(text);
+  text.expect(" ");
+  while (!text.done()) {
+    if (text.accept("c")) {
+      epilogue.inputs.push_back(GemmInputAccess::columns);
+    } else {
+      text.expect("u");
+      epilogue.inputs.push_back(GemmInputAccess::uniform);
+    }
+  }
+  if (epilogue.inputs.size() + 1 != epilogue.expression.inputs.size()) text.fail("expected one letter for each input");
+  problem.epilogue = std::move(epilogue);
+  return problem;
+}
+
+ConvAxis read_axis(TextReader& text) {
+  ConvAxis axis;
+  axis.in = read_extent(text);
+  text.expect(">");
+  axis.out = read_extent(text);
+  text.expect("s");
+  axis.stride = read_extent(text);
+  axis.taps.clear();
+  if (text.accept("[")) {
+    do {
+      ConvTap tap;
+      tap.kernel = static_cast<int>(text.integer());
+      text.expect("@");
+      tap.offset = text.integer();
+      axis.taps.push_back(tap);
+    } while (text.accept(" "));
+  }
+  text.expect("]");
+  if (text.accept("every")) {
+    axis.out_step = read_extent(text);
+    text.expect("from");
+    axis.out_first = text.integer();
+  }
+  text.expect("of");
+  axis.out_extent = read_extent(text);
+  return axis;
+}
+
+ConvEpilogue read_conv_epilogue(TextReader& text) {
+  ConvEpilogue epilogue;
+  if (text.accept("none")) return epilogue;
+  epilogue.expression = read_expression(text);
+  text.expect(":");
+  while (!text.done()) {
+    if (text.accept("s")) {
+      epilogue.operands.push_back(ConvOperand::scalar);
+    } else if (text.accept("c")) {
+      epilogue.operands.push_back(ConvOperand::per_channel);
+    } else {
+      text.expect("f");
+      epilogue.operands.push_back(ConvOperand::full);
+    }
+  }
+  if (epilogue.operands.size() + 1 != epilogue.expression->inputs.size())
+    text.fail("expected one letter for each input");
+  return epilogue;
+}
+
+ConvProblem read_conv(TextReader& text) {
+  ConvProblem problem;
+  text.expect("n");
+  problem.batch = read_extent(text);
+  text.expect(" ");
+  problem.in_channels = read_extent(text);
+  text.expect(">");
+  problem.out_channels = read_extent(text);
+  text.expect("/");
+  problem.groups = read_extent(text);
+  text.expect(" ");
+  problem.window_y = read_extent(text);
+  text.expect("x");
+  problem.window_x = read_extent(text);
+  problem.is_transposed = text.accept(" transposed");
+  text.expect(" c");
+  problem.lanes = static_cast<int>(read_extent(text));
+  problem.has_bias = text.accept(" bias");
+  if (problem.in_channels % problem.groups != 0 || problem.out_channels % problem.groups != 0)
+    text.fail("the groups do not divide the channels");
+  while (text.accept(" | y")) {
+    ConvShape shape;
+    shape.y = read_axis(text);
+    text.expect(" x");
+    shape.x = read_axis(text);
+    text.expect(" c");
+    shape.lanes = static_cast<int>(read_extent(text));
+    problem.phases.push_back(std::move(shape));
+  }
+  if (problem.phases.empty()) text.fail("expected the shape");
+  if (text.accept(" w")) problem.most_winograd = static_cast<int>(text.integer());
+  text.expect(" | ");
+  problem.epilogue = read_conv_epilogue(text);
+  return problem;
+}
+
+}  // namespace
+
+std::string task_text(const TuningTask& task) { return task.family.substr(0, task.family.find('.')) + " " + task.key; }
+
+namespace {
+
+// Operands that could not be allocated are no task.
+TuningTask checked(TuningTask task, const TextReader& text) {
+  constexpr double kMostBytes = 4e9;
+  if (task.bytes > kMostBytes) text.fail("the operands are too large");
+  return task;
+}
+
+}  // namespace
+
+TuningTask parse_task(std::string_view line, int threads) {
+  TextReader text(line);
+  if (text.accept("gemm ")) {
+    GemmProblem problem = read_gemm(text);
+    problem.threads = worthwhile_threads(problem.flop(), threads);
+    return checked(gemm_tuning_task(problem), text);
+  }
+  if (text.accept("conv ")) {
+    const Isa isa = read_isa(text);
+    text.expect(" ");
+    const ConvProblem problem = read_conv(text);
+    if (problem.lanes != vector_lanes(isa)) text.fail("the channels' blocks do not fit the instruction set");
+    return checked(conv_tuning_task(problem, isa, threads), text);
+  }
+  text.fail("expected 'conv' or 'gemm'");
+}
+
+}  // namespace lathe

@@ -1,0 +1,96 @@
+#include "ops/task_text.h"
+
+#include <gtest/gtest.h>
+
+#include "lathe/error.h"
+#include "ops/conv_lower.h"
+#include "ops/conv_tuning.h"
+#include "ops/gemm_tuning.h"
+
+namespace lathe {
+namespace {
+
+// x0 * sigmoid(x0) + x1, where x0 is used twice.
+Expression silu_and_add() {
+  Expression e;
+  e.inputs = {DType::f32, DType::f32};
+  const int x = e.add({ExprOp::input, 0});
+  const int scaled = e.add({ExprOp::mul, x, e.add({.op = ExprOp::constant, .value = 1e-5F})});
+  const int silu = e.add({ExprOp::mul, scaled, e.add({ExprOp::sigmoid, scaled})});
+  e.add({ExprOp::add, silu, e.add({ExprOp::input, 1})});
+  return e;
+}
+
+ConvAxis axis(int64_t in, int64_t kernel, int64_t stride, int64_t pad) {
+  ConvAxis result;
+  result.in = in;
+  result.out = result.out_extent = (in + 2 * pad - kernel) / stride + 1;
+  result.stride = stride;
+  result.taps.clear();
+  for (int64_t k = 0; k < kernel; ++k) result.taps.push_back({static_cast<int>(k), k - pad});
+  return result;
+}
+
+TEST(TaskText, GemmTasksComeBack) {
+  GemmProblem problem{3, 40, 33, 77, GemmOperandB::transposed, {}, usable_isa(), 1, 100, 0};
+  for (int with = 0; with < 2; ++with) {
+    const TuningTask task = gemm_tuning_task(problem);
+    EXPECT_EQ(task_text(task), "gemm " + problem.key());
+    EXPECT_EQ(task_text(parse_task(task_text(task), 1)), task_text(task));
+    problem.b = GemmOperandB::packed;
+    problem.batches = 1;
+    problem.allows_strassen = true;
+    problem.epilogue = GemmEpilogue{silu_and_add(), {GemmInputAccess::columns}};
+  }
+}
+
+TEST(TaskText, ConvolutionsComeBack) {
+  const int lanes = vector_lanes(usable_isa());
+  ConvProblem problem;
+  problem.in_channels = 20;
+  problem.out_channels = 40;
+  problem.window_y = problem.window_x = 3;
+  problem.lanes = lanes;
+  problem.has_bias = true;
+  problem.phases = {{axis(14, 3, 1, 1), axis(17, 3, 2, 1), lanes}};
+  problem.epilogue = {silu_and_add(), {ConvOperand::full}};
+  problem.most_winograd = 2;
+  const std::string text = task_text(conv_tuning_task(problem, usable_isa(), 1));
+  EXPECT_EQ(task_text(parse_task(text, 1)), text);
+}
+
+TEST(TaskText, TransposedConvolutionsComeBackWithAllPhases) {
+  const int lanes = vector_lanes(usable_isa());
+  ConvProblem problem;
+  problem.in_channels = problem.out_channels = lanes;
+  problem.window_y = problem.window_x = 2;
+  problem.is_transposed = true;
+  problem.lanes = lanes;
+  Window window;
+  window.kernel = {2, 2};
+  window.strides = {2, 2};
+  window.dilations = {1, 1};
+  window.pads_begin = {0, 0};
+  window.pads_end = {0, 0};
+  for (const ConvAxis& y : conv_transpose_axes(window, 0, 6, 12))
+    for (const ConvAxis& x : conv_transpose_axes(window, 1, 6, 12)) problem.phases.push_back({y, x, lanes});
+  const std::string text = task_text(conv_tuning_task(problem, usable_isa(), 1));
+  const TuningTask task = parse_task(text, 1);
+  EXPECT_EQ(task_text(task), text);
+  const Runner runner = task.build(task.space.fallback);
+  ASSERT_TRUE(runner);
+  runner.prepare();
+  runner.run();
+}
+
+TEST(TaskText, NonsenseIsRefusedWithItsPlace) {
+  for (const char* text :
+       {"", "conv", "lstm x", "gemm f32 b1 m4 n4 k4 packed riscv", "gemm f32 b1 m-4 n4 k4 packed avx2",
+        "gemm f32 b1 m4 n4 k4 packed avx2 x0 + ", "gemm f32 b1 m4 n4 k4 packed avx2 exp(x0, x1) cc",
+        "conv avx2 n1 8>8/3 1x1 c8 | none", "conv avx2 n1 8>8/1 1x1 c8 | none"}) {
+    EXPECT_THROW(parse_task(text, 1), Error) << text;
+  }
+}
+
+}  // namespace
+}  // namespace lathe
