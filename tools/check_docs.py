@@ -26,7 +26,7 @@ def known_options(program):
         return subprocess.run([program, *words, "--help"], capture_output=True, text=True, check=True).stdout
 
     main = help_of()
-    verbs = re.findall(r"^  (\w+) ", main.partition("Subcommands:")[2], re.M)
+    verbs = re.findall(r"^  ([\w-]+) ", main.partition("Subcommands:")[2], re.M)
     return set(OPTION.findall("\n".join([main, *map(help_of, verbs)])))
 
 
