@@ -23,9 +23,11 @@ void choose_tile(const GemmProblem& problem, GemmPlan& plan) {
     plan.vecs = problem.m <= 8 ? kVecs[problem.m] : 2;
     plan.rows = problem.m <= 8 ? static_cast<int>(problem.m) : 14;
     // Rows of A a multiple of 4 KiB apart share one set of L1, which has 8 ways or more: 98 % of peak against 84.
-    // Otherwise, too, fewer broadcasts gain 1 to 4 %, where panels of 48 columns leave little over.
+    // Otherwise, too, fewer broadcasts gain 1 to 4 %, where panels of 48 columns leave little over. A model's own
+    // products take them for few rows as well: sequences of all lengths then share packed weights.
     const bool shares_set = shares_cache_set(problem.a_stride > 0 ? problem.a_stride : problem.k);
-    const bool fits_wide = problem.m >= 64 && (problem.n % 48 == 0 || problem.n >= 1024);
+    const int64_t fewest_rows = problem.allows_strassen ? 15 : 64;
+    const bool fits_wide = problem.m >= fewest_rows && (problem.n % 48 == 0 || problem.n >= 1024);
     if (problem.m > 8 && (shares_set || fits_wide)) {
       plan.vecs = 3;
       plan.rows = 8;
