@@ -7,4 +7,4 @@ for model in "$@"; do
   echo "# $(basename "${model%% *}")"
   # shellcheck disable=SC2086
   "$lathe" inspect $model --threads 1 --no-cache --show tasks
-done | awk '!seen[$0]++'
+done | sed 's/ avx512_[a-z0-9]*/ avx512/' | awk '!seen[$0]++'  # what any AVX-512 runs
