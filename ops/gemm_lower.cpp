@@ -42,6 +42,19 @@ GemmProblem problem_of(const LowerContext& context, const ProductNode& product, 
   return problem;
 }
 
+// Panel after panel, so many at a time that little of a large matrix is in memory beside what is packed.
+void pack_in_parts(const LowerContext& context, const MatrixView& view, const PanelFormat& format, float alpha,
+                   float* packed) {
+  constexpr int64_t kPartBytes = 8 << 20;
+  const int64_t panel_bytes = std::max<int64_t>(1, view.rows * format.panel_columns * 4);
+  const int64_t panels = format.panels(view.columns), at_a_time = std::max<int64_t>(1, kPartBytes / panel_bytes);
+  for (int64_t first = 0; first < panels; first += at_a_time) {
+    const int64_t end = std::min(panels, first + at_a_time);
+    pack_panels(view, format, first, end, alpha, packed + first * view.rows * format.panel_columns);
+    if (end < panels) context.has_packed(static_cast<size_t>((end - first) * panel_bytes));
+  }
+}
+
 // All of the constant's matrices, packed one behind the other.
 Tensor pack_constant(const LowerContext& context, const ProductNode& product, const PanelFormat& format) {
   const Tensor constant = context.constant(1);
@@ -56,7 +69,7 @@ Tensor pack_constant(const LowerContext& context, const ProductNode& product, co
     for (int64_t i = 0; i < matrices; ++i) {
       MatrixView view{constant.data<float>() + i * k * n, k, n, n, 1};
       if (transposed) view = {constant.data<float>() + i * k * n, k, n, 1, k};
-      pack_panels(view, format, 0, format.panels(n), product.form.alpha, packed.mutable_data<float>() + i * size);
+      pack_in_parts(context, view, format, product.form.alpha, packed.mutable_data<float>() + i * size);
     }
     return packed;
   });

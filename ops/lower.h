@@ -23,13 +23,17 @@ namespace lathe {
 // lives. Thread-safe.
 class PackedWeights {
  public:
-  // `after_packing` is told after each packed tensor how many bytes it has: the source may give its memory back.
+  // `after_packing` is told now and then how many bytes were packed: their source may give its memory back.
   explicit PackedWeights(std::function<void(size_t bytes)> after_packing = nullptr)
       : after_packing_(std::move(after_packing)) {}
 
   // `source` is known by its address. `pack` fills and returns the packed tensor; it runs outside the lock.
   Tensor get(const Tensor& source, const std::string& format, const std::function<Tensor()>& pack);
   bool contains(const Tensor& source) const;  // in any format
+  // By `pack`, of a large tensor: what lies before has been read and need not stay in memory until the end.
+  void has_packed(size_t bytes) const {
+    if (after_packing_) after_packing_(bytes);
+  }
   size_t bytes() const;
 
  private:
@@ -105,6 +109,8 @@ class LowerContext {
   BufferId scratch(size_t bytes) const;           // written before it is read within this node's steps
   BufferId constant_buffer(Tensor tensor) const;  // for packed weights and tables; keeps the tensor alive
   Tensor packed(ValueId source, const std::string& format, const std::function<Tensor()>& pack) const;
+
+  void has_packed(size_t bytes) const { packed_.has_packed(bytes); }  // within `pack`: see PackedWeights
 
   // Appends a step; node and op are filled in.
   void add(Step step) const;

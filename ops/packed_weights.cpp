@@ -15,7 +15,7 @@ Tensor PackedWeights::get(const Tensor& source, const std::string& format, const
     }
   }
   Tensor made = pack();
-  if (after_packing_) after_packing_(made.bytes());
+  has_packed(made.bytes());
   std::lock_guard lock(mutex_);
   drop_stale();
   Entry& entry = packed_[source.raw()];

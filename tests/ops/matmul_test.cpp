@@ -6,6 +6,7 @@
 #include "ops/gemm_product.h"
 #include "ops/gemm_tuning.h"
 #include "tests/ops/one_node.h"
+#include "tests/ops/pass_net.h"
 
 namespace lathe {
 namespace {
@@ -83,14 +84,15 @@ TEST_P(MatMul, MatchesItsReferenceOnEachIsa) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, MatMul,
-    ::testing::Values(MatMulCase{{128, 64}, {64, 100}, false, true}, MatMulCase{{1, 33}, {33, 250}, false, true},
-                      MatMulCase{{5, 33}, {33, 250}, false, true}, MatMulCase{{49, 70}, {70, 31}},
-                      MatMulCase{{70, 40}, {40, 600}}, MatMulCase{{9}, {9}}, MatMulCase{{9}, {9, 20}},
-                      MatMulCase{{9}, {3, 9, 20}}, MatMulCase{{3, 4, 9}, {9}}, MatMulCase{{3, 4, 9}, {9}, false, true},
-                      MatMulCase{{2, 3, 17, 9}, {2, 3, 9, 20}}, MatMulCase{{2, 1, 17, 9}, {1, 3, 9, 20}},
-                      MatMulCase{{2, 1, 17, 9}, {3, 9, 20}, false, true}, MatMulCase{{17, 9}, {3, 9, 20}, true, false},
-                      MatMulCase{{2, 3, 17, 9}, {9, 20}, false, true}, MatMulCase{{2, 3, 17, 9}, {9, 20}},
-                      MatMulCase{{4, 0}, {0, 7}}, MatMulCase{{4, 0}, {0, 7}, false, true}, MatMulCase{{0, 4}, {4, 7}},
+    ::testing::Values(MatMulCase{{128, 64}, {64, 100}, false, true}, MatMulCase{{2, 1500}, {1500, 1501}, false, true},
+                      MatMulCase{{1, 33}, {33, 250}, false, true}, MatMulCase{{5, 33}, {33, 250}, false, true},
+                      MatMulCase{{49, 70}, {70, 31}}, MatMulCase{{70, 40}, {40, 600}}, MatMulCase{{9}, {9}},
+                      MatMulCase{{9}, {9, 20}}, MatMulCase{{9}, {3, 9, 20}}, MatMulCase{{3, 4, 9}, {9}},
+                      MatMulCase{{3, 4, 9}, {9}, false, true}, MatMulCase{{2, 3, 17, 9}, {2, 3, 9, 20}},
+                      MatMulCase{{2, 1, 17, 9}, {1, 3, 9, 20}}, MatMulCase{{2, 1, 17, 9}, {3, 9, 20}, false, true},
+                      MatMulCase{{17, 9}, {3, 9, 20}, true, false}, MatMulCase{{2, 3, 17, 9}, {9, 20}, false, true},
+                      MatMulCase{{2, 3, 17, 9}, {9, 20}}, MatMulCase{{4, 0}, {0, 7}},
+                      MatMulCase{{4, 0}, {0, 7}, false, true}, MatMulCase{{0, 4}, {4, 7}},
                       MatMulCase{{0, 3, 4}, {4, 7}}, MatMulCase{{3, 4}, {4, 0}},
                       MatMulCase{{100, 2100}, {2100, 70}, false, true},
                       MatMulCase{{20, 1024}, {1024, 70}, false, true}));
@@ -279,6 +281,23 @@ TEST(GemmProduct, RuleGivesAValidPlanForEveryShape) {
       }
     }
   }
+}
+
+TEST(PackedWeights, TellOfALargeMatrixWhileItIsPacked) {
+  testing::PassNet net;
+  net.output(net.op("MatMul", {net.input({2, 1500}), net.weights({1500, 3001})}));
+  infer_types(net.graph);
+  int calls = 0;
+  size_t packed_before_last = 0, last = 0;
+  PackedWeights packed([&](size_t bytes) {
+    ++calls;
+    packed_before_last += last;
+    last = bytes;
+  });
+  testing::FallbackPlans plans;
+  (void)lower_graph(net.graph, {OpRegistry::builtin(), {usable_isa(), 1}, packed, plans, nullptr});
+  EXPECT_GE(calls, 3);
+  EXPECT_GE(packed_before_last, size_t{1500} * 3001 * 4 / 3);
 }
 
 TEST(GemmPlan, ComesBackFromItsCandidate) {
