@@ -129,6 +129,8 @@ const std::vector<Pass>& load_passes() {
       {"fold-constants", passes::fold_constants, 1},
       // Patterns below are written without identities in between, and count readers: dead ones must be gone.
       {"remove-identities", passes::remove_identities, 1},
+      // Masks and statistics come to their readers as small as they are.
+      {"bypass-expand", passes::bypass_expand, 1},
       {"split-slices", passes::split_slices, 1},
       {"join-parts", passes::join_parts, 1},
       {"fold-pads", passes::fold_pads, 1},

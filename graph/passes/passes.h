@@ -6,6 +6,7 @@ namespace lathe::passes {
 
 bool absorb_dequantize(Graph& graph, const PassContext& context);
 bool absorb_transposes(Graph& graph, const PassContext& context);
+bool bypass_expand(Graph& graph, const PassContext& context);
 bool choose_layouts(Graph& graph, const PassContext& context);
 bool expand_composites(Graph& graph, const PassContext& context);
 bool fold_affine(Graph& graph, const PassContext& context);

@@ -510,6 +510,19 @@ void scaled_reduction(GraphMaker& maker, const Recipe& recipe) {
       {{"axes", std::vector<int64_t>{static_cast<int64_t>(axis)}}, {"keepdims", int64_t{recipe.picks[3] % 2 != 0}}}));
 }
 
+// A mean that is expanded before it is taken away, to the value's shape or, nearly, beyond it.
+void expanded_mean(GraphMaker& maker, const Recipe& recipe) {
+  const GraphMaker::Made x = maker.pick(recipe.picks[0]);
+  const auto axis = static_cast<int64_t>(recipe.picks[1] % x.dims.size());
+  const ValueId mean = maker.node("ReduceMean", {x.id}, {{"axes", std::vector<int64_t>{axis}}});
+  Dims dims = x.dims;
+  dims[0] = 1;  // may be open
+  if (recipe.picks[2] % 4 == 0 && dims.size() < 5) dims.insert(dims.begin(), 2);
+  const ValueId wide = maker.node("Expand", {mean, maker.integers(dims)});
+  if (recipe.picks[2] % 5 == 0) maker.keep(wide);
+  maker.keep(maker.node(recipe.picks[3] % 2 == 0 ? "Sub" : "Max", {recipe.picks[3] % 7 == 0 ? wide : x.id, wide}));
+}
+
 // Scores of which a boolean mask leaves some, as causal decoders write it.
 void masked_attention(GraphMaker& maker, const Recipe& recipe) {
   const GraphMaker::Made* found = maker.pick_of_rank(recipe.picks[0], 3);
@@ -586,7 +599,8 @@ const std::vector<PatternFn*>& all_patterns() {
                                                     strided_readers,
                                                     chain_of_products,
                                                     scaled_reduction,
-                                                    masked_attention};
+                                                    masked_attention,
+                                                    expanded_mean};
   return kPatterns;
 }
 

@@ -396,6 +396,47 @@ TEST(Reassociate, LeavesWhatWouldGrowOrDiffer) {
   EXPECT_EQ(reassociated(overflow), "Mul Mul");
 }
 
+// ---- bypass-expand
+
+std::string bypassed(PassNet& net) { return ops_of(rewritten(net, {passes::bypass_expand, passes::remove_dead})); }
+
+TEST(BypassExpand, LetsReadersBroadcast) {
+  PassNet sum;
+  const ValueId row = sum.op("Expand", {sum.input({1, 4}), sum.integers({2, 3, 4})});
+  sum.output(sum.op("Sub", {sum.input({2, 3, 4}), row}));
+  EXPECT_EQ(bypassed(sum), "Sub");
+  PassNet masked;
+  const ValueId mask = masked.op("Greater", {masked.input({2, 1, 1, 4}), masked.scalar(0)});
+  const ValueId wide = masked.op("Expand", {mask, masked.integers({2, 3, 4, 4})});
+  masked.output(masked.op("Where", {wide, masked.input({2, 3, 4, 4}), masked.scalar(-1)}));
+  EXPECT_EQ(bypassed(masked), "Greater Where");
+}
+
+TEST(BypassExpand, LeavesWhatGivesTheResultItsShape) {
+  PassNet alone;
+  alone.output(alone.op("Add", {alone.input({1, 4}), alone.op("Expand", {alone.input({4}), alone.integers({3, 4})})}));
+  EXPECT_EQ(bypassed(alone), "Expand Add");
+  PassNet itself;
+  const ValueId twice = itself.op("Expand", {itself.input({4}), itself.integers({3, 4})});
+  itself.output(itself.op("Mul", {twice, twice}));
+  EXPECT_EQ(bypassed(itself), "Expand Mul");
+  PassNet both;  // one of them has to stay
+  const ValueId a = both.op("Expand", {both.input({4}), both.integers({3, 4})});
+  const ValueId b = both.op("Expand", {both.input({3, 1}), both.integers({3, 4})});
+  both.output(both.op("Add", {a, b}));
+  EXPECT_EQ(bypassed(both), "Expand Add");
+  PassNet unknown;
+  TensorType open = TensorType::of(DType::f32, {3, 4});
+  open.dims[0] = {-1, "rows"};
+  const ValueId c = unknown.op("Expand", {unknown.input({4}), unknown.integers({3, 4})});
+  unknown.output(unknown.op("Add", {c, unknown.input(open)}));
+  EXPECT_EQ(bypassed(unknown), "Expand Add");
+  PassNet other;
+  const ValueId d = other.op("Expand", {other.input({4}), other.integers({3, 4})});
+  other.output(other.op("Concat", {d, other.input({3, 4})}, {{"axis", int64_t{0}}}));
+  EXPECT_EQ(bypassed(other), "Expand Concat");
+}
+
 // ---- reduce-first
 
 std::string reduced(PassNet& net) { return ops_of(rewritten(net, {passes::reduce_first})); }
