@@ -100,14 +100,14 @@ class PoolEmitter : public PoolBase {
       for (const ConvTap& tx : x.taps) {
         for (int64_t i = 0; i < size; ++i) {
           if (!is_inside(x, col + i, tx)) continue;
-          const int64_t offset = (ty.offset * x.in + i * x.stride + tx.offset) * vec_bytes();
+          const int64_t offset = (ty.offset * x.in + i * x.stride + tx.offset) * pixel_bytes();
           if (std::abs(offset) > INT32_MAX / 2) throw JitError("pooling rows are too far apart");
           if (++loads_ > kMostLoads) throw JitError("pooling windows are too large");
           const Vec& value = accumulators_[static_cast<size_t>(i)];
           if (is_started[static_cast<size_t>(i)]) {
-            combine(value, ptr[source_ + static_cast<int>(offset)]);
+            join_pixel(value, source_ + static_cast<int>(offset));
           } else {
-            load(value, source_ + static_cast<int>(offset));
+            load_pixel(value, source_ + static_cast<int>(offset));
           }
           is_started[static_cast<size_t>(i)] = true;
         }
@@ -117,10 +117,31 @@ class PoolEmitter : public PoolBase {
       // A window that lies in the padding has no elements; the reference knows what that means.
       if (!is_started[static_cast<size_t>(i)]) throw JitError("a pooling window is empty");
       finish_pixel(row, col + i, accumulators_[static_cast<size_t>(i)]);
-      store(target_ + static_cast<int>(i * vec_bytes()), accumulators_[static_cast<size_t>(i)]);
+      store_pixel(target_ + static_cast<int>(i * pixel_bytes()), accumulators_[static_cast<size_t>(i)]);
     }
-    add(source_, static_cast<uint32_t>(size * x.stride * vec_bytes()));
-    add(target_, static_cast<uint32_t>(size * vec_bytes()));
+    add(source_, static_cast<uint32_t>(size * x.stride * pixel_bytes()));
+    add(target_, static_cast<uint32_t>(size * pixel_bytes()));
+  }
+
+  // The channels of one pixel: a vector of float32, or 16 or 8 bytes.
+  bool has_bytes() const { return shape_.dtype != DType::f32; }
+  int pixel_bytes() const { return has_bytes() ? lanes() : vec_bytes(); }
+
+  void load_pixel(const Vec& value, const Xbyak::RegExp& at) {
+    if (!has_bytes()) return load(value, at);
+    const Xbyak::Xmm low(value.getIdx());
+    lanes() == 16 ? vmovups(low, ptr[at]) : vmovq(low, ptr[at]);
+  }
+  void store_pixel(const Xbyak::RegExp& at, const Vec& value) {
+    if (!has_bytes()) return store(at, value);
+    const Xbyak::Xmm low(value.getIdx());
+    lanes() == 16 ? vmovups(ptr[at], low) : vmovq(ptr[at], low);
+  }
+  void join_pixel(const Vec& value, const Xbyak::RegExp& at) {
+    if (!has_bytes()) return combine(value, ptr[at]);
+    const Xbyak::Xmm low(value.getIdx()), other(scale_.getIdx());
+    load_pixel(scale_, at);
+    shape_.dtype == DType::u8 ? vpmaxub(low, low, other) : vpmaxsb(low, low, other);
   }
 
   void finish_pixel(int64_t row, int64_t col, const Vec& value) {
@@ -185,6 +206,7 @@ std::string to_string(const std::vector<int>& counts) {
 }  // namespace
 
 PoolKernels PoolKernels::make(Isa isa, PoolKind kind, const PoolShape& shape) {
+  if (shape.dtype != DType::f32 && kind != PoolKind::max) throw JitError("bytes have maxima only");
   PoolKernels kernels;
   std::map<std::string, int> known;
   std::vector<int64_t> rows;
@@ -192,11 +214,11 @@ PoolKernels PoolKernels::make(Isa isa, PoolKind kind, const PoolShape& shape) {
   for (int64_t row = 0; row < y.out; ++row) {
     const auto [at, is_new] = known.try_emplace(signature_of(y, shape.y_counts, row, 1), static_cast<int>(rows.size()));
     if (is_new) rows.push_back(row);
-    const int64_t lane_bytes = shape.windows.lanes * 4;
+    const int64_t lane_bytes = shape.windows.lanes * bits_of(shape.dtype) / 8;
     kernels.strips_.push_back({at->second, row * y.stride * x.in * lane_bytes, row * x.out * lane_bytes});
   }
-  const std::string key = fmt::format("pool/{} {} {} {} {}", name_of(isa), name_of(kind), to_string(shape.windows),
-                                      to_string(shape.y_counts), to_string(shape.x_counts));
+  const std::string key = fmt::format("pool/{} {} {} {} {} {}", name_of(isa), name_of(kind), name_of(shape.dtype),
+                                      to_string(shape.windows), to_string(shape.y_counts), to_string(shape.x_counts));
   kernels.pages_ = cached_code(key, [&] { return PoolEmitter(isa, kind, shape).emit(rows, key); });
   const auto* code = static_cast<const std::byte*>(kernels.pages_->entry());
   const auto* offsets = reinterpret_cast<const uint32_t*>(code + kernels.pages_->bytes()) - rows.size();

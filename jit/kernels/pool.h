@@ -6,6 +6,7 @@
 
 #include "jit/kernel.h"
 #include "jit/kernels/conv_shape.h"
+#include "lathe/dtype.h"
 #include "src/base/cpu.h"
 
 namespace lathe {
@@ -16,6 +17,7 @@ struct PoolShape {
   ConvShape windows;  // taps and extents; blocked input
   // Average: how many elements each output of an axis divides by (their product is the divisor). Empty for max.
   std::vector<int> y_counts, x_counts;
+  DType dtype = DType::f32;  // or u8, i8: maxima only
 };
 
 struct PoolStrip {
@@ -26,7 +28,7 @@ struct PoolStrip {
 // Windows that slide. Throws JitError when the windows are too large to be emitted.
 class PoolKernels {
  public:
-  using Function = void(const float* source, float* target);
+  using Function = void(const void* source, void* target);
   static PoolKernels make(Isa isa, PoolKind kind, const PoolShape& shape);
 
   Function* entry(int i) const { return entries_[static_cast<size_t>(i)]; }

@@ -216,9 +216,12 @@ void reference_lp(ReferenceContext& context) {
   context.outputs[0] = std::move(out);
 }
 
+bool is_byte(DType dtype) { return dtype == DType::u8 || dtype == DType::i8; }
+
 bool accepts_blocked(const Node& node, std::span<const TensorType> inputs, int) {
   if (node.outputs.size() > 1 && node.outputs[1] != ValueId::none) return false;
-  return inputs[0].dtype == DType::f32 && (inputs[0].rank() == 3 || inputs[0].rank() == 4);
+  const bool has_kernel = inputs[0].dtype == DType::f32 || (is_byte(inputs[0].dtype) && node.op->name == "MaxPool");
+  return has_kernel && (inputs[0].rank() == 3 || inputs[0].rank() == 4);
 }
 
 // Elements that each output of one axis has, with or without padding.
@@ -275,18 +278,21 @@ void add_global_step(const LowerContext& context, PoolKind kind, int64_t planes,
 bool lower_pool(LowerContext& context, PoolKind kind) {
   const TensorType &in_type = context.input_type(0), &out_type = context.output_type(0);
   const int lanes = vector_lanes(context.target.isa);
-  if (in_type.dtype != DType::f32 || in_type.layout.channel_block != lanes || out_type.layout != in_type.layout ||
-      context.has_output(1) || in_type.rank() > 4 || out_type.storage_bytes() == 0 || in_type.storage_bytes() == 0) {
+  const bool has_bytes = kind == PoolKind::max && is_byte(in_type.dtype);
+  if ((in_type.dtype != DType::f32 && !has_bytes) || in_type.layout.channel_block != lanes ||
+      out_type.layout != in_type.layout || context.has_output(1) || in_type.rank() > 4 ||
+      out_type.storage_bytes() == 0 || in_type.storage_bytes() == 0) {
     return false;
   }
   const Dims in = in_type.extents(), out = out_type.extents();
   const Window window = read_pool(context.node, in);
   const int64_t planes = in[0] * ((in[1] + lanes - 1) / lanes);
-  if (covers_plane(window, in)) {
+  if (covers_plane(window, in) && !has_bytes) {
     add_global_step(context, kind, planes, window.kernel[0] * (window.axes() == 2 ? window.kernel[1] : 1), lanes);
     return true;
   }
   PoolShape shape;
+  shape.dtype = in_type.dtype;
   shape.windows.lanes = lanes;
   const size_t x = window.axes() - 1;
   const bool with_padding = context.node.attributes.get_int("count_include_pad", 0) != 0;
@@ -303,19 +309,19 @@ bool lower_pool(LowerContext& context, PoolKind kind) {
     return false;
   }
   Step step = pool_step(context, kind == PoolKind::max ? "max pool" : "average pool");
-  const int64_t in_plane = shape.windows.y.in * shape.windows.x.in * lanes * 4;
-  const int64_t out_plane = shape.windows.y.out * shape.windows.x.out * lanes * 4;
-  step.flop = static_cast<double>(planes * out_plane / 4) * shape.windows.taps();
+  const int64_t pixel_bytes = lanes * bits_of(in_type.dtype) / 8;
+  const int64_t in_plane = shape.windows.y.in * shape.windows.x.in * pixel_bytes;
+  const int64_t out_pixels = shape.windows.y.out * shape.windows.x.out, out_plane = out_pixels * pixel_bytes;
+  step.flop = static_cast<double>(planes * out_pixels * lanes) * shape.windows.taps();
   step.run = [=, from = step.reads[0], to = step.writes[0]](const StepArgs& args) {
     const auto strips = static_cast<long>(kernels.strips().size());
     const Range range = split_evenly(static_cast<long>(planes) * strips, args.thread, args.threads);
-    const auto source = reinterpret_cast<intptr_t>(args.at<const float>(from));
-    const auto target = reinterpret_cast<intptr_t>(args.at<float>(to));
+    const auto* source = args.at<const char>(from);
+    auto* target = args.at<char>(to);
     for (long i = range.begin; i < range.end; ++i) {
       const PoolStrip& strip = kernels.strips()[static_cast<size_t>(i % strips)];
       const int64_t plane = i / strips;
-      kernels.entry(strip.entry)(reinterpret_cast<const float*>(source + plane * in_plane + strip.source),
-                                 reinterpret_cast<float*>(target + plane * out_plane + strip.target));
+      kernels.entry(strip.entry)(source + plane * in_plane + strip.source, target + plane * out_plane + strip.target);
     }
   };
   context.add(std::move(step));

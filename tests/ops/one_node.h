@@ -79,11 +79,29 @@ inline void write_value(void* to, const TensorType& type, const Tensor& plain) {
     std::memcpy(to, plain.raw(), plain.bytes());
     return;
   }
+  if (bits_of(type.dtype) == 8) {
+    std::memset(to, 0xa5, type.storage_bytes());
+    for (int64_t i = 0; i < plain.size(); ++i) {
+      static_cast<uint8_t*>(to)[blocked_index(plain.dims(), block, i)] = static_cast<const uint8_t*>(plain.raw())[i];
+    }
+    return;
+  }
   std::fill(out, out + type.storage_bytes() / sizeof(float), 1e30f);
   for (int64_t i = 0; i < plain.size(); ++i) out[blocked_index(plain.dims(), block, i)] = plain.data<float>()[i];
 }
 
+inline Tensor read_bytes(const void* from, const TensorType& type) {
+  Tensor plain(type.dtype, type.extents());
+  const int block = type.layout.channel_block;
+  for (int64_t i = 0; i < plain.size(); ++i) {
+    static_cast<uint8_t*>(plain.mutable_raw())[i] =
+        static_cast<const uint8_t*>(from)[block == 0 ? i : blocked_index(plain.dims(), block, i)];
+  }
+  return plain;
+}
+
 inline Tensor read_value(const void* from, const TensorType& type) {
+  if (bits_of(type.dtype) == 8) return read_bytes(from, type);
   Tensor plain(DType::f32, type.extents());
   const auto* in = static_cast<const float*>(from);
   const int block = type.layout.channel_block;
@@ -113,7 +131,7 @@ struct OneNode {
         made.inputs.push_back(ValueId::none);
         continue;
       }
-      TensorType type = TensorType::of(DType::f32, inputs[i].dims());
+      TensorType type = TensorType::of(inputs[i].dtype(), inputs[i].dims());
       type.layout.channel_block = blocks[i];
       const std::string name = "input" + std::to_string(i);
       if (is_constant[i]) {

@@ -65,6 +65,34 @@ TEST(Pooling, AgreesWithTheReferenceOverRandomWindows) {
   }
 }
 
+TEST(Pooling, PicksTheLargestOfBytes) {
+  std::mt19937 random(3);
+  for (const DType dtype : {DType::u8, DType::i8}) {
+    for (const Dims& in : {Dims{1, 20, 12, 15}, Dims{2, 8, 9}}) {
+      for (Isa isa : usable_isas()) {
+        SCOPED_TRACE(::testing::Message() << name_of(dtype) << " " << to_string(in) << " " << name_of(isa));
+        OneNode one;
+        one.inputs = {Tensor(dtype, in)};
+        for (int64_t i = 0; i < one.inputs[0].size(); ++i) {
+          static_cast<uint8_t*>(one.inputs[0].mutable_raw())[i] = static_cast<uint8_t>(random());
+        }
+        one.is_constant = {false};
+        const size_t axes = in.size() - 2;
+        Attributes attributes;
+        attributes.set("kernel_shape", Dims(axes, 3));
+        attributes.set("strides", Dims(axes, 2));
+        attributes.set("pads", Dims(axes * 2, 1));
+        one.make("MaxPool", 12, attributes, {vector_lanes(isa)}, vector_lanes(isa));
+        const Tensor expected = one.expected();
+        const std::optional<Tensor> got = one.run(isa, 2);
+        ASSERT_TRUE(got.has_value()) << "the reference would run";
+        ASSERT_EQ(got->dtype(), dtype);
+        EXPECT_EQ(std::memcmp(got->raw(), expected.raw(), expected.bytes()), 0);
+      }
+    }
+  }
+}
+
 TEST(Pooling, GlobalAgreesWithTheReference) {
   std::mt19937 random(2);
   for (const char* op : {"GlobalMaxPool", "GlobalAveragePool"}) {
