@@ -122,7 +122,9 @@ const std::vector<Pass>& load_passes() {
       {"expand-composites", passes::expand_composites, 1},
       // Before constants are folded: quantized weights stay bytes.
       {"hoist-quantize", passes::hoist_quantize, 1},
+      {"sink-dequantize", passes::sink_dequantize, 1},
       {"use-integers", passes::use_integers, 1},
+      {"use-integers-conv", passes::use_integers_conv, 1},
       // Then what brings constants into sight and opens up control flow.
       {"sink-constants", passes::sink_constants, 1},
       {"fold-if", passes::fold_if, 1},

@@ -35,9 +35,8 @@ void merge_axes(ConvProblem& problem) {
 BufferId bind_bias(const LowerContext& context, int64_t channels, int lanes) {
   const ValueId id = context.input(2);
   if (const Tensor constant = context.constant(2); constant.defined()) {
-    return context.constant_buffer(context.packed(id, "channels c" + std::to_string(lanes), [&] {
-      return pad_channels(constant.data<float>(), channels, lanes);
-    }));
+    return context.constant_buffer(context.packed(id, "channels c" + std::to_string(lanes),
+                                                  [&] { return pad_channels(constant, channels, lanes); }));
   }
   const BufferId from = context.buffer(id);
   if (channels % lanes == 0) return from;
@@ -65,7 +64,8 @@ BufferId bind_shuffled_bias(const LowerContext& context, const PixelShuffle& shu
         std::vector<float> repeated;
         for (int64_t c = 0; c < shuffle.channels; ++c)
           repeated.insert(repeated.end(), window, constant.data<float>()[c]);
-        return pad_channels(repeated.data(), shuffle.channels * window, lanes);
+        const int64_t channels = shuffle.channels * window;
+        return pad_channels(Tensor::from<float>({channels}, repeated), channels, lanes);
       }));
 }
 

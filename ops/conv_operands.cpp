@@ -1,6 +1,7 @@
 #include "ops/conv_operands.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "src/base/thread_team.h"
 
@@ -15,8 +16,12 @@ int64_t pixels_of(const Dims& dims) {
   return pixels;
 }
 
-size_t blocked_bytes(const Dims& dims, int lanes) {
-  return static_cast<size_t>(dims[0] * blocks_of(dims[1], lanes) * lanes * pixels_of(dims)) * sizeof(float);
+int64_t element_bytes(DType dtype) { return bits_of(dtype) / 8; }
+
+// Calls body with a number of the element's size.
+template <class Body>
+void with_element(DType dtype, Body body) {
+  element_bytes(dtype) == 1 ? body(uint8_t{}) : body(uint32_t{});
 }
 
 // Extents with ones in front, up to `rank`.
@@ -52,35 +57,49 @@ BroadcastStrides strides_of(const Dims& own, const Dims& out, int own_block, int
   return strides;
 }
 
+// One plane of an operand as if it had the output's shape and layout.
+template <class Element>
+void expand_plane(const Element* plane, const BroadcastStrides& strides, const Dims& out, int64_t channels, int lanes,
+                  Element* to) noexcept {
+  const int64_t pixels = pixels_of(out);
+  for (int64_t pixel = 0; pixel < pixels; ++pixel, to += lanes) {
+    int64_t rest = pixel, offset = 0;
+    for (size_t axis = strides.spatial.size(); axis-- > 0;) {
+      offset += rest % out[axis + 2] * strides.spatial[axis];
+      rest /= out[axis + 2];
+    }
+    for (int64_t lane = 0; lane < channels; ++lane) to[lane] = plane[offset + lane * strides.lane];
+    for (int64_t lane = channels; lane < lanes; ++lane) to[lane] = 0;
+  }
+}
+
+struct Operand {
+  BufferId buffer = BufferId::none;
+  Dims dims;
+  int block = 0;
+  DType dtype = DType::f32;
+};
+
 // Writes the operand as if it had the output's shape and layout.
-Step expand_step(BufferId from, BufferId to, const Dims& own, const Dims& out, int own_block, int lanes, int threads) {
-  const BroadcastStrides strides = strides_of(own, out, own_block, lanes);
+Step expand_step(const Operand& operand, BufferId to, const Dims& out, int lanes, int threads) {
+  const BroadcastStrides strides = strides_of(operand.dims, out, operand.block, lanes);
   Step step;
   step.kernel = "expand operand";
-  step.reads = {from};
+  step.reads = {operand.buffer};
   step.writes = {to};
   step.threads = threads;
-  step.bytes = 2.0 * static_cast<double>(blocked_bytes(out, lanes));
-  step.run = [=](const StepArgs& args) {
-    const auto* in = args.at<const float>(from);
-    auto* result = args.at<float>(to);
+  step.bytes = 2.0 * static_cast<double>(blocked_bytes(out, lanes, operand.dtype));
+  step.run = [=, from = operand.buffer, dtype = operand.dtype](const StepArgs& args) {
     const int64_t pixels = pixels_of(out), blocks = blocks_of(out[1], lanes);
     const Range range = split_evenly(static_cast<long>(out[0] * blocks), args.thread, args.threads);
-    for (int64_t i = range.begin; i < range.end; ++i) {
-      const int64_t image = i / blocks, block = i % blocks;
-      const float* plane = in + image * strides.batch + block * strides.block;
-      float* at = result + i * pixels * lanes;
-      const int64_t channels = std::min<int64_t>(lanes, out[1] - block * lanes);
-      for (int64_t pixel = 0; pixel < pixels; ++pixel, at += lanes) {
-        int64_t rest = pixel, offset = 0;
-        for (size_t axis = strides.spatial.size(); axis-- > 0;) {
-          offset += rest % out[axis + 2] * strides.spatial[axis];
-          rest /= out[axis + 2];
-        }
-        for (int64_t lane = 0; lane < channels; ++lane) at[lane] = plane[offset + lane * strides.lane];
-        for (int64_t lane = channels; lane < lanes; ++lane) at[lane] = 0;
+    with_element(dtype, [&](auto element) {
+      for (int64_t i = range.begin; i < range.end; ++i) {
+        const int64_t image = i / blocks, block = i % blocks;
+        const auto* in = args.at<const decltype(element)>(from) + image * strides.batch + block * strides.block;
+        const int64_t channels = std::min<int64_t>(lanes, out[1] - block * lanes);
+        expand_plane(in, strides, out, channels, lanes, args.at<decltype(element)>(to) + i * pixels * lanes);
       }
-    }
+    });
   };
   return step;
 }
@@ -90,40 +109,54 @@ bool is_per_channel(const Dims& own, const Dims& out) {
   return std::all_of(own.begin() + 2, own.end(), [](int64_t extent) { return extent == 1; });
 }
 
-void bind_per_channel(const LowerContext& context, ValueId id, const Dims& own, const Dims& out, int lanes,
+void bind_per_channel(const LowerContext& context, ValueId id, const Operand& operand, const Dims& out, int lanes,
                       BoundEpilogue& bound) {
   const Value& value = context.graph.value(id);
   const int64_t padded = blocks_of(out[1], lanes) * lanes;
   bound.epilogue.operands.push_back(ConvOperand::per_channel);
-  bound.batch_bytes.push_back(own[0] == 1 ? 0 : padded * 4);
-  if (value.is_constant() && own[0] == 1) {
+  bound.batch_bytes.push_back(operand.dims[0] == 1 ? 0 : padded * element_bytes(operand.dtype));
+  if (value.is_constant() && operand.dims[0] == 1) {
     const Tensor packed = context.packed(id, "channels c" + std::to_string(lanes),
-                                         [&] { return pad_channels(value.constant.data<float>(), out[1], lanes); });
+                                         [&] { return pad_channels(value.constant, out[1], lanes); });
     bound.buffers.push_back(context.constant_buffer(packed));
-  } else if (value.type.layout.channel_block == lanes || (padded == out[1] && value.type.layout.channel_block == 0)) {
-    bound.buffers.push_back(context.buffer(id));
+  } else if (operand.block == lanes || (padded == out[1] && operand.block == 0)) {
+    bound.buffers.push_back(operand.buffer);
   } else {
-    const BufferId scratch = context.scratch(blocked_bytes(own, lanes));
-    context.add(expand_step(context.buffer(id), scratch, own, own, value.type.layout.channel_block, lanes, 1));
-    bound.buffers.push_back(scratch);
+    bound.buffers.push_back(context.scratch(blocked_bytes(operand.dims, lanes, operand.dtype)));
+    context.add(expand_step(operand, bound.buffers.back(), operand.dims, lanes, 1));
   }
 }
 
+void bind_full(const LowerContext& context, const Operand& operand, const Dims& out, int lanes, BoundEpilogue& bound) {
+  const size_t bytes = blocked_bytes(out, lanes, operand.dtype);
+  bound.epilogue.operands.push_back(ConvOperand::full);
+  bound.batch_bytes.push_back(static_cast<int64_t>(bytes) / std::max<int64_t>(1, out[0]));
+  if (operand.dims == out && operand.block == lanes) {
+    bound.buffers.push_back(operand.buffer);
+    return;
+  }
+  bound.buffers.push_back(context.scratch(bytes));
+  context.add(expand_step(operand, bound.buffers.back(), out, lanes, context.target.threads));
+}
+
 template <class Body>
-Step layout_step(const char* kernel, BufferId from, BufferId to, const Dims& dims, int lanes, int threads, Body body) {
+Step layout_step(const char* kernel, BufferId from, BufferId to, const Dims& dims, int lanes, int threads, DType dtype,
+                 Body body) {
   Step step;
   step.kernel = kernel;
   step.reads = {from};
   step.writes = {to};
   step.threads = threads;
-  step.bytes = 2.0 * static_cast<double>(blocked_bytes(dims, lanes));
+  step.bytes = 2.0 * static_cast<double>(blocked_bytes(dims, lanes, dtype));
   step.run = [=](const StepArgs& args) {
     const int64_t blocks = blocks_of(dims[1], lanes), pixels = pixels_of(dims);
     const Range range = split_evenly(static_cast<long>(dims[0] * blocks), args.thread, args.threads);
     for (int64_t i = range.begin; i < range.end; ++i) {
       const int64_t image = i / blocks, channel = i % blocks * lanes;
       const int64_t count = std::min<int64_t>(lanes, dims[1] - channel);
-      body(args, (image * dims[1] + channel) * pixels, i * pixels * lanes, count, pixels);
+      with_element(dtype, [&](auto element) {
+        body(args, element, (image * dims[1] + channel) * pixels, i * pixels * lanes, count, pixels);
+      });
     }
   };
   return step;
@@ -131,72 +164,80 @@ Step layout_step(const char* kernel, BufferId from, BufferId to, const Dims& dim
 
 }  // namespace
 
-Tensor pad_channels(const float* values, int64_t channels, int lanes) {
-  Tensor padded(DType::f32, {blocks_of(channels, lanes) * lanes});
-  std::copy(values, values + channels, padded.mutable_data<float>());
+size_t blocked_bytes(const Dims& dims, int lanes, DType dtype) {
+  return static_cast<size_t>(dims[0] * blocks_of(dims[1], lanes) * lanes * pixels_of(dims) * element_bytes(dtype));
+}
+
+Tensor pad_channels(const Tensor& values, int64_t channels, int lanes) {
+  Tensor padded(values.dtype(), {blocks_of(channels, lanes) * lanes});
+  std::memcpy(padded.mutable_raw(), values.raw(), static_cast<size_t>(channels * element_bytes(values.dtype())));
   return padded;
 }
 
-Step block_step(BufferId plain, BufferId blocked, const Dims& dims, int lanes, int threads) {
-  return layout_step("to blocks", plain, blocked, dims, lanes, threads,
-                     [=](const StepArgs& args, int64_t from, int64_t to, int64_t channels, int64_t pixels) {
-                       const float* in = args.at<const float>(plain) + from;
-                       float* out = args.at<float>(blocked) + to;
-                       for (int64_t pixel = 0; pixel < pixels; ++pixel, out += lanes) {
-                         for (int64_t lane = 0; lane < channels; ++lane) out[lane] = in[lane * pixels + pixel];
-                         for (int64_t lane = channels; lane < lanes; ++lane) out[lane] = 0;
-                       }
-                     });
+Step block_step(BufferId plain, BufferId blocked, const Dims& dims, int lanes, int threads, DType dtype) {
+  return layout_step(
+      "to blocks", plain, blocked, dims, lanes, threads, dtype,
+      [=](const StepArgs& args, auto element, int64_t from, int64_t to, int64_t channels, int64_t pixels) {
+        const auto* in = args.at<const decltype(element)>(plain) + from;
+        auto* out = args.at<decltype(element)>(blocked) + to;
+        for (int64_t pixel = 0; pixel < pixels; ++pixel, out += lanes) {
+          for (int64_t lane = 0; lane < channels; ++lane) out[lane] = in[lane * pixels + pixel];
+          for (int64_t lane = channels; lane < lanes; ++lane) out[lane] = 0;
+        }
+      });
 }
 
-Step unblock_step(BufferId blocked, BufferId plain, const Dims& dims, int lanes, int threads) {
-  return layout_step("from blocks", blocked, plain, dims, lanes, threads,
-                     [=](const StepArgs& args, int64_t to, int64_t from, int64_t channels, int64_t pixels) {
-                       const float* in = args.at<const float>(blocked) + from;
-                       float* out = args.at<float>(plain) + to;
-                       for (int64_t lane = 0; lane < channels; ++lane) {
-                         for (int64_t pixel = 0; pixel < pixels; ++pixel) {
-                           out[lane * pixels + pixel] = in[pixel * lanes + lane];
-                         }
-                       }
-                     });
+Step unblock_step(BufferId blocked, BufferId plain, const Dims& dims, int lanes, int threads, DType dtype) {
+  return layout_step(
+      "from blocks", blocked, plain, dims, lanes, threads, dtype,
+      [=](const StepArgs& args, auto element, int64_t to, int64_t from, int64_t channels, int64_t pixels) {
+        const auto* in = args.at<const decltype(element)>(blocked) + from;
+        auto* out = args.at<decltype(element)>(plain) + to;
+        for (int64_t lane = 0; lane < channels; ++lane) {
+          for (int64_t pixel = 0; pixel < pixels; ++pixel) {
+            out[lane * pixels + pixel] = in[pixel * lanes + lane];
+          }
+        }
+      });
 }
 
-std::optional<BoundEpilogue> bind_conv_epilogue(const LowerContext& context, const Dims& dims, int lanes) {
+std::optional<BoundEpilogue> bind_conv_operands(const LowerContext& context, const Dims& dims, int lanes) {
   BoundEpilogue bound;
-  if (!context.node.epilogue) return bound;
-  bound.epilogue.expression = context.node.epilogue->expression;
-  const Expression& expression = *bound.epilogue.expression;
-  if (expression.output != DType::f32) return std::nullopt;
-  for (DType dtype : expression.inputs) {
-    if (dtype != DType::f32) return std::nullopt;
-  }
   const std::vector<ValueId> inputs = context.epilogue_inputs();
   if (inputs.size() > ConvEpilogue::kMaxOperands) return std::nullopt;
   for (ValueId id : inputs) {
     const TensorType& type = context.type(id);
-    if (type.dtype != DType::f32 || type.rank() > static_cast<int>(dims.size())) return std::nullopt;
-    const Dims own = aligned(type.extents(), dims.size());
-    const int block = type.layout.channel_block;
+    const bool is_readable =
+        type.dtype == DType::f32 || type.dtype == DType::i32 || type.dtype == DType::u8 || type.dtype == DType::i8;
+    if (!is_readable || type.rank() > static_cast<int>(dims.size())) return std::nullopt;
+    const Operand operand{context.buffer(id), aligned(type.extents(), dims.size()), type.layout.channel_block,
+                          type.dtype};
+    const Dims& own = operand.dims;
     if (std::all_of(own.begin(), own.end(), [](int64_t extent) { return extent == 1; })) {
       bound.epilogue.operands.push_back(ConvOperand::scalar);
-      bound.buffers.push_back(context.buffer(id));
+      bound.buffers.push_back(operand.buffer);
       bound.batch_bytes.push_back(0);
     } else if (is_per_channel(own, dims)) {
-      bind_per_channel(context, id, own, dims, lanes, bound);
+      bind_per_channel(context, id, operand, dims, lanes, bound);
     } else {
-      const size_t bytes = blocked_bytes(dims, lanes);
-      bound.epilogue.operands.push_back(ConvOperand::full);
-      bound.batch_bytes.push_back(static_cast<int64_t>(bytes) / std::max<int64_t>(1, dims[0]));
-      if (own == dims && block == lanes) {
-        bound.buffers.push_back(context.buffer(id));
-      } else {
-        bound.buffers.push_back(context.scratch(bytes));
-        context.add(
-            expand_step(context.buffer(id), bound.buffers.back(), own, dims, block, lanes, context.target.threads));
-      }
+      bind_full(context, operand, dims, lanes, bound);
     }
   }
+  return bound;
+}
+
+std::optional<BoundEpilogue> bind_conv_epilogue(const LowerContext& context, const Dims& dims, int lanes) {
+  if (!context.node.epilogue) return BoundEpilogue();
+  const Expression& expression = context.node.epilogue->expression;
+  const auto is_float = [](DType dtype) { return dtype == DType::f32; };
+  if (!is_float(expression.output) || !std::all_of(expression.inputs.begin(), expression.inputs.end(), is_float)) {
+    return std::nullopt;
+  }
+  for (const ValueId id : context.epilogue_inputs()) {
+    if (!is_float(context.type(id).dtype)) return std::nullopt;
+  }
+  std::optional<BoundEpilogue> bound = bind_conv_operands(context, dims, lanes);
+  if (bound) bound->epilogue.expression = expression;
   return bound;
 }
 

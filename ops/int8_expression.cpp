@@ -1,4 +1,5 @@
 // What follows a sum of integer products, as one expression.
+#include <algorithm>
 #include <cmath>
 
 #include "ops/int8_lower.h"
@@ -46,6 +47,153 @@ FirstFactor first_factor(const Expression& e) {
   return {};
 }
 
+bool is_integral(float value) { return std::nearbyint(value) == value && std::abs(value) < 65536; }
+
+// A sum of multiples of other nodes.
+class LinearForm {
+ public:
+  explicit LinearForm(const Expression& e) : e_(e) {}
+
+  struct Term {
+    int node;
+    double factor;
+  };
+  std::vector<Term> terms;
+  double constant = 0;
+
+  void add(int index, double factor) {
+    const ExprNode& node = e_.nodes[static_cast<size_t>(index)];
+    if (node.op == ExprOp::constant) {
+      constant += factor * node.value;
+    } else if (node.op == ExprOp::add || node.op == ExprOp::sub) {
+      add(node.a, factor);
+      add(node.b, node.op == ExprOp::add ? factor : -factor);
+    } else if (node.op == ExprOp::mul && is_constant(e_, node.a)) {
+      add(node.b, factor * constant_at(e_, node.a));
+    } else if (node.op == ExprOp::mul && is_constant(e_, node.b)) {
+      add(node.a, factor * constant_at(e_, node.b));
+    } else {
+      add_term(index, factor);
+    }
+  }
+
+ private:
+  void add_term(int index, double factor) {
+    for (Term& term : terms) {
+      if (term.node != index) continue;
+      term.factor += factor;
+      return;
+    }
+    terms.push_back({index, factor});
+  }
+
+  const Expression& e_;
+};
+
+// min(max(round(x) + zero, low), high) of whole numbers: min(max(round(x), low - zero), high - zero) + zero, added to
+// `e`. Gives the new node and the zero; -1 for other nodes.
+std::pair<int, float> shifted_clamp(Expression& e, int index) {
+  const auto node = [&](int i) -> const ExprNode& { return e.nodes[static_cast<size_t>(i)]; };
+  const auto other = [&](int i) { return is_constant(e, node(i).a) ? node(i).b : node(i).a; };
+  const auto bound = [&](int i) { return is_constant(e, node(i).a) ? node(i).a : node(i).b; };
+  if (node(index).op != ExprOp::min || !is_constant(e, bound(index))) return {-1, 0};
+  const int raised = other(index);
+  if (node(raised).op != ExprOp::max || !is_constant(e, bound(raised))) return {-1, 0};
+  const int sum = other(raised);
+  if (node(sum).op != ExprOp::add || !is_constant(e, bound(sum)) || node(other(sum)).op != ExprOp::round_even) {
+    return {-1, 0};
+  }
+  const float zero = constant_at(e, bound(sum)), low = constant_at(e, bound(raised)),
+              high = constant_at(e, bound(index));
+  if (!is_integral(zero) || !is_integral(low) || !is_integral(high)) return {-1, 0};
+  const int rounded = other(sum);
+  const int least = e.add({.op = ExprOp::constant, .value = low - zero});
+  const int larger = e.add({.op = ExprOp::max, .a = rounded, .b = least});
+  const int most = e.add({.op = ExprOp::constant, .value = high - zero});
+  return {e.add({.op = ExprOp::min, .a = larger, .b = most}), zero};
+}
+
+// The value at `index` as one chain of multiply-adds, where it is a sum of a few multiples.
+void rewrite_as_chain(Expression& e, int index) {
+  constexpr size_t kMostTerms = 4;
+  LinearForm form(e);
+  form.add(index, 1);
+  if (form.terms.empty() || form.terms.size() > kMostTerms) return;
+  if (form.terms.size() == 1 && form.constant == 0) return;
+  for (LinearForm::Term& term : form.terms) {
+    const auto [clamped, zero] = shifted_clamp(e, term.node);
+    if (clamped < 0) continue;
+    term.node = clamped;
+    form.constant += term.factor * static_cast<double>(zero);
+  }
+  int sum = -1;
+  const auto join = [&](int next) { sum = sum < 0 ? next : e.add({.op = ExprOp::add, .a = next, .b = sum}); };
+  const auto constant = static_cast<float>(form.constant);
+  if (constant != 0) join(e.add({.op = ExprOp::constant, .value = constant}));
+  for (size_t i = form.terms.size(); i-- > 0;) {
+    const auto [node, factor] = form.terms[i];
+    const auto value = static_cast<float>(factor);
+    if (value == 1) {
+      join(node);
+      continue;
+    }
+    const int scale = e.add({.op = ExprOp::constant, .value = value});
+    join(e.add({.op = ExprOp::mul, .a = node, .b = scale}));
+  }
+  if (sum != static_cast<int>(e.nodes.size()) - 1) e.nodes.resize(static_cast<size_t>(sum) + 1);
+}
+
+// The operand that a clamp to at least the range of `dtype` leaves alone inside it; -1: no such clamp.
+int clamped_operand(const Expression& e, int index, DType dtype) {
+  const ExprNode& node = e.nodes[static_cast<size_t>(index)];
+  if (node.op != ExprOp::min && node.op != ExprOp::max) return -1;
+  const bool is_first = is_constant(e, node.a);
+  if (!is_first && !is_constant(e, node.b)) return -1;
+  const float bound = constant_at(e, is_first ? node.a : node.b);
+  const float low = dtype == DType::u8 ? 0.0F : -128.0F, high = dtype == DType::u8 ? 255.0F : 127.0F;
+  const bool is_implied = node.op == ExprOp::min ? bound >= high : bound <= low;
+  return is_implied ? (is_first ? node.b : node.a) : -1;
+}
+
+struct Interval {
+  double low = -HUGE_VAL, high = HUGE_VAL;
+};
+
+Interval product_of(const Interval& a, const Interval& b) {
+  const auto [low, high] = std::minmax({a.low * b.low, a.low * b.high, a.high * b.low, a.high * b.high});
+  return {low, high};
+}
+
+Interval range_of_input(const Expression& e, int slot, double largest_factor) {
+  constexpr double kSums = 2147483648.0;
+  if (slot == 0) return {-kSums, kSums};
+  const DType dtype = e.inputs[static_cast<size_t>(slot)];
+  if (slot == 1 && largest_factor >= 0 && dtype == DType::f32) return {-largest_factor, largest_factor};
+  if (dtype == DType::u8) return {0, 255};
+  if (dtype == DType::i8) return {-128, 127};
+  return {};
+}
+
+// Where the results of a scaled expression lie. `largest_factor`: of those that come as input 1; negative: none do.
+Interval range_of(const Expression& e, double largest_factor) {
+  std::vector<Interval> ranges;
+  for (const ExprNode& node : e.nodes) {
+    const Interval a = node.op != ExprOp::input && node.a >= 0 ? ranges[static_cast<size_t>(node.a)] : Interval();
+    const Interval b = node.b >= 0 ? ranges[static_cast<size_t>(node.b)] : Interval();
+    Interval range;
+    if (node.op == ExprOp::input) range = range_of_input(e, node.a, largest_factor);
+    if (node.op == ExprOp::constant) range = {node.value, node.value};
+    if (node.op == ExprOp::add) range = {a.low + b.low, a.high + b.high};
+    if (node.op == ExprOp::sub) range = {a.low - b.high, a.high - b.low};
+    if (node.op == ExprOp::mul) range = product_of(a, b);
+    if (node.op == ExprOp::min) range = {std::min(a.low, b.low), std::min(a.high, b.high)};
+    if (node.op == ExprOp::max) range = {std::max(a.low, b.low), std::max(a.high, b.high)};
+    if (node.op == ExprOp::round_even) range = {a.low - 1, a.high + 1};
+    ranges.push_back(range);
+  }
+  return ranges.back();
+}
+
 }  // namespace
 
 Expression scaled_expression(const std::optional<Expression>& outer, std::vector<float>& scale) {
@@ -89,6 +237,36 @@ Expression scaled_expression(const std::optional<Expression>& outer, std::vector
   result.inputs.insert(result.inputs.end(), outer->inputs.begin() + 1, outer->inputs.end());
   result.output = outer->output;
   return result;
+}
+
+Int8Store split_requantization(Expression& e, std::span<const float> factors) {
+  Int8Store store{e.output, 0, false};
+  if (!stores_bytes(store)) return store;
+  int at = static_cast<int>(e.nodes.size()) - 1;
+  for (int next = at; next >= 0; next = clamped_operand(e, at, e.output)) at = next;
+  const ExprNode& sum = e.nodes[static_cast<size_t>(at)];
+  if (sum.op == ExprOp::add) {
+    const bool is_first = is_constant(e, sum.a);
+    const int zero = is_first ? sum.a : sum.b;
+    if (is_constant(e, zero) && std::abs(constant_at(e, zero)) <= 255 && is_integral(constant_at(e, zero))) {
+      store.zero = static_cast<int>(constant_at(e, zero));
+      at = is_first ? sum.b : sum.a;
+    }
+  }
+  // Without a rounding of its own the value is whole, and rounding it again is no change.
+  if (e.nodes[static_cast<size_t>(at)].op == ExprOp::round_even) {
+    at = e.nodes[static_cast<size_t>(at)].a;
+  }
+  // What came before depends on nothing behind it.
+  e.nodes.resize(static_cast<size_t>(at) + 1);
+  e.output = DType::f32;
+  rewrite_as_chain(e, at);
+  double largest_factor = -1;
+  for (const float factor : factors) largest_factor = std::max(largest_factor, std::abs(double{factor}));
+  const Interval range = range_of(e, factors.size() > 1 ? largest_factor : -1);
+  constexpr double kMost = 2e9;  // rounded, it is an int32
+  store.is_bounded = range.low > -kMost && range.high < kMost;
+  return store;
 }
 
 }  // namespace lathe

@@ -1,8 +1,10 @@
 #pragma once
 // From a node that is a product of quantized matrices to the steps that run it on integers.
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "jit/kernels/int8_lanes.h"
 #include "ops/lower.h"
 #include "ops/matmul_shape.h"
 
@@ -23,5 +25,10 @@ bool lower_int8_product(LowerContext& context, const MatMulShape& shape, const I
 // outer(scale * x0, other inputs...) with a constant factor at outer's beginning moved into `scale`, and divisions by
 // constants made multiplications. One scale: it becomes a constant, else input 1; outer's inputs follow.
 Expression scaled_expression(const std::optional<Expression>& outer, std::vector<float>& scale);
+
+// Takes rounding, zero point and saturation off the end of a scaled expression whose result is bytes, and joins what is
+// left into multiply-adds: with constants of its own, so that a result may differ by roundings. `factors`: the scale.
+// The expression's result is float32 then; for other results nothing changes.
+Int8Store split_requantization(Expression& expression, std::span<const float> factors);
 
 }  // namespace lathe

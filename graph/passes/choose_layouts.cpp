@@ -93,8 +93,8 @@ class LayoutChooser {
     if (types[0].rank() < 3 || !node.op->accepts_blocked(node, types, block_)) return plain(node);
     Choice choice{block_, std::vector<int>(node.inputs.size(), 0)};
     // A dense convolution over fewer channels than a block (a picture) reads them plain.
-    const bool is_first_layer =
-        is_op(node, "Conv") && node.attributes.get_int("group", 1) == 1 && channels_of(types[0]) < block_;
+    const bool is_first_layer = (is_op(node, "Conv") || is_lathe_op(node, "QuantizedConv")) &&
+                                node.attributes.get_int("group", 1) == 1 && channels_of(types[0]) < block_;
     choice.inputs[0] = is_first_layer ? 0 : block_;
     // Blocks of a picture's few channels would be mostly padding, of which a transposed convolution writes a lot.
     if (is_op(node, "ConvTranspose") && 2 * channels_of(type(node.outputs[0])) <= block_) {

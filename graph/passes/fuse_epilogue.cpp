@@ -77,7 +77,7 @@ class Group {
       const NodeId next = static_cast<NodeId>(pending_.begin()->second);
       pending_.erase(pending_.begin());
       if (!join(next)) break;
-      if (is_closed() && can_store(graph_.value(values_.back()).type.dtype)) {
+      if (is_closed() && can_store(graph_.value(values_.back()).type.dtype) && !unpacks_bytes(next)) {
         best_ = builder_;
         best_members_ = members_.size();
       }
@@ -95,6 +95,17 @@ class Group {
   bool can_store(DType dtype) const {
     if (dtype == DType::f32) return true;
     return (dtype == DType::u8 || dtype == DType::i8) && is_integer_product(graph_.node(root_));
+  }
+
+  // The group would end in float32 where its readers can take the bytes behind it: a quarter of the memory.
+  bool unpacks_bytes(NodeId last) const {
+    if (!is_lathe_op(graph_.node(root_), "QuantizedConv") || !is_op(graph_.node(last), "DequantizeLinear"))
+      return false;
+    const std::vector<Graph::Use> uses = rewriter_.uses(values_.back());
+    return std::any_of(uses.begin(), uses.end(), [this](const Graph::Use& use) {
+      const Node& reader = graph_.node(use.node);
+      return is_integer_product(reader) || reader.op->express != nullptr;
+    });
   }
 
   void enqueue(NodeId id) {

@@ -37,10 +37,12 @@ bool reduce_first(Graph& graph, const PassContext& context);
 bool remove_dead(Graph& graph, const PassContext& context);
 bool remove_identities(Graph& graph, const PassContext& context);
 bool sink_constants(Graph& graph, const PassContext& context);
+bool sink_dequantize(Graph& graph, const PassContext& context);
 bool sink_scales(Graph& graph, const PassContext& context);
 bool sink_transposes(Graph& graph, const PassContext& context);
 bool split_slices(Graph& graph, const PassContext& context);
 bool unpack_heads(Graph& graph, const PassContext& context);
 bool use_integers(Graph& graph, const PassContext& context);
+bool use_integers_conv(Graph& graph, const PassContext& context);
 
 }  // namespace lathe::passes

@@ -32,6 +32,7 @@ class Products {
     if (node.epilogue || node.outputs[0] == ValueId::none) return;
     if (is_op(node, "MatMul")) try_product(id, {.b_axis_from_end = 1});
     if (is_op(node, "Gemm")) try_gemm(id);
+    if (is_op(node, "MatMulInteger")) try_dynamic(id);
   }
 
   // Transposes of bytes in front of a product become the order in which it takes its operands.
@@ -87,6 +88,26 @@ class Products {
     form.added = input_or_none(node, 2);
     if (form.added != ValueId::none && node.attributes.get_float("beta", 1) != 1) return;
     try_product(id, form);
+  }
+
+  // MatMulInteger that is read as float32 (dynamic quantization: the scales follow): what follows can join it.
+  void try_dynamic(NodeId id) {
+    Graph& graph = rewriter_.graph();
+    const Node old = graph.node(id);
+    const NodeId cast = rewriter_.only_user(old.outputs[0]);
+    if (cast == NodeId::none || !is_op(graph.node(cast), "Cast") || graph.node(cast).epilogue) return;
+    const ValueId result = graph.node(cast).outputs[0];
+    if (graph.value(result).type.dtype != DType::f32) return;
+    Node made;
+    made.op = &schema_;
+    made.name = old.name;
+    const ValueId scale = rewriter_.add_constant(old.name + "_scale", Tensor::scalar(1.0F));
+    made.inputs = {old.inputs[0], old.inputs[1], scale, input_or_none(old, 2), input_or_none(old, 3)};
+    made.outputs = {ValueId::none};
+    made.fused_from = "MatMulInteger+Cast";
+    rewriter_.erase(id);
+    rewriter_.erase(cast);
+    rewriter_.move_output(result, rewriter_.add(std::move(made), cast));
   }
 
   void try_product(NodeId id, const Form& form) {

@@ -1,5 +1,7 @@
 #include "jit/kernels/int8_lanes.h"
 
+#include <bit>
+
 namespace lathe {
 
 std::string to_string(Int8Dot dot) {
@@ -11,6 +13,10 @@ std::string to_string(Int8Dot dot) {
     default:
       return "pairs";
   }
+}
+
+std::string to_string(const Int8Store& how) {
+  return std::string(name_of(how.dtype)) + "+" + std::to_string(how.zero) + (how.is_bounded ? "b" : "");
 }
 
 void Int8Emitter::dot(Int8Dot kind, const Vec& acc, const Vec& a, const Vec& b, const Vec& temp) {
@@ -98,6 +104,50 @@ void Int8Emitter::broadcast_as_float(const Vec& vec, const Xbyak::RegExp& at, DT
     default:
       throw JitError("lanes of this type cannot be loaded");
   }
+}
+
+// Packing works within 128 bits: it leaves, in each, four channels of every vector side by side.
+void Int8Emitter::store_requantized(const Xbyak::RegExp& at, std::span<const Vec> vecs, const Int8Store& how,
+                                    const Vec& temp) {
+  const size_t count = vecs.size();
+  for (const Vec& vec : vecs) {
+    // Above the range of int32 a conversion gives its least number.
+    if (!how.is_bounded) has_masks() ? vminps(vec, vec, ptr_b[rip + limit_]) : vminps(vec, vec, ptr[rip + limit_]);
+    vcvtps2dq(vec, vec);
+  }
+  const Vec &all = vecs[0], &second = vecs[count > 1 ? 1 : 0];
+  vpackssdw(all, all, second);
+  if (count == 4) vpackssdw(vecs[2], vecs[2], vecs[3]);
+  const Vec& upper = count == 4 ? vecs[2] : all;
+  if (how.zero != 0) {
+    vpaddsw(all, all, ptr[rip + zeros_]);
+    if (count == 4) vpaddsw(upper, upper, ptr[rip + zeros_]);
+  }
+  how.dtype == DType::u8 ? vpackuswb(all, all, upper) : vpacksswb(all, all, upper);
+  vmovups(temp, ptr[rip + pixel_order_]);
+  if (has_masks()) {
+    vpermd(Xbyak::Zmm(all.getIdx()), Xbyak::Zmm(temp.getIdx()), all);
+  } else {
+    vpermd(Xbyak::Ymm(all.getIdx()), Xbyak::Ymm(temp.getIdx()), all);
+  }
+  const int bytes = static_cast<int>(count) * lanes();
+  if (bytes == 8) return vmovq(ptr[at], Xbyak::Xmm(all.getIdx()));
+  if (bytes == 16) return vmovups(ptr[at], Xbyak::Xmm(all.getIdx()));
+  if (bytes == 32) return vmovups(ptr[at], Xbyak::Ymm(all.getIdx()));
+  vmovups(ptr[at], all);
+}
+
+void Int8Emitter::emit_requantization(const Int8Store& how) {
+  align(64);
+  L(pixel_order_);
+  const int parts = lanes() / 4;
+  for (int pixel = 0; pixel < 4; ++pixel) {
+    for (int part = 0; part < parts; ++part) dd(static_cast<uint32_t>(part * 4 + pixel));
+  }
+  L(zeros_);
+  for (int i = 0; i < lanes() * 2; ++i) dw(static_cast<uint32_t>(static_cast<uint16_t>(how.zero)));
+  L(limit_);
+  for (int i = 0; i < lanes(); ++i) dd(std::bit_cast<uint32_t>(1e9F));
 }
 
 }  // namespace lathe

@@ -2,6 +2,7 @@
 // What the kernels for bytes share: dot products of groups of bytes in 32-bit lanes, and reading and storing lanes in
 // other element types than float32.
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "jit/emitter.h"
@@ -23,6 +24,17 @@ inline bool dot_needs_temp(Isa isa, Int8Dot dot) { return dot == Int8Dot::pairs 
 // The sets that differ in code for bytes.
 inline Isa int8_isa(Isa isa) { return has_vnni(isa) ? Isa::avx512_vnni : has_avx512(isa) ? Isa::avx512 : Isa::avx2; }
 
+// How float32 results are stored. As bytes: rounded to even, `zero` added, saturated.
+struct Int8Store {
+  DType dtype = DType::f32;  // or i32 (rounded), u8, i8
+  int zero = 0;
+  // Results are less than 2^31 in size and are no NaN.
+  bool is_bounded = false;
+  bool operator==(const Int8Store&) const = default;
+};
+inline bool stores_bytes(const Int8Store& how) { return how.dtype == DType::u8 || how.dtype == DType::i8; }
+std::string to_string(const Int8Store& how);
+
 class Int8Emitter : public Emitter {
  protected:
   using Emitter::Emitter;
@@ -40,6 +52,14 @@ class Int8Emitter : public Emitter {
   void store_as(const Xbyak::RegExp& at, const Vec& vec, DType dtype, const Xbyak::Opmask& mask);
   // One element for all lanes.
   void broadcast_as_float(const Vec& vec, const Xbyak::RegExp& at, DType dtype);
+
+  // Stores 1, 2 or 4 vectors as bytes, one behind the other. Clobbers them and `temp`.
+  void store_requantized(const Xbyak::RegExp& at, std::span<const Vec> vecs, const Int8Store& how, const Vec& temp);
+  // What store_requantized() addresses by rip. Call once, behind the code's last instruction.
+  void emit_requantization(const Int8Store& how);
+
+ private:
+  Xbyak::Label pixel_order_, zeros_, limit_;
 };
 
 }  // namespace lathe

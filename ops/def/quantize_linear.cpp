@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/dynamic_quantize.h"
 #include "ops/elementwise.h"
 #include "ops/number_cast.h"
 #include "ops/numbers.h"
@@ -244,7 +245,8 @@ std::vector<OpDef> quantize_linear_ops() {
                       .min_outputs = 1,
                       .max_outputs = 3,
                       .infer = infer_dynamic,
-                      .reference = reference_dynamic}}};
+                      .reference = reference_dynamic},
+           .lower = lower_dynamic_quantize}};
 }
 
 }  // namespace lathe::ops

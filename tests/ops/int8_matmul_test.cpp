@@ -192,5 +192,22 @@ TEST(Int8MatMul, QuantizedMatMulTakesTransposedOperands) {
   }
 }
 
+TEST(Int8MatMul, DynamicQuantizeLinearFindsItsRange) {
+  std::mt19937 random(8);
+  for (const int64_t count : {0, 1, 17, 100000}) {
+    for (const float low : {-3.0F, 0.5F}) {
+      SCOPED_TRACE(::testing::Message() << count << " from " << low);
+      OpTester tester("DynamicQuantizeLinear", 11);
+      tester.input(random_tensor({count}, random, low, 2)).outputs(3);
+      const auto got = tester.lowered(Isa::avx2, 2);
+      ASSERT_TRUE(got);
+      const std::vector<Tensor> expected = tester.reference();
+      EXPECT_EQ(testing::list<uint8_t>((*got)[0]), testing::list<uint8_t>(expected[0]));
+      EXPECT_EQ(testing::list<float>((*got)[1]), testing::list<float>(expected[1]));
+      EXPECT_EQ(testing::list<uint8_t>((*got)[2]), testing::list<uint8_t>(expected[2]));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lathe

@@ -147,5 +147,131 @@ TEST(QuantizedPasses, LeaveProductsAloneWhoseScalesRunAcrossTheSum) {
   EXPECT_EQ(count(optimized(net), "QuantizedMatMul"), 0);
 }
 
+TEST(QuantizedPasses, TurnAConvolutionWithItsResidualIntoOneOfIntegers) {
+  Net net;
+  const ValueId x = net.input({1, 8, 6, 6});
+  const ValueId a = net.quantized(x, 0.008F, 128);
+  Tensor bias(DType::i32, {8}), scale(DType::f32, {8});
+  for (int64_t i = 0; i < 8; ++i) {
+    bias.mutable_data<int32_t>()[i] = static_cast<int32_t>(100 * i - 300);
+    scale.mutable_data<float>()[i] = 0.008F * (0.002F + 0.0001F * static_cast<float>(i));
+  }
+  const ValueId units = net.op("DequantizeLinear", {net.constant(bias), net.constant(scale)}, {{"axis", int64_t{0}}});
+  const ValueId conv =
+      net.op("Conv", {a, net.weights({8, 8, 3, 3}, 0), units}, {{"pads", std::vector<int64_t>{1, 1, 1, 1}}});
+  const ValueId sum = net.op("Add", {net.quantized(conv, 0.02F, 120), a});
+  net.graph.outputs = {net.dequantize(net.quantize(sum, 0.02F, 100), 0.02F, 100)};
+  const Graph after = optimized(net);
+  EXPECT_EQ(count(after, "Conv"), 0);
+  EXPECT_EQ(count(after, "Add"), 0);
+  ASSERT_EQ(count(after, "QuantizedConv"), 1);
+  expect_same_results(net, after, 0.0401);
+}
+
+TEST(QuantizedPasses, TurnConvIntegerThatIsReadAsFloatIntoOneThatScales) {
+  Net net;
+  const ValueId x = net.input({1, 8, 5, 5});
+  Node quantize{.op = &OpRegistry::builtin().require("", "DynamicQuantizeLinear", 17),
+                .version = 17,
+                .name = "quantize",
+                .inputs = {x},
+                .outputs = {net.graph.add_value("q", {}), net.graph.add_value("s", {}), net.graph.add_value("z", {})}};
+  const std::vector<ValueId> parts = quantize.outputs;
+  net.graph.add_node(quantize);
+  const ValueId sums = net.op("ConvInteger", {parts[0], net.bytes(DType::i8, {4, 8, 3, 3}), parts[2]},
+                              {{"pads", std::vector<int64_t>{1, 1, 1, 1}}});
+  const ValueId real = net.op("Cast", {sums}, {{"to", int64_t{1}}});
+  net.graph.outputs = {net.op("Mul", {real, net.op("Mul", {parts[1], net.scalar(0.01F)})})};
+  const Graph after = optimized(net);
+  EXPECT_EQ(count(after, "ConvInteger"), 0);
+  EXPECT_EQ(count(after, "QuantizedConv"), 1);
+  expect_same_results(net, after, 1e-3);
+}
+
+TEST(QuantizedPasses, ReadBothBranchesOfASumAsBytes) {
+  Net net;
+  const ValueId x = net.quantized(net.input({1, 8, 6, 6}), 0.008F, 128);
+  const ValueId a = net.op("Conv", {x, net.weights({8, 8, 1, 1}, 0)});
+  const ValueId b = net.op("Conv", {x, net.weights({8, 8, 1, 1}, 0)});
+  const ValueId sum = net.op("Add", {net.quantized(a, 0.02F, 120), net.quantized(b, 0.03F, 110)});
+  net.graph.outputs = {net.quantized(sum, 0.04F, 100)};
+  const Graph after = optimized(net);
+  EXPECT_EQ(count(after, "Add"), 0);
+  EXPECT_EQ(count(after, "DequantizeLinear"), 0);
+  int bytes = 0;
+  for (const NodeId id : after.order()) {
+    const Node& node = after.node(id);
+    bytes += node.op->name == "QuantizedConv" && after.value(node.outputs[0]).type.dtype == DType::u8;
+  }
+  EXPECT_EQ(bytes, 1);
+  expect_same_results(net, after, 0.0401);
+}
+
+TEST(QuantizedPasses, TakeQLinearConvApartOrTurnItIntoOneOfIntegers) {
+  for (const int64_t group : {1, 4}) {
+    SCOPED_TRACE(group);
+    Net net;
+    const ValueId x = net.quantize(net.input({1, 8, 6, 6}), 0.008F, 128);
+    Tensor scale(DType::f32, {8}), bias(DType::i32, {8});
+    for (int64_t i = 0; i < 8; ++i) {
+      scale.mutable_data<float>()[i] = 0.002F + 0.0001F * static_cast<float>(i);
+      bias.mutable_data<int32_t>()[i] = static_cast<int32_t>(500 * i - 1500);
+    }
+    const ValueId y =
+        net.op("QLinearConv",
+               {x, net.scalar(0.008F), net.constant(Tensor::scalar(uint8_t{128})),
+                net.bytes(DType::i8, {8, 8 / group, 3, 3}), net.constant(scale), net.constant(Tensor(DType::i8, {8})),
+                net.scalar(0.02F), net.constant(Tensor::scalar(uint8_t{100})), net.constant(bias)},
+               {{"group", group}, {"pads", std::vector<int64_t>{1, 1, 1, 1}}});
+    net.graph.outputs = {net.dequantize(y, 0.02F, 100)};
+    const Graph after = optimized(net);
+    EXPECT_EQ(count(after, "QLinearConv"), 0);
+    EXPECT_EQ(count(after, "QuantizedConv"), group == 1 ? 1 : 0);
+    EXPECT_EQ(count(after, "Conv"), group == 1 ? 0 : 1);
+    expect_same_results(net, after, 0.0201);
+  }
+}
+
+TEST(QuantizedPasses, KeepBytesBetweenConvolutionsAcrossAMaxPool) {
+  Net net;
+  const ValueId x = net.input({1, 8, 6, 6});
+  const ValueId conv = net.op("Conv", {net.quantized(x, 0.008F, 128), net.weights({8, 8, 1, 1}, 0)});
+  const ValueId pool = net.op("MaxPool", {net.quantized(conv, 0.02F, 120)},
+                              {{"kernel_shape", std::vector<int64_t>{3, 3}}, {"strides", std::vector<int64_t>{2, 2}}});
+  const ValueId last = net.op("Conv", {net.quantized(pool, 0.02F, 120), net.weights({8, 8, 1, 1}, 0)});
+  net.graph.outputs = {last};
+  const Graph after = optimized(net);
+  EXPECT_EQ(count(after, "QuantizedConv"), 2);
+  EXPECT_EQ(count(after, "DequantizeLinear"), 0);
+  EXPECT_EQ(count(after, "QuantizeLinear"), 1);
+  expect_same_results(net, after, 0.1);
+}
+
+TEST(QuantizedPasses, QuantizeAgainWhatWasDequantizedInAnotherWay) {
+  Net net;
+  const ValueId x = net.input({1, 8, 6, 6});
+  net.graph.outputs = {net.quantized(net.quantized(x, 0.02F, 120), 0.02F, 121)};
+  EXPECT_EQ(count(optimized(net), "QuantizeLinear"), 2);
+}
+
+TEST(QuantizedPasses, TurnMatMulIntegerThatIsReadAsFloatIntoAProductThatScales) {
+  Net net;
+  const ValueId x = net.input({4, 32});
+  Node quantize{.op = &OpRegistry::builtin().require("", "DynamicQuantizeLinear", 17),
+                .version = 17,
+                .name = "quantize",
+                .inputs = {x},
+                .outputs = {net.graph.add_value("q", {}), net.graph.add_value("s", {}), net.graph.add_value("z", {})}};
+  const std::vector<ValueId> parts = quantize.outputs;
+  net.graph.add_node(quantize);
+  const ValueId product = net.op("MatMulInteger", {parts[0], net.bytes(DType::i8, {32, 16}), parts[2]});
+  const ValueId real = net.op("Cast", {product}, {{"to", int64_t{1}}});
+  net.graph.outputs = {net.op("Mul", {real, net.op("Mul", {parts[1], net.scalar(0.01F)})})};
+  const Graph after = optimized(net);
+  EXPECT_EQ(count(after, "MatMulInteger"), 0);
+  EXPECT_EQ(count(after, "Cast"), 0);
+  expect_same_results(net, after, 1e-3);
+}
+
 }  // namespace
 }  // namespace lathe

@@ -1,0 +1,141 @@
+#include "ops/conv_int8_input.h"
+
+#include <emmintrin.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "ops/gemm_plan.h"
+#include "src/base/checked_size.h"
+
+namespace lathe {
+namespace {
+
+template <class Byte>
+void widen(const Byte* in, int64_t count, int64_t in_step, int16_t zero, int16_t* out, int64_t out_step) noexcept {
+  for (int64_t i = 0; i < count; ++i) out[i * out_step] = static_cast<int16_t>(in[i * in_step] - zero);
+}
+
+// Sixteen pixels of three planes, with a zero in place of a fourth.
+void interleave16(const uint8_t* row, int64_t plane, uint8_t flip, uint8_t* out) noexcept {
+  const __m128i flips = _mm_set1_epi8(static_cast<char>(flip)), zero = _mm_setzero_si128();
+  const auto load = [&](int64_t c) {
+    return _mm_xor_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + c * plane)), flips);
+  };
+  const __m128i red = load(0), green = load(1), blue = load(2);
+  const __m128i low = _mm_unpacklo_epi8(red, green), high = _mm_unpackhi_epi8(red, green);
+  const __m128i blue_low = _mm_unpacklo_epi8(blue, zero), blue_high = _mm_unpackhi_epi8(blue, zero);
+  auto* to = reinterpret_cast<__m128i*>(out);
+  _mm_storeu_si128(to, _mm_unpacklo_epi16(low, blue_low));
+  _mm_storeu_si128(to + 1, _mm_unpackhi_epi16(low, blue_low));
+  _mm_storeu_si128(to + 2, _mm_unpacklo_epi16(high, blue_high));
+  _mm_storeu_si128(to + 3, _mm_unpackhi_epi16(high, blue_high));
+}
+
+}  // namespace
+
+ConvInt8Input::ConvInt8Input(const TensorType& type, const ConvNode& conv, Int8Dot dot,
+                             std::optional<int32_t> zero_point, int block) {
+  const size_t x = conv.window.axes() - 1;
+  is_plain = type.layout.channel_block == 0;
+  widens = dot == Int8Dot::pairs;
+  is_signed = type.dtype == DType::i8;
+  zero = zero_point.value_or(0);
+  channels = conv.sizes.in_channels;
+  lanes = block;
+  planes = conv.sizes.batch * (is_plain ? 1 : (channels + lanes - 1) / lanes);
+  rows = out_rows = x == 1 ? conv.sizes.in[0] : 1;
+  cols = out_cols = conv.sizes.in[x];
+  const int64_t group = group_of(dot);
+  pixel_bytes = is_plain ? (channels + group - 1) / group * 4 : lanes * (widens ? 2 : 1);
+  is_needed = is_plain || widens || is_signed;
+  // Zeros need no border: the kernels leave out what lies beyond.
+  if (!widens && (zero_point != 0 || is_signed)) add_border(conv.window);
+}
+
+void ConvInt8Input::add_border(const Window& window) {
+  const size_t x = window.axes() - 1;
+  const auto border = [](int64_t pad) { return std::max<int64_t>(0, pad); };
+  left = border(window.pads_begin[x]);
+  out_cols += left + border(window.pads_end[x]);
+  if (x == 1) {
+    top = border(window.pads_begin[0]);
+    out_rows += top + border(window.pads_end[0]);
+  }
+  is_needed = is_needed || out_cols != cols || out_rows != rows;
+}
+
+// The channels of one row of a plain picture, side by side.
+void ConvInt8Input::interleave(const uint8_t* row, uint8_t* out) const noexcept {
+  const int64_t plane = rows * cols;
+  if (widens) {
+    const int64_t step = pixel_bytes / 2;
+    auto* wide = reinterpret_cast<int16_t*>(out);
+    const auto subtracted = static_cast<int16_t>(zero);
+    for (int64_t c = 0; c < channels; ++c) {
+      is_signed ? widen(reinterpret_cast<const int8_t*>(row) + c * plane, cols, 1, subtracted, wide + c, step)
+                : widen(row + c * plane, cols, 1, subtracted, wide + c, step);
+    }
+    for (int64_t c = channels; c < step; ++c) {
+      for (int64_t i = 0; i < cols; ++i) wide[i * step + c] = 0;
+    }
+    return;
+  }
+  int64_t first = 0;
+  if (channels == 3) {
+    for (; first + 16 <= cols; first += 16) interleave16(row + first, plane, flip(), out + first * 4);
+  }
+  for (int64_t i = first; i < cols; ++i) {
+    for (int64_t c = 0; c < pixel_bytes; ++c) {
+      out[i * pixel_bytes + c] = c < channels ? static_cast<uint8_t>(row[c * plane + i] ^ flip()) : uint8_t{0};
+    }
+  }
+}
+
+void ConvInt8Input::fill_row(const void* from, void* to, int64_t item) const noexcept {
+  const int64_t plane = item / out_rows, row = item % out_rows - top;
+  auto* out = static_cast<uint8_t*>(to) + item * row_bytes();
+  const auto border = static_cast<uint8_t>(static_cast<uint8_t>(zero) ^ flip());
+  if (row < 0 || row >= rows) {
+    std::memset(out, border, static_cast<size_t>(row_bytes()));
+    return;
+  }
+  const int64_t before = left * pixel_bytes, inner = cols * pixel_bytes;
+  std::memset(out, border, static_cast<size_t>(before));
+  std::memset(out + before + inner, border, static_cast<size_t>(row_bytes() - before - inner));
+  const auto* bytes = static_cast<const uint8_t*>(from);
+  if (is_plain) return interleave(bytes + (plane * channels * rows + row) * cols, out + before);
+  const uint8_t* in = bytes + (plane * rows + row) * cols * lanes;
+  const int64_t count = cols * lanes;
+  if (widens) {
+    auto* wide = reinterpret_cast<int16_t*>(out);
+    const auto subtracted = static_cast<int16_t>(zero);
+    return is_signed ? widen(reinterpret_cast<const int8_t*>(in), count, 1, subtracted, wide, 1)
+                     : widen(in, count, 1, subtracted, wide, 1);
+  }
+  for (int64_t i = 0; i < count; ++i) out[before + i] = static_cast<uint8_t>(in[i] ^ flip());
+}
+
+BufferId ConvInt8Input::add_step(const LowerContext& context, BufferId from, BufferId zero_buffer) const {
+  if (!is_needed) return from;
+  const BufferId to = context.scratch(checked_bytes(DType::u8, {planes, out_rows, row_bytes()}));
+  Step step;
+  step.kernel = is_plain ? "interleave channels" : widens ? "widen channels" : "pad channels";
+  step.reads = {from};
+  if (zero_buffer != BufferId::none) step.reads.push_back(zero_buffer);
+  step.writes = {to};
+  step.bytes = 2.0 * static_cast<double>(planes * out_rows * row_bytes());
+  step.threads = worthwhile_threads(step.bytes * 5, context.target.threads);
+  step.run = [prepared = *this, from, to, zero_buffer](const StepArgs& args) {
+    ConvInt8Input input = prepared;
+    if (zero_buffer != BufferId::none) input.zero = input.zero_at(args.at<const void>(zero_buffer));
+    const Range range = split_evenly(input.planes * input.out_rows, args.thread, args.threads);
+    for (int64_t item = range.begin; item < range.end; ++item) {
+      input.fill_row(args.at<const void>(from), args.at<void>(to), item);
+    }
+  };
+  context.add(std::move(step));
+  return to;
+}
+
+}  // namespace lathe

@@ -1,0 +1,260 @@
+#include "ops/conv_int8_program.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "ops/conv_program.h"
+#include "src/base/thread_team.h"
+
+namespace lathe {
+namespace {
+
+// Beyond this, prefetched weights of the next operator would leave the L2 cache before they are used.
+constexpr int64_t kNextOperatorBytes = 64 << 10;
+constexpr int kLine = 64;  // cache line
+
+// Four signed bytes, and their sum.
+int32_t pack_quad(const uint8_t* from, int64_t count, int64_t stride, char* out) noexcept {
+  int32_t sum = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto value = static_cast<int8_t>(from[i * stride]);
+    out[i] = static_cast<char>(value);
+    sum += value;
+  }
+  return sum;
+}
+
+// Two bytes less their zero point as 16-bit integers, and their sum.
+int32_t pack_pair(const uint8_t* from, int64_t count, int64_t stride, bool is_signed, int32_t zero,
+                  char* out) noexcept {
+  int32_t sum = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const uint8_t byte = from[i * stride];
+    const auto value = static_cast<int16_t>((is_signed ? static_cast<int8_t>(byte) : byte) - zero);
+    std::memcpy(out + 2 * i, &value, sizeof value);
+    sum += value;
+  }
+  return sum;
+}
+
+ConvInt8Plan kernel_plan(const ConvInt8Problem& problem, int blocks) {
+  ConvInt8Plan kernel;
+  kernel.isa = int8_isa(problem.isa);
+  kernel.dot = problem.dot;
+  kernel.blocks = blocks;
+  // Fewer channels than a block: the block is what there is.
+  const int64_t groups = problem.shape.in_channels, in_lanes = problem.shape.in_lanes();
+  kernel.groups = static_cast<int>(std::min(groups, in_lanes));
+  kernel.tail = static_cast<int>(groups > in_lanes ? groups % in_lanes : 0);
+  kernel.epilogue = problem.epilogue;
+  kernel.store = problem.store;
+  return kernel;
+}
+
+}  // namespace
+
+ConvInt8Program::ConvInt8Program(ConvInt8Problem problem, int threads, std::vector<int64_t> operand_batch_bytes)
+    : problem_(std::move(problem)), threads_(threads), operand_batch_bytes_(std::move(operand_batch_bytes)) {
+  if (const auto overlapped = overlapped_conv_int8_tile(problem_)) {
+    try {
+      cut(*overlapped);
+      return;
+    } catch (const JitError&) {
+      // The epilogue takes too many registers.
+    }
+  }
+  cut(choose_conv_int8_tile(problem_));
+}
+
+void ConvInt8Program::cut(const ConvInt8Tile& tile) {
+  plan_ = tile;
+  ConvPlan split;
+  split.blocks = plan_.blocks;
+  split.rows = plan_.rows;
+  split.cols = plan_.cols;
+  channel_threads_ = threads_over_channels(problem_.shape, split, threads_);
+  groups_ = make_block_groups(problem_.shape, plan_.blocks, channel_threads_);
+  const auto pixel_bytes = static_cast<int>(problem_.shape.lanes * problem_.out_bytes());
+  tiling_ = make_conv_tiling(problem_.shape.phases[0], plan_.rows, plan_.cols, pixel_bytes / 4);
+  kernels_.clear();
+  order_tiles();
+  find_runs();
+  make_kernels();
+}
+
+// Down the columns: inside the picture, a tile and the one below it run the same code.
+void ConvInt8Program::order_tiles() {
+  if (plan_.rows == 0) return;
+  const auto across = static_cast<size_t>((problem_.shape.phases[0].x.out + plan_.cols - 1) / plan_.cols);
+  std::vector<ConvTile> ordered;
+  for (size_t column = 0; column < across; ++column) {
+    for (size_t i = column; i < tiling_.tiles.size(); i += across) ordered.push_back(tiling_.tiles[i]);
+  }
+  tiling_.tiles = std::move(ordered);
+}
+
+void ConvInt8Program::find_runs() {
+  const std::vector<ConvTile>& tiles = tiling_.tiles;
+  runs_.assign(tiles.size(), TileRun());
+  for (size_t i = tiles.size(); i-- > 1;) {
+    TileRun& run = runs_[i - 1];
+    run.source_step = tiles[i].source - tiles[i - 1].source;
+    run.target_step = tiles[i].target - tiles[i - 1].target;
+    if (tiles[i].shape != tiles[i - 1].shape) continue;
+    const TileRun& next = runs_[i];
+    const bool goes_on = next.source_step == run.source_step && next.target_step == run.target_step;
+    run.tiles = next.tiles == 1 || goes_on ? next.tiles + 1 : 2;
+  }
+}
+
+void ConvInt8Program::make_kernels() {
+  const int64_t tiles = static_cast<int64_t>(tiling_.tiles.size()) * problem_.shape.batch;
+  const int64_t tiles_each = std::max<int64_t>(1, tiles / (threads_ / channel_threads_));
+  const int64_t calls = plan_.group > 0 ? std::min<int64_t>(plan_.group, tiles_each) : tiles_each;
+  for (const ConvBlockGroup& group : groups_) {
+    kernels_.resize(std::max<size_t>(kernels_.size(), static_cast<size_t>(group.count)));
+    ConvInt8Kernels& kernels = kernels_[static_cast<size_t>(group.count - 1)];
+    if (kernels) continue;
+    ConvInt8Plan plan = kernel_plan(problem_, group.count);
+    plan.ahead = plan_.ahead;
+    const int64_t lines = int64_t{plan.unroll} * plan.blocks * problem_.shape.lanes * 4 / kLine;
+    plan.prefetch_lines = static_cast<int>(std::max<int64_t>(1, (lines + calls - 1) / calls));
+    kernels = ConvInt8Kernels::make(plan, tiling_.shapes);
+  }
+}
+
+std::string ConvInt8Program::plan_text() const {
+  return fmt::format("conv int8 {} {}x({}x{}) group={}{}", to_string(problem_.dot), plan_.blocks, plan_.rows,
+                     plan_.cols, plan_.group, plan_.ahead > 0 ? " overlapped" : "");
+}
+
+std::string ConvInt8Program::packing() const {
+  std::string text = fmt::format("conv_int8.1 {} g{}>{} {}x{} ", to_string(problem_.dot), problem_.shape.in_lanes(),
+                                 problem_.shape.lanes, problem_.shape.window_y, problem_.shape.window_x);
+  for (const ConvBlockGroup& group : groups_) text += fmt::format("{},", group.count);
+  return text;
+}
+
+int64_t ConvInt8Program::weights_bytes(const ConvBlockGroup& group) const {
+  return problem_.shape.in_channels * group.count * problem_.shape.lanes * problem_.shape.phases[0].taps() * 4;
+}
+
+int64_t ConvInt8Program::packed_bytes() const { return weights_at(groups_.back()) + weights_bytes(groups_.back()); }
+
+void ConvInt8Program::pack(const ByteMatrix& weights, const ByteZeros& zeros, void* packed, int32_t* sums) const {
+  const ConvProblem& shape = problem_.shape;
+  const int64_t taps = shape.phases[0].taps(), lanes = shape.lanes, in_lanes = shape.in_lanes();
+  const int64_t group_size = group_of(problem_.dot);
+  const bool is_wide = problem_.dot == Int8Dot::pairs;
+  const auto* bytes = static_cast<const uint8_t*>(weights.data);
+  auto* out = static_cast<char*>(packed);
+  std::fill(sums, sums + shape.out_blocks() * lanes, 0);
+  // One group of input channels of one tap, for the lanes of some output blocks.
+  const auto pack_step = [&](const ConvBlockGroup& group, int64_t step, int64_t tap) {
+    const int64_t in = step * group_size, count = std::min(group_size, problem_.in_channels - in);
+    const int64_t end = (group.first + group.count) * lanes;
+    for (int64_t channel = group.first * lanes; channel < end; ++channel, out += 4) {
+      std::memset(out, 0, 4);
+      if (channel >= weights.rows) continue;
+      const uint8_t* from = bytes + channel * weights.row_stride + in * taps + tap;
+      sums[channel] += is_wide ? pack_pair(from, count, taps, weights.is_signed, zeros.at(channel), out)
+                               : pack_quad(from, count, taps, out);
+    }
+  };
+  for (const ConvBlockGroup& group : groups_) {
+    for (int64_t first = 0; first < shape.in_channels; first += in_lanes) {
+      const int64_t last = std::min(first + in_lanes, shape.in_channels);
+      for (int64_t tap = 0; tap < taps; ++tap) {
+        for (int64_t step = first; step < last; ++step) pack_step(group, step, tap);
+      }
+    }
+  }
+}
+
+void ConvInt8Program::run(const ConvInt8Arguments& arguments, int thread) const noexcept {
+  const Range groups = split_evenly(static_cast<long>(groups_.size()), thread % channel_threads_, channel_threads_);
+  const auto tiles = static_cast<long>(tiling_.tiles.size());
+  const Range units = split_evenly(static_cast<long>(problem_.shape.batch) * tiles, thread / channel_threads_,
+                                   threads_ / channel_threads_);
+  const int64_t together = plan_.group > 0 ? plan_.group : std::max(1L, units.end - units.begin);
+  for (int64_t unit = units.begin; unit < units.end; unit += together) {
+    for (int64_t g = groups.begin; g < groups.end; ++g) {
+      const ConvBlockGroup& group = groups_[static_cast<size_t>(g)];
+      Panel panel{&group, unit, std::min<int64_t>(unit + together, units.end), nullptr, 0};
+      if (g + 1 < groups.end) {
+        panel.next = static_cast<const char*>(arguments.weights) + weights_at(groups_[static_cast<size_t>(g + 1)]);
+        panel.next_bytes = weights_bytes(groups_[static_cast<size_t>(g + 1)]);
+      } else if (panel.unit_end == units.end && arguments.next_weights != nullptr) {
+        panel.next = static_cast<const char*>(arguments.next_weights);
+        panel.next_bytes = kNextOperatorBytes;
+      }
+      run_panel(arguments, panel);
+    }
+  }
+}
+
+void ConvInt8Program::set_operands(const ConvInt8Arguments& arguments, const ConvBlockGroup& group, int64_t image,
+                                   int64_t element, ConvInt8Call& call) const noexcept {
+  const ConvEpilogue& epilogue = problem_.epilogue;
+  for (size_t i = 0; i < epilogue.operands.size(); ++i) {
+    const int64_t bytes = bits_of(epilogue.expression->inputs[i + 1]) / 8;
+    const char* at = static_cast<const char*>(arguments.operands[i]) + image * operand_batch_bytes_[i];
+    if (epilogue.operands[i] == ConvOperand::full) at += element * bytes;
+    if (epilogue.operands[i] == ConvOperand::per_channel) at += int64_t{group.first} * problem_.shape.lanes * bytes;
+    call.operands[i] = at;
+    call.operand_block_bytes[i] = problem_.shape.out_pixels() * problem_.shape.lanes * bytes;
+    call.operand_step[i] = call.target_step / problem_.out_bytes() * bytes;
+  }
+}
+
+void ConvInt8Program::run_panel(const ConvInt8Arguments& arguments, const Panel& panel) const noexcept {
+  const ConvBlockGroup& group = *panel.group;
+  const ConvInt8Kernels& kernels = kernels_[static_cast<size_t>(group.count - 1)];
+  const int64_t source_block = problem_.shape.source_block_bytes(), target_block = problem_.target_block_bytes();
+  const int64_t whole = std::max<int64_t>(1, problem_.shape.in_channels / problem_.shape.in_lanes());
+  ConvInt8Call call;
+  call.weights = static_cast<const char*>(arguments.weights) + weights_at(group);
+  call.init = arguments.init + int64_t{group.first} * problem_.shape.lanes;
+  call.blocks = whole;
+  call.source_block_bytes = source_block;
+  call.target_block_bytes = target_block;
+  const char* next = panel.next;
+  int64_t next_left = panel.next_bytes;
+  const auto tiles = static_cast<int64_t>(tiling_.tiles.size());
+  int64_t image = panel.unit_begin / tiles, number = panel.unit_begin % tiles;
+  for (int64_t unit = panel.unit_begin; unit < panel.unit_end;) {
+    const ConvTile& tile = tiling_.tiles[static_cast<size_t>(number)];
+    const TileRun& run = runs_[static_cast<size_t>(number)];
+    int64_t together = std::min(run.tiles, panel.unit_end - unit);
+    const int64_t plane = group.first * target_block + tile.target;
+    call.source =
+        static_cast<const char*>(arguments.source) + image * problem_.shape.in_blocks() * source_block + tile.source;
+    call.target = static_cast<char*>(arguments.target) + image * problem_.shape.out_blocks() * target_block + plane;
+    call.source_step = run.source_step;
+    call.target_step = run.target_step;
+    if (next_left > 0) {
+      call.prefetch = next;
+      call.prefetch_step = int64_t{kernels.prefetch_lines()} * kLine;
+      const int64_t bytes = std::max<int64_t>(1, call.prefetch_step * kernels.rounds(tile.shape) * whole);
+      together = std::min(together, (next_left + bytes - 1) / bytes);
+      next += bytes * together;
+      next_left -= bytes * together;
+    } else {
+      call.prefetch = call.weights;
+      call.prefetch_step = 0;
+    }
+    call.tiles = together;
+    set_operands(arguments, group, image, plane / problem_.out_bytes(), call);
+    kernels.entry(tile.shape)(&call);
+    unit += together;
+    number += together;
+    if (number == tiles) {
+      number = 0;
+      ++image;
+    }
+  }
+}
+
+}  // namespace lathe

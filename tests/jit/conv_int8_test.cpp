@@ -1,0 +1,187 @@
+// The kernel of integer convolutions against plain loops, with memory that ends at a guard page.
+#include "jit/kernels/conv_int8.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "src/base/cpu.h"
+#include "tests/jit/guarded_bytes.h"
+
+namespace lathe {
+namespace {
+
+using testing::GuardedBytes;
+
+struct Form {
+  Isa isa;
+  Int8Dot dot;
+};
+std::vector<Form> forms() {
+  std::vector<Form> all = {{Isa::avx2, Int8Dot::pairs}};
+  if (has_avx512(usable_isa())) all.push_back({Isa::avx512, Int8Dot::pairs});
+  if (has_vnni(usable_isa())) all.push_back({Isa::avx512_vnni, Int8Dot::u8s8});
+  return all;
+}
+
+struct Case {
+  int64_t height, width;
+  int window;        // in both directions, with the padding that keeps the size
+  int blocks, tail;  // whole input blocks; groups of a last one
+  int out_blocks, cols;
+  int ahead = 0;
+};
+
+class TileTest {
+ public:
+  TileTest(const Case& c, const Form& form, std::mt19937& random)
+      : c_(c),
+        lanes_(vector_lanes(form.isa)),
+        group_(group_of(form.dot)),
+        groups_(lanes_ / group_),
+        source_(static_cast<size_t>((c.blocks + (c.tail > 0)) * block_bytes())),
+        weights_(static_cast<size_t>(int64_t{steps()} * c.out_blocks * lanes_ * 4)),
+        init_(static_cast<size_t>(c.out_blocks * lanes_ * 4)),
+        target_(static_cast<size_t>(c.out_blocks * plane_bytes())) {
+    plan_.isa = form.isa;
+    plan_.dot = form.dot;
+    plan_.blocks = c.out_blocks;
+    plan_.groups = groups_;
+    plan_.tail = c.tail;
+    plan_.ahead = c.ahead;
+    plan_.prefetch_lines = 1;
+    fill(source_, random);
+    fill(weights_, random);
+    for (int i = 0; i < c.out_blocks * lanes_; ++i) init_.as<int32_t>()[i] = 1000 * i - 7;
+  }
+
+  void check() {
+    ConvShape shape;
+    shape.lanes = groups_;
+    shape.y = axis(c_.height);
+    shape.x = axis(c_.width);
+    const ConvTiling tiling = make_conv_tiling(shape, 1, c_.cols, lanes_);
+    const ConvInt8Kernels kernels = ConvInt8Kernels::make(plan_, tiling.shapes);
+    for (size_t i = 0; i < tiling.tiles.size();) i += run(kernels, tiling.tiles, i);
+    for (int channel = 0; channel < c_.out_blocks * lanes_; ++channel) {
+      for (int64_t pixel = 0; pixel < c_.height * c_.width; ++pixel) {
+        const int64_t at = (channel / lanes_ * c_.height * c_.width + pixel) * lanes_ + channel % lanes_;
+        ASSERT_EQ(target_.as<int32_t>()[at], expected(channel, pixel)) << "channel " << channel << " pixel " << pixel;
+      }
+    }
+  }
+
+ private:
+  int64_t block_bytes() const { return c_.height * c_.width * groups_ * 4; }
+  int64_t plane_bytes() const { return c_.height * c_.width * lanes_ * 4; }
+  int taps() const { return c_.window * c_.window; }
+  int steps() const { return (c_.blocks * groups_ + c_.tail) * taps(); }
+
+  ConvAxis axis(int64_t extent) const {
+    ConvAxis axis{extent, extent, 1, {}, extent};
+    for (int k = 0; k < c_.window; ++k) axis.taps.push_back({k, k - c_.window / 2});
+    return axis;
+  }
+
+  void fill(const GuardedBytes& memory, std::mt19937& random) const {
+    const bool is_wide = group_ == 2;
+    for (size_t i = 0; i < memory.size() / (is_wide ? 2 : 1); ++i) {
+      if (is_wide) {
+        memory.as<int16_t>()[i] = static_cast<int16_t>(static_cast<int>(random() % 511) - 255);
+      } else {
+        memory.as<uint8_t>()[i] = static_cast<uint8_t>(random());
+      }
+    }
+  }
+
+  // As many tiles of one row as are alike, in one call.
+  size_t run(const ConvInt8Kernels& kernels, const std::vector<ConvTile>& tiles, size_t first) {
+    ConvInt8Call call;
+    call.source = source_.as<char>() + tiles[first].source;
+    call.weights = weights_.as<char>();
+    call.init = init_.as<int32_t>();
+    call.target = target_.as<char>() + tiles[first].target;
+    call.prefetch = call.weights;
+    call.blocks = c_.blocks;
+    call.source_block_bytes = block_bytes();
+    call.target_block_bytes = plane_bytes();
+    call.source_step = int64_t{c_.cols} * groups_ * 4;
+    call.target_step = int64_t{c_.cols} * lanes_ * 4;
+    size_t count = 1;
+    const auto follows = [&](size_t i) {
+      return tiles[i].shape == tiles[first].shape && tiles[i].source - tiles[i - 1].source == call.source_step;
+    };
+    while (first + count < tiles.size() && follows(first + count)) ++count;
+    call.tiles = static_cast<int64_t>(count);
+    kernels.entry(tiles[first].shape)(&call);
+    EXPECT_EQ(call.tiles, 0);
+    return count;
+  }
+
+  int64_t product(int64_t source, int64_t weight) const {
+    int64_t sum = 0;
+    for (int i = 0; i < group_; ++i) {
+      sum += group_ == 2 ? int64_t{source_.as<int16_t>()[source * 2 + i]} * weights_.as<int16_t>()[weight * 2 + i]
+                         : int64_t{source_.as<uint8_t>()[source * 4 + i]} * weights_.as<int8_t>()[weight * 4 + i];
+    }
+    return sum;
+  }
+
+  int64_t expected(int channel, int64_t pixel) const {
+    int64_t sum = init_.as<int32_t>()[channel], weights = 0;
+    for (int block = 0; block < c_.blocks + (c_.tail > 0); ++block) {
+      const int groups = block < c_.blocks ? groups_ : c_.tail;
+      for (int tap = 0; tap < taps(); ++tap, weights += groups) {
+        const int64_t y = pixel / c_.width + tap / c_.window - c_.window / 2;
+        const int64_t x = pixel % c_.width + tap % c_.window - c_.window / 2;
+        if (y < 0 || y >= c_.height || x < 0 || x >= c_.width) continue;
+        for (int group = 0; group < groups; ++group) {
+          const int64_t source = ((block * c_.height + y) * c_.width + x) * groups_ + group;
+          sum += product(source, (weights + group) * c_.out_blocks * lanes_ + channel);
+        }
+      }
+    }
+    return sum;
+  }
+
+  const Case c_;
+  const int lanes_, group_, groups_;
+  ConvInt8Plan plan_;
+  const GuardedBytes source_, weights_, init_, target_;
+};
+
+TEST(ConvInt8, SumsWhatPlainLoopsSum) {
+  const Case cases[] = {
+      {.height = 1, .width = 13, .window = 1, .blocks = 3, .tail = 0, .out_blocks = 1, .cols = 5},
+      {.height = 4, .width = 9, .window = 3, .blocks = 2, .tail = 1, .out_blocks = 2, .cols = 3},
+      {.height = 1, .width = 40, .window = 1, .blocks = 1, .tail = 2, .out_blocks = 1, .cols = 4},
+      {.height = 1, .width = 40, .window = 1, .blocks = 2, .tail = 0, .out_blocks = 1, .cols = 5, .ahead = 2},
+      {.height = 1, .width = 24, .window = 1, .blocks = 5, .tail = 0, .out_blocks = 2, .cols = 2, .ahead = 2},
+      {.height = 1, .width = 3, .window = 1, .blocks = 5, .tail = 0, .out_blocks = 1, .cols = 3, .ahead = 1},
+  };
+  std::mt19937 random(5);
+  for (const Case& c : cases) {
+    for (const Form& form : forms()) {
+      SCOPED_TRACE(::testing::Message() << name_of(form.isa) << " " << c.height << "x" << c.width << " window "
+                                        << c.window << " ahead " << c.ahead);
+      TileTest(c, form, random).check();
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(ConvInt8, RefusesTilesThatNeedTooManyRegisters) {
+  ConvInt8Plan plan;
+  plan.isa = Isa::avx2;
+  plan.blocks = 2;
+  EXPECT_TRUE(fits_registers(plan, 6));
+  EXPECT_FALSE(fits_registers(plan, 7));
+  plan.ahead = 1;
+  EXPECT_TRUE(fits_registers(plan, 3));
+  EXPECT_FALSE(fits_registers(plan, 4));
+  plan.dot = Int8Dot::u8s8;
+  EXPECT_FALSE(fits_registers(plan, 1));
+}
+
+}  // namespace
+}  // namespace lathe

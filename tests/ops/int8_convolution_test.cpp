@@ -1,0 +1,202 @@
+// Convolutions of integers on blocked channels, generated code against the reference.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "jit/kernels/int8_lanes.h"
+#include "ops/numbers.h"
+#include "tests/jit/guarded_bytes.h"
+#include "tests/ops/one_node.h"
+
+namespace lathe {
+namespace {
+
+using testing::blocked_index;
+using testing::FallbackPlans;
+using testing::GuardedBytes;
+using testing::random_tensor;
+using testing::write_value;
+
+std::vector<Isa> int8_isas() {
+  std::vector<Isa> isas = {Isa::avx2};
+  if (has_avx512(usable_isa())) isas.push_back(Isa::avx512);
+  if (has_vnni(usable_isa())) isas.push_back(Isa::avx512_vnni);
+  return isas;
+}
+
+Tensor random_bytes(DType dtype, const Dims& dims, std::mt19937& random) {
+  Tensor tensor(dtype, dims);
+  for (int64_t i = 0; i < tensor.size(); ++i) {
+    static_cast<uint8_t*>(tensor.mutable_raw())[i] = static_cast<uint8_t>(random());
+  }
+  return tensor;
+}
+
+struct ConvCase {
+  Dims in, weights;
+  std::vector<int64_t> pads = {}, strides = {}, dilations = {};
+  DType dtype = DType::u8, weight_dtype = DType::i8;
+  bool has_weight_zeros = false, is_picture = false, is_dynamic = false;
+  DType output = DType::u8;
+  int threads = 1;
+
+  friend std::ostream& operator<<(std::ostream& out, const ConvCase& c) {
+    return out << to_string(c.in) << " " << name_of(c.dtype) << " * " << to_string(c.weights) << " "
+               << name_of(c.weight_dtype) << (c.has_weight_zeros ? " zeros" : "") << (c.is_picture ? " plain" : "")
+               << " -> " << name_of(c.output) << " threads " << c.threads;
+  }
+};
+
+// round((x0 + 2) / 3 + residual) - 1, or the same without rounding
+Epilogue requantization(DType output) {
+  Epilogue epilogue;
+  epilogue.inputs = 1;
+  Expression& e = epilogue.expression;
+  e.inputs = {DType::f32, DType::u8};
+  e.output = output;
+  const int shifted = e.add({ExprOp::add, e.add({ExprOp::input, 0}), e.add({.op = ExprOp::constant, .value = 2})});
+  const int scaled = e.add({ExprOp::div, shifted, e.add({.op = ExprOp::constant, .value = 3})});
+  const int all = e.add({ExprOp::add, scaled, e.add({ExprOp::input, 1})});
+  if (output == DType::f32) return epilogue;
+  const int one = e.add({.op = ExprOp::constant, .value = 1});
+  e.add({ExprOp::sub, e.add({ExprOp::round_even, all}), one});
+  return epilogue;
+}
+
+class ConvRun {
+ public:
+  ConvRun(const ConvCase& c, int lanes, std::mt19937& random) : case_(c), lanes_(lanes) {
+    const int64_t channels = c.weights[0];
+    inputs_ = {random_bytes(c.dtype, c.in, random),
+               random_bytes(c.weight_dtype, c.weights, random),
+               random_tensor({channels}, random, 1e-3F, 3e-3F),
+               random_bytes(c.dtype, {}, random),
+               c.has_weight_zeros ? random_bytes(c.weight_dtype, {channels}, random) : Tensor(),
+               Tensor(DType::i32, {channels})};
+    for (int64_t i = 0; i < channels; ++i) inputs_[5].mutable_data<int32_t>()[i] = static_cast<int32_t>(i * 37 - 200);
+    node_.op = &OpRegistry::builtin().require("lathe", "QuantizedConv");
+    node_.name = "tested";
+    if (!c.pads.empty()) node_.attributes.set("pads", c.pads);
+    if (!c.strides.empty()) node_.attributes.set("strides", c.strides);
+    if (!c.dilations.empty()) node_.attributes.set("dilations", c.dilations);
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      node_.inputs.push_back(!inputs_[i].defined()    ? ValueId::none
+                             : i == 0                 ? add_input(inputs_[i], c.is_picture ? 0 : lanes)
+                             : i == 3 && c.is_dynamic ? add_input(inputs_[i], 0)
+                                                      : graph_.add_constant("c" + std::to_string(i), inputs_[i]));
+    }
+    node_.outputs = {graph_.add_value("out", {})};
+    const TensorType plain = infer_node(graph_, node_)[0];
+    inputs_.push_back(random_bytes(DType::u8, plain.extents(), random));
+    node_.inputs.push_back(add_input(inputs_.back(), lanes));
+    node_.epilogue = requantization(c.output);
+    TensorType out = plain;
+    out.dtype = c.output;
+    out.layout.channel_block = lanes_;
+    graph_.value(node_.outputs[0]).type = out;
+    graph_.outputs = node_.outputs;
+    id_ = graph_.add_node(node_);
+  }
+
+  void check(Isa isa) {
+    PackedWeights packed;
+    FallbackPlans plans;
+    const LoweredGraph lowered =
+        lower_graph(graph_, {OpRegistry::builtin(), {isa, case_.threads}, packed, plans, nullptr});
+    // Weights, too: nothing may be read or written beyond what is there.
+    std::vector<std::unique_ptr<GuardedBytes>> memory;
+    std::vector<void*> addresses;
+    for (const Buffer& buffer : lowered.buffers) {
+      memory.push_back(std::make_unique<GuardedBytes>(buffer.bytes));
+      addresses.push_back(memory.back()->data());
+      if (buffer.fixed) std::memcpy(addresses.back(), buffer.fixed, buffer.bytes);
+    }
+    for (const size_t slot : {size_t{0}, size_t{3}, inputs_.size() - 1}) {
+      const ValueId id = node_.inputs[slot];
+      if (graph_.value(id).is_constant()) continue;
+      write_value(addresses[static_cast<size_t>(lowered.of_value[index_of(id)])], graph_.value(id).type, inputs_[slot]);
+    }
+    for (const Step& step : lowered.steps) {
+      ASSERT_NE(step.kernel, "reference");
+      for (int thread = 0; thread < step.threads; ++thread) step.run({addresses.data(), thread, step.threads});
+    }
+    compare(addresses[static_cast<size_t>(lowered.of_value[index_of(node_.outputs[0])])]);
+  }
+
+ private:
+  ValueId add_input(const Tensor& tensor, int block) {
+    TensorType type = TensorType::of(tensor.dtype(), tensor.dims());
+    type.layout.channel_block = block;
+    graph_.inputs.push_back(graph_.add_value("v" + std::to_string(graph_.value_count()), type));
+    return graph_.inputs.back();
+  }
+
+  void compare(const void* got) const {
+    const Tensor expected = run_reference(graph_.node(id_), inputs_, {})[0];
+    const std::vector<double> right = reals_of(expected);
+    int64_t different = 0;
+    for (int64_t i = 0; i < expected.size(); ++i) {
+      const int64_t at = blocked_index(expected.dims(), lanes_, i);
+      const double wanted = right[static_cast<size_t>(i)];
+      if (case_.output == DType::f32) {
+        ASSERT_NEAR(static_cast<const float*>(got)[at], wanted, 1e-4 * (1 + std::abs(wanted))) << "element " << i;
+        continue;
+      }
+      const int left =
+          case_.output == DType::u8 ? static_cast<const uint8_t*>(got)[at] : static_cast<const int8_t*>(got)[at];
+      // A tie may be rounded the other way in float32.
+      ASSERT_NEAR(left, wanted, 1) << "element " << i;
+      different += left != wanted;
+    }
+    EXPECT_LE(different, 1 + expected.size() / 200);
+  }
+
+  const ConvCase case_;
+  const int lanes_;
+  Graph graph_;
+  Node node_;
+  NodeId id_ = NodeId::none;
+  std::vector<Tensor> inputs_;
+};
+
+TEST(Int8Convolution, MatchesTheReference) {
+  const ConvCase cases[] = {
+      {.in = {1, 32, 9, 9}, .weights = {48, 32, 1, 1}},
+      {.in = {2, 20, 7, 10}, .weights = {35, 20, 3, 3}, .pads = {1, 1, 1, 1}, .threads = 2},
+      {.in = {1, 3, 24, 24}, .weights = {16, 3, 7, 7}, .pads = {3, 3, 3, 3}, .strides = {2, 2}},
+      {.in = {1, 16, 9, 8}, .weights = {20, 16, 3, 3}, .pads = {1, 0, 2, 1}, .strides = {2, 1}, .dtype = DType::i8},
+      {.in = {1, 33, 8, 8}, .weights = {17, 33, 3, 3}, .dilations = {2, 2}, .output = DType::f32},
+      {.in = {2, 16, 6, 6}, .weights = {64, 16, 1, 1}, .strides = {2, 2}, .output = DType::i8, .threads = 2},
+      {.in = {1, 16, 6, 6}, .weights = {20, 16, 3, 3}, .pads = {1, 1, 1, 1}, .has_weight_zeros = true},
+      {.in = {1, 16, 6, 6}, .weights = {20, 16, 3, 3}, .pads = {1, 1, 1, 1}, .weight_dtype = DType::u8},
+      {.in = {1, 24, 30}, .weights = {16, 24, 5}, .pads = {2, 2}},
+      {.in = {1, 64, 14, 14}, .weights = {128, 64, 3, 3}, .pads = {1, 1, 1, 1}, .threads = 2},
+      {.in = {2, 3, 23, 24}, .weights = {16, 3, 7, 7}, .pads = {3, 3, 3, 3}, .strides = {2, 2}, .is_picture = true},
+      {.in = {1, 1, 9, 30}, .weights = {20, 1, 3, 3}, .pads = {1, 0, 1, 1}, .dtype = DType::i8, .is_picture = true},
+      {.in = {1, 6, 12, 9}, .weights = {16, 6, 3, 3}, .is_picture = true, .output = DType::i8},
+      {.in = {1, 32, 7, 7}, .weights = {64, 32, 3, 3}, .pads = {1, 1, 1, 1}},
+      {.in = {1, 256, 28, 30}, .weights = {24, 256, 1, 1}, .output = DType::f32},
+      {.in = {1, 64, 28, 28}, .weights = {48, 64, 1, 1}, .threads = 2},
+      {.in = {1, 20, 9, 9}, .weights = {16, 20, 3, 3}, .pads = {1, 1, 1, 1}, .is_dynamic = true},
+      {.in = {1, 3, 9, 9},
+       .weights = {16, 3, 3, 3},
+       .pads = {1, 1, 1, 1},
+       .dtype = DType::i8,
+       .is_picture = true,
+       .is_dynamic = true,
+       .output = DType::f32},
+      {.in = {2, 32, 30, 29}, .weights = {16, 32, 1, 1}, .strides = {2, 2}, .dtype = DType::i8},
+      {.in = {1, 128, 15, 13}, .weights = {33, 128, 1, 1}, .has_weight_zeros = true, .output = DType::i8},
+  };
+  std::mt19937 random(11);
+  for (const ConvCase& c : cases) {
+    for (const Isa isa : int8_isas()) {
+      SCOPED_TRACE(::testing::Message() << c << " " << name_of(isa));
+      ConvRun(c, vector_lanes(isa), random).check(isa);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lathe
