@@ -128,6 +128,7 @@ const std::vector<Pass>& load_passes() {
       // Then what brings constants into sight and opens up control flow.
       {"sink-constants", passes::sink_constants, 1},
       {"fold-if", passes::fold_if, 1},
+      {"unroll-loops", passes::unroll_loops, 1},
       {"fold-constants", passes::fold_constants, 1},
       // Patterns below are written without identities in between, and count readers: dead ones must be gone.
       {"remove-identities", passes::remove_identities, 1},
@@ -182,6 +183,8 @@ const std::vector<Pass>& bind_passes() {
       // With the extents known, shape arithmetic is constant, and what it fed may be too: a branch is decided, and what
       // it holds has extents in turn.
       {"fold-if", passes::fold_if, 1},
+      // A count of iterations that was an extent is a number now.
+      {"unroll-loops", passes::unroll_loops, 1},
       // Those whose parts depend on an extent.
       {"expand-composites", passes::expand_composites, 1},
       {"fold-constants", passes::fold_constants, 1},
@@ -210,7 +213,6 @@ const std::vector<Pass>& specialize_passes() {
       // Behind epilogues, which must be alike.
       {"merge-convolutions", passes::merge_convolutions, 3},
       {"fuse-pointwise", passes::fuse_pointwise, 2},
-      // Last: the passes above neither know nor keep layouts.
       {"choose-layouts", passes::choose_layouts, 3},
   };
   return kPasses;

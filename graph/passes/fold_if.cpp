@@ -1,4 +1,5 @@
 // An If whose condition is known is replaced by the branch that it takes.
+#include "graph/passes/inline_body.h"
 #include "graph/passes/passes.h"
 #include "graph/passes/rewrite.h"
 
@@ -10,31 +11,6 @@ std::shared_ptr<const Graph> taken_branch(const Graph& graph, const Node& node) 
   const Tensor condition = constant_of(graph, node.inputs[0]);
   if (condition.dtype() != DType::boolean || condition.size() != 1) return nullptr;
   return node.attributes.get_graph(*condition.data<bool>() ? "then_branch" : "else_branch");
-}
-
-// Copies the branch's values and nodes into the graph. Returns the outer value of each value of the branch.
-std::vector<ValueId> inline_body(Rewriter& rewriter, const Graph& body, const std::vector<ValueId>& arguments,
-                                 const std::string& prefix, NodeId place) {
-  Graph& graph = rewriter.graph();
-  std::vector<ValueId> outer(body.value_count(), ValueId::none);
-  for (size_t i = 0; i < body.inputs.size(); ++i) outer[index_of(body.inputs[i])] = arguments[i];
-  for (size_t i = 0; i < outer.size(); ++i) {
-    const Value& value = body.value(static_cast<ValueId>(i));
-    if (outer[i] != ValueId::none) continue;
-    const std::string name = prefix + "/" + value.name;
-    outer[i] = value.is_constant() ? rewriter.add_constant(name, value.constant) : rewriter.add_value(name, value.type);
-  }
-  const auto translate = [&](std::vector<ValueId>& ids) {
-    for (ValueId& id : ids) id = id == ValueId::none ? id : outer[index_of(id)];
-  };
-  for (const NodeId id : body.order()) {
-    Node node = body.node(id);
-    node.name = prefix + "/" + node.name + "~" + std::to_string(graph.value_count());
-    translate(node.inputs);
-    translate(node.outputs);
-    rewriter.add(std::move(node), place);
-  }
-  return outer;
 }
 
 }  // namespace
