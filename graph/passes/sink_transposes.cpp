@@ -1,14 +1,19 @@
-// Transposes move down through pointwise nodes, Concat, Pad, reductions and Softmax until they meet their inverse, or a
-// node that takes them in. TensorFlow's graphs, full of them between picture orders, lose them so.
+// Transposes move down through pointwise nodes, Concat, and what names its axes (Pad, Resize, Split, reductions, ...)
+// until they meet their inverse, or a node that takes them in. TensorFlow's graphs, full of them between picture
+// orders, lose them so.
 #include <algorithm>
 
 #include "graph/passes/passes.h"
 #include "graph/passes/rewrite.h"
+#include "graph/passes/turn_axes.h"
 
 namespace lathe::passes {
 namespace {
 
 using Perm = std::vector<int64_t>;
+
+// Of pointwise nodes that a Transpose with several readers sinks through at once.
+constexpr size_t kLargestRegion = 32;
 
 bool is_one_of(const Node& node, std::initializer_list<std::string_view> names) {
   return node.op->domain.empty() && std::find(names.begin(), names.end(), node.op->name) != names.end();
@@ -18,13 +23,9 @@ bool is_one_of(const Node& node, std::initializer_list<std::string_view> names) 
 bool is_pointwise(const Node& node) {
   return node.op->domain.empty() && node.op->express != nullptr && !node.attributes.has("axis") &&
          !node.attributes.has("broadcast") && node.outputs.size() == 1 &&
-         !is_one_of(node, {"QuantizeLinear", "DequantizeLinear", "PRelu"});
-}
-
-Perm inverse(const Perm& perm) {
-  Perm result(perm.size());
-  for (size_t i = 0; i < perm.size(); ++i) result[static_cast<size_t>(perm[i])] = static_cast<int64_t>(i);
-  return result;
+         !is_one_of(node, {"QuantizeLinear", "DequantizeLinear"}) &&
+         // Older ones have slopes per channel, not by broadcasting.
+         !(is_one_of(node, {"PRelu"}) && node.version < 9);
 }
 
 std::vector<Dim> permuted(const std::vector<Dim>& dims, const Perm& perm) {
@@ -41,17 +42,26 @@ class Sinker {
   bool try_node(NodeId id) {
     const Node& node = graph_.node(id);
     if (node.epilogue || node.captures > 0 || node.outputs.empty() || node.outputs[0] == ValueId::none) return false;
-    const bool is_join = is_one_of(node, {"Concat"});
-    if (!is_join && !is_pointwise(node) &&
-        !is_one_of(node, {"Pad", "Softmax", "ReduceMean", "ReduceMax", "ReduceSum"})) {
-      return false;
+    if (is_op(node, "Shape")) return move_below_shape(id);
+    if (is_op(node, "Transpose")) return false;
+    if (!is_one_of(node, {"Concat"}) && !is_pointwise(node)) return move_below_axes(id);
+    if (!find_transposes(node) || !(frees_one_ || is_in_region(id)) || !fits(node)) return false;
+    move_below(id);
+    return true;
+  }
+
+  // A Transpose that several nodes read goes through all of them, when at most one Transpose is left behind them.
+  void find_regions() {
+    for (const NodeId id : graph_.order()) {
+      if (!is_op(graph_.node(id), "Transpose") || graph_.node(id).epilogue) continue;
+      const ValueId result = graph_.node(id).outputs[0];
+      if (result == ValueId::none || rewriter_.is_output(result) || rewriter_.only_user(result) != NodeId::none)
+        continue;
+      for (const NodeId member : region_below(id)) {
+        in_region_.resize(std::max(in_region_.size(), index_of(member) + 1), false);
+        in_region_[index_of(member)] = true;
+      }
     }
-    if (!find_transposes(node) || !fits(node, is_join)) return false;
-    if (is_join || is_pointwise(node)) {
-      move_below(id, is_join);
-      return true;
-    }
-    return move_below_axes(id);
   }
 
  private:
@@ -65,11 +75,13 @@ class Sinker {
     return perm;
   }
 
-  // The Transposes before the node, all of one order; at least one of them is read by nobody else.
+  bool is_in_region(NodeId id) const { return index_of(id) < in_region_.size() && in_region_[index_of(id)]; }
+
+  // The Transposes before the node, all of one order. frees_one_: one of them is read by nobody else.
   bool find_transposes(const Node& node) {
     perm_.clear();
     transposes_.assign(node.inputs.size(), NodeId::none);
-    bool frees_one = false;
+    frees_one_ = false;
     for (size_t slot = 0; slot < node.inputs.size(); ++slot) {
       const ValueId input = node.inputs[slot];
       const NodeId transpose = rewriter_.producer_if(input, "Transpose");
@@ -78,25 +90,95 @@ class Sinker {
       if (perm.empty() || (!perm_.empty() && perm != perm_)) return false;
       perm_ = perm;
       transposes_[slot] = transpose;
-      frees_one = frees_one || rewriter_.only_user(input) != NodeId::none;
+      frees_one_ = frees_one_ || rewriter_.only_user(input) != NodeId::none;
     }
-    return frees_one;
+    return !perm_.empty();
   }
 
-  // Whatever is not transposed must be the same in any order of axes, or a constant that can be put in order.
-  bool fits(const Node& node, bool is_join) const {
+  // The same in any order of axes, or a constant that can be put in order.
+  bool turns_freely(const Node& node, ValueId input) const {
+    const int rank = graph_.value(node.outputs[0]).type.rank();
+    const Value& value = graph_.value(input);
+    if (is_one_of(node, {"Concat"})) return false;
+    if (is_scalar(value.type) && value.type.rank() <= rank) return true;
+    return value.is_constant() && value.constant.rank() <= rank;
+  }
+
+  bool fits(const Node& node) const {
     const TensorType& result = graph_.value(node.outputs[0]).type;
-    if (!result.has_rank) return false;
-    const bool has_axes = !is_join && !is_pointwise(node);
-    if (!has_axes && result.rank() != static_cast<int>(perm_.size())) return false;
+    if (!result.has_rank || result.rank() != static_cast<int>(perm_.size())) return false;
     for (size_t slot = 0; slot < node.inputs.size(); ++slot) {
-      if (transposes_[slot] != NodeId::none || node.inputs[slot] == ValueId::none || (has_axes && slot > 0)) continue;
-      const Value& value = graph_.value(node.inputs[slot]);
-      if (is_join || has_axes) return false;
-      if (is_scalar(value.type) && value.type.rank() <= result.rank()) continue;
-      if (!value.is_constant() || value.constant.rank() > result.rank()) return false;
+      if (transposes_[slot] != NodeId::none || node.inputs[slot] == ValueId::none) continue;
+      if (!turns_freely(node, node.inputs[slot])) return false;
     }
     return true;
+  }
+
+  // A reduction that keeps its axes, or one behind which the others are in order as they are.
+  bool is_reduction(const Node& node, const Perm& perm) const {
+    if (!is_one_of(node, {"ReduceMean", "ReduceMax", "ReduceSum"}) || node.epilogue ||
+        node.inputs[0] == ValueId::none) {
+      return false;
+    }
+    const ValueId list = input_or_none(node, 1);
+    const auto axes =
+        list == ValueId::none ? std::optional(node.attributes.get_ints("axes")) : integers_of(graph_, list);
+    const TensorType& type = graph_.value(node.inputs[0]).type;
+    if (!axes || axes->empty() || !type.has_rank || !graph_.value(node.outputs[0]).type.has_rank) return false;
+    if (node.attributes.get_int("keepdims", 1) != 0) return true;
+    Perm kept;
+    for (int64_t axis = 0; axis < type.rank(); ++axis) {
+      const auto is_named = [&](int64_t each) { return each == axis || each + type.rank() == axis; };
+      if (std::none_of(axes->begin(), axes->end(), is_named)) kept.push_back(perm[static_cast<size_t>(axis)]);
+    }
+    return std::is_sorted(kept.begin(), kept.end());
+  }
+
+  // Pointwise nodes and reductions that could read the value before this Transpose, or one another, instead. Empty:
+  // there would be more Transposes behind them than before.
+  std::vector<NodeId> region_below(NodeId transpose) const {
+    const Perm perm = order_of(transpose);
+    std::vector<ValueId> turned{graph_.node(transpose).outputs[0]};
+    std::vector<NodeId> region;
+    const auto is_member = [&](NodeId id) { return std::find(region.begin(), region.end(), id) != region.end(); };
+    const auto joins = [&](const Node& node) {
+      if (is_reduction(node, perm)) return true;
+      if (node.epilogue || node.captures > 0 || node.outputs.empty() || !is_pointwise(node)) return false;
+      const TensorType& result = graph_.value(node.outputs[0]).type;
+      if (!result.has_rank || result.rank() != static_cast<int>(perm.size())) return false;
+      return std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
+        if (input == ValueId::none || std::find(turned.begin(), turned.end(), input) != turned.end()) return true;
+        const NodeId other = rewriter_.producer_if(input, "Transpose");
+        return other != NodeId::none ? order_of(other) == perm : turns_freely(node, input);
+      });
+    };
+    for (bool grows = true; grows;) {
+      grows = false;
+      const std::vector<ValueId> values = turned;
+      for (const ValueId value : values) {
+        for (const Graph::Use use : rewriter_.uses(value)) {
+          if (is_member(use.node) || !joins(graph_.node(use.node))) continue;
+          if (region.size() == kLargestRegion) return {};
+          region.push_back(use.node);
+          const ValueId result = graph_.node(use.node).outputs[0];
+          if (graph_.value(result).type.rank() == static_cast<int>(perm.size())) turned.push_back(result);
+          grows = true;
+        }
+      }
+    }
+    int left = 0;
+    for (const ValueId value : turned) {
+      bool is_read_turned = rewriter_.is_output(value);
+      for (const Graph::Use use : rewriter_.uses(value)) {
+        const Node& user = graph_.node(use.node);
+        if (is_member(use.node)) continue;
+        is_read_turned = is_read_turned || !is_op(user, "Transpose") || order_of(use.node) != inverse_order(perm);
+      }
+      // The Transpose itself must go.
+      if (value == turned[0] && is_read_turned) return {};
+      left += is_read_turned;
+    }
+    return left <= 1 ? region : std::vector<NodeId>();
   }
 
   // The operand as it is to be read above the Transpose.
@@ -111,9 +193,9 @@ class Sinker {
     const std::string name = graph_.value(input).name;
     const ValueId whole = rewriter_.add_constant(name, constant.reshaped(dims));
     TensorType type = graph_.value(whole).type;
-    type.dims = permuted(type.dims, inverse(perm_));
+    type.dims = permuted(type.dims, inverse_order(perm_));
     const ValueId turned = rewriter_.add_value(name, type);
-    add_transpose(whole, turned, inverse(perm_), place_);
+    add_transpose(whole, turned, inverse_order(perm_), place_);
     return turned;
   }
 
@@ -135,91 +217,86 @@ class Sinker {
     }
   }
 
-  // The node over `inputs`, and a Transpose by `perm` behind it that makes the old result.
-  void replace(NodeId id, std::vector<ValueId> inputs, std::vector<std::pair<const char*, Attribute>> attributes,
+  // The node over `inputs`, and behind it Transposes by `perm` that make the old results.
+  void replace(NodeId id, std::vector<ValueId> inputs, const std::vector<std::pair<const char*, Attribute>>& attributes,
                const Perm& perm) {
-    const ValueId result = graph_.node(id).outputs[0];
-    TensorType type = graph_.value(result).type;
-    type.dims = permuted(type.dims, inverse(perm));
-    const ValueId inner = rewriter_.add_value(graph_.value(result).name, type);
+    const std::vector<ValueId> results = graph_.node(id).outputs;
     Node moved = graph_.node(id);
     moved.inputs = std::move(inputs);
-    for (auto& [name, value] : attributes) moved.attributes.set(name, std::move(value));
-    moved.outputs = {inner};
+    for (const auto& [name, value] : attributes) moved.attributes.set(name, value);
+    if (!is_same_order(perm)) {
+      for (ValueId& result : moved.outputs) {
+        if (result == ValueId::none) continue;
+        TensorType type = graph_.value(result).type;
+        if (type.rank() == static_cast<int>(perm.size())) type.dims = permuted(type.dims, inverse_order(perm));
+        result = rewriter_.add_value(graph_.value(result).name, std::move(type));
+      }
+    }
+    const std::vector<ValueId> inner = moved.outputs;
     rewriter_.erase(id);
     rewriter_.add(std::move(moved), id);
-    add_transpose(inner, result, perm, id);
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (results[i] != inner[i]) add_transpose(inner[i], results[i], perm, id);
+    }
   }
 
-  void move_below(NodeId id, bool is_join) {
+  void move_below(NodeId id) {
     place_ = id;
     const std::vector<ValueId> old = graph_.node(id).inputs;
     const std::vector<NodeId> transposes = transposes_;
     std::vector<ValueId> inputs;
     for (size_t slot = 0; slot < old.size(); ++slot) inputs.push_back(above(old[slot], transposes[slot]));
     std::vector<std::pair<const char*, Attribute>> attributes;
-    if (is_join) attributes.emplace_back("axis", moved_axis(graph_.node(id).attributes.get_int("axis", 1)));
-    replace(id, std::move(inputs), std::move(attributes), perm_);
+    if (is_op(graph_.node(id), "Concat")) {
+      const int64_t axis = graph_.node(id).attributes.get_int("axis", 1);
+      attributes.emplace_back("axis", perm_[static_cast<size_t>(axis < 0 ? axis + int64_t(perm_.size()) : axis)]);
+    }
+    replace(id, std::move(inputs), attributes, perm_);
     erase_unread(transposes);
-  }
-
-  int64_t moved_axis(int64_t axis) const {
-    return perm_[static_cast<size_t>(axis < 0 ? axis + static_cast<int64_t>(perm_.size()) : axis)];
   }
 
   // Nodes with one input that name axes.
   bool move_below_axes(NodeId id) {
+    const NodeId transpose = rewriter_.producer_if(input_or_none(graph_.node(id), 0), "Transpose");
+    if (transpose == NodeId::none) return false;
     const Node& node = graph_.node(id);
-    if (transposes_[0] == NodeId::none) return false;
-    const std::vector<NodeId> transposes = transposes_;
-    std::vector<ValueId> inputs = node.inputs;
-    inputs[0] = graph_.node(transposes[0]).inputs[0];
-    std::vector<std::pair<const char*, Attribute>> attributes;
-    if (is_op(node, "Softmax")) {
-      if (node.version < 13) return false;
-      attributes.emplace_back("axis", moved_axis(node.attributes.get_int("axis", -1)));
-    } else if (is_op(node, "Pad")) {
-      if (!turn_pads(node, inputs)) return false;
-    } else if (!turn_axes(node, inputs, attributes)) {
-      return false;
+    if (rewriter_.only_user(node.inputs[0]) != id && !is_in_region(id)) return false;
+    for (const ValueId output : node.outputs) {
+      if (output != ValueId::none && !graph_.value(output).type.has_rank) return false;
     }
-    replace(id, std::move(inputs), std::move(attributes), perm_);
-    erase_unread(transposes);
+    const Perm perm = order_of(transpose);
+    if (perm.empty()) return false;
+    std::optional<TurnedNode> turned = turned_node(rewriter_, ops_, node, id, perm);
+    if (!turned) return false;
+    turned->inputs[0] = graph_.node(transpose).inputs[0];
+    replace(id, std::move(turned->inputs), turned->attributes, turned->perm);
+    erase_unread({transpose});
     return true;
   }
 
-  ValueId integers(const std::string& name, const std::vector<int64_t>& numbers) {
-    return rewriter_.add_constant(name, Tensor::from<int64_t>({static_cast<int64_t>(numbers.size())}, numbers));
-  }
-
-  bool turn_pads(const Node& node, std::vector<ValueId>& inputs) {
-    const size_t rank = perm_.size();
-    const auto pads = integers_of(graph_, input_or_none(node, 1));
-    if (node.version < 11 || !pads || pads->size() != 2 * rank || input_or_none(node, 3) != ValueId::none) return false;
-    std::vector<int64_t> turned(2 * rank);
-    for (size_t axis = 0; axis < rank; ++axis) {
-      turned[static_cast<size_t>(perm_[axis])] = (*pads)[axis];
-      turned[rank + static_cast<size_t>(perm_[axis])] = (*pads)[rank + axis];
-    }
-    inputs[1] = integers(node.name + "/pads", turned);
-    return true;
-  }
-
-  // Reductions that keep their axes.
-  bool turn_axes(const Node& node, std::vector<ValueId>& inputs,
-                 std::vector<std::pair<const char*, Attribute>>& attributes) {
-    if (node.attributes.get_int("keepdims", 1) == 0) return false;
-    const bool is_input = input_or_none(node, 1) != ValueId::none;
-    const auto given = is_input ? integers_of(graph_, node.inputs[1]) : std::optional(node.attributes.get_ints("axes"));
-    if (!given || given->empty()) return false;
-    std::vector<int64_t> axes;
-    for (const int64_t axis : *given) axes.push_back(moved_axis(axis));
-    std::sort(axes.begin(), axes.end());
-    if (is_input) {
-      inputs[1] = integers(node.name + "/axes", axes);
-    } else {
-      attributes.emplace_back("axes", axes);
-    }
+  // The extents before the Transpose, in another order: what asks for them must not keep it from sinking.
+  bool move_below_shape(NodeId id) {
+    constexpr int kVersion = 13;
+    const Node node = graph_.node(id);
+    const NodeId transpose = rewriter_.producer_if(node.inputs[0], "Transpose");
+    if (transpose == NodeId::none || node.attributes.has("start") || node.attributes.has("end")) return false;
+    const Perm perm = order_of(transpose);
+    if (perm.empty()) return false;
+    const TensorType type = TensorType::of(DType::i64, {static_cast<int64_t>(perm.size())});
+    const ValueId extents = rewriter_.add_value(graph_.value(node.outputs[0]).name, type);
+    const ValueId places =
+        rewriter_.add_constant(node.name + "/order", Tensor::from<int64_t>({static_cast<int64_t>(perm.size())}, perm));
+    Node shape = node, gather;
+    shape.inputs = {graph_.node(transpose).inputs[0]};
+    shape.outputs = {extents};
+    gather.op = &ops_.require("", "Gather", kVersion);
+    gather.version = kVersion;
+    gather.inputs = {extents, places};
+    gather.outputs = node.outputs;
+    rewriter_.erase(id);
+    rewriter_.add(std::move(shape), id);
+    rewriter_.add(std::move(gather), id);
+    erase_unread({transpose});
     return true;
   }
 
@@ -227,7 +304,9 @@ class Sinker {
   Graph& graph_;
   const OpLookup& ops_;
   Perm perm_;
+  bool frees_one_ = false;
   std::vector<NodeId> transposes_;  // by input slot
+  std::vector<bool> in_region_;     // by node
   NodeId place_ = NodeId::none;
 };
 
@@ -237,6 +316,7 @@ bool sink_transposes(Graph& graph, const PassContext& context) {
   Rewriter rewriter(graph);
   Sinker sinker(rewriter, context);
   const std::vector<NodeId> order = graph.order();
+  sinker.find_regions();
   for (const NodeId id : order) {
     if (rewriter.is_live(id)) sinker.try_node(id);
   }
