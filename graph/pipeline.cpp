@@ -158,6 +158,7 @@ const std::vector<Pass>& load_passes() {
       {"reduce-first", passes::reduce_first, 2},
       // Before products take in what has come down to them.
       {"sink-transposes", passes::sink_transposes, 2},
+      {"turn-weights", passes::turn_weights, 2},
       {"fuse-shuffle", passes::fuse_shuffle, 2},
       {"fuse-space-to-depth", passes::fuse_space_to_depth, 2},
       // Before what looks for Transposes next to products.

@@ -41,6 +41,7 @@ bool sink_dequantize(Graph& graph, const PassContext& context);
 bool sink_scales(Graph& graph, const PassContext& context);
 bool sink_transposes(Graph& graph, const PassContext& context);
 bool split_slices(Graph& graph, const PassContext& context);
+bool turn_weights(Graph& graph, const PassContext& context);
 bool unpack_heads(Graph& graph, const PassContext& context);
 bool unroll_loops(Graph& graph, const PassContext& context);
 bool use_integers(Graph& graph, const PassContext& context);
