@@ -132,6 +132,7 @@ const std::vector<Pass>& load_passes() {
       {"fold-constants", passes::fold_constants, 1},
       // Patterns below are written without identities in between, and count readers: dead ones must be gone.
       {"remove-identities", passes::remove_identities, 1},
+      {"sink-reshapes", passes::sink_reshapes, 1},
       // Masks and statistics come to their readers as small as they are.
       {"bypass-expand", passes::bypass_expand, 1},
       {"split-slices", passes::split_slices, 1},
@@ -152,6 +153,7 @@ const std::vector<Pass>& load_passes() {
       {"pull-strides", passes::pull_strides, 2},
       {"order-products", passes::order_products, 2},
       {"reassociate", passes::reassociate, 2},
+      {"merge-reductions", passes::merge_reductions, 2},
       // Before layouts are chosen: pools take blocked channels, reductions do not.
       {"pool-means", passes::pool_means, 2},
       // Behind it, for its pools; before what would fuse the factor with what made it.

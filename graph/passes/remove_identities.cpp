@@ -1,6 +1,7 @@
 // Nodes that change nothing, and pairs of them that undo or swallow one another.
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "graph/passes/passes.h"
 #include "graph/passes/rewrite.h"
@@ -16,6 +17,29 @@ bool is_one_of(const Node& node, std::initializer_list<std::string_view> names) 
 
 // Gives the elements of input 0, in their order, another shape.
 bool is_reshape(const Node& node) { return is_one_of(node, {"Reshape", "Flatten", "Squeeze", "Unsqueeze"}); }
+
+std::vector<int64_t> permutation_of(const Graph& graph, const Node& node) {
+  const TensorType& type = graph.value(node.inputs[0]).type;
+  std::vector<int64_t> perm = node.attributes.get_ints("perm");
+  if (perm.empty() && type.has_rank) {
+    for (int i = type.rank(); i-- > 0;) perm.push_back(i);
+  }
+  return perm;
+}
+
+// A Transpose that only moves axes of one element each is a reshape.
+bool moves_ones_only(const Graph& graph, const Node& node) {
+  if (!is_one_of(node, {"Transpose"})) return false;
+  const TensorType& type = graph.value(node.inputs[0]).type;
+  if (!type.has_rank) return false;
+  int64_t last = -1;
+  for (const int64_t axis : permutation_of(graph, node)) {
+    if (type.dims[static_cast<size_t>(axis)].extent == 1) continue;
+    if (axis < last) return false;
+    last = axis;
+  }
+  return true;
+}
 
 bool is_other_output_used(const Rewriter& rewriter, const Node& node) {
   return std::any_of(node.outputs.begin() + 1, node.outputs.end(),
@@ -36,15 +60,6 @@ bool is_same_order(const std::vector<int64_t>& perm) {
     if (perm[i] != static_cast<int64_t>(i)) return false;
   }
   return true;
-}
-
-std::vector<int64_t> permutation_of(const Graph& graph, const Node& node) {
-  const TensorType& type = graph.value(node.inputs[0]).type;
-  std::vector<int64_t> perm = node.attributes.get_ints("perm");
-  if (perm.empty() && type.has_rank) {
-    for (int i = type.rank(); i-- > 0;) perm.push_back(i);
-  }
-  return perm;
 }
 
 // As same_shape, where the number of elements is equal too: then one extent follows from the others.
@@ -81,6 +96,13 @@ bool is_empty_pad(const Graph& graph, const Node& node) {
   return all_equal(integers_of(graph, input_or_none(node, 1)), 0);
 }
 
+// Every window is one pixel.
+bool is_pool_of_one(const Rewriter& rewriter, const Node& node) {
+  if (!is_one_of(node, {"MaxPool", "AveragePool"}) || is_other_output_used(rewriter, node)) return false;
+  return all_equal(node.attributes.get_ints("kernel_shape"), 1) && node.attributes.has("kernel_shape") &&
+         all_equal(node.attributes.get_ints("strides"), 1) && all_equal(node.attributes.get_ints("pads"), 0);
+}
+
 // x + 0, x - 0, x * 1, x / 1: the slot of x, or -1.
 int neutral_operand(const Graph& graph, const Node& node) {
   const bool is_sum = is_one_of(node, {"Add", "Sub"}), is_product = is_one_of(node, {"Mul", "Div"});
@@ -114,6 +136,10 @@ ValueId equal_input(const Rewriter& rewriter, Graph& graph, const Node& node) {
     if (is_one_of(node, {"Tile"})) return node.version >= 6 && all_equal(integers_of(graph, input_or_none(node, 1)), 1);
     if (is_one_of(node, {"Slice"})) return same_shape(from, to) && is_whole_slice(graph, node);
     if (is_one_of(node, {"Pad"})) return is_empty_pad(graph, node);
+    if (is_one_of(node, {"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"})) {
+      return same_shape(from, to) && from.dtype == to.dtype;  // each of one element
+    }
+    if (is_pool_of_one(rewriter, node)) return same_shape(from, to);
     return false;
   }();
   if (is_same) return x;
@@ -137,35 +163,114 @@ bool merge_transposes(Rewriter& rewriter, NodeId id) {
   return true;
 }
 
+// Numbers of the first type are numbers of the second, all of them.
+bool holds_all_of(DType wide, DType narrow) {
+  const auto is_one = [](DType dtype, std::initializer_list<DType> all) {
+    return std::find(all.begin(), all.end(), dtype) != all.end();
+  };
+  switch (narrow) {
+    case DType::boolean:
+    case DType::u8:
+    case DType::i8:
+      return is_one(wide, {DType::i32, DType::i64, DType::f32, DType::f64});
+    case DType::i32:
+      return is_one(wide, {DType::i64, DType::f64});
+    case DType::f16:
+    case DType::bf16:
+      return is_one(wide, {DType::f32, DType::f64});
+    case DType::f32:
+      return wide == DType::f64;
+    default:
+      return false;
+  }
+}
+
+// Cast(Cast(x)), where the first one lost nothing.
+bool merge_casts(Rewriter& rewriter, NodeId id) {
+  const Graph& graph = rewriter.graph();
+  const Node& node = graph.node(id);
+  if (!is_one_of(node, {"Cast"}) || node.epilogue) return false;
+  const NodeId before = rewriter.producer_if(node.inputs[0], "Cast");
+  if (before == NodeId::none) return false;
+  const ValueId x = graph.node(before).inputs[0];
+  const DType last = graph.value(node.outputs[0]).type.dtype;
+  const bool is_plain = holds_all_of(DType::f64, last) || last == DType::f64 || last == DType::i64;
+  if (!is_plain || !holds_all_of(graph.value(node.inputs[0]).type.dtype, graph.value(x).type.dtype)) return false;
+  rewriter.set_input(id, 0, x);
+  return true;
+}
+
+bool is_same_constant(const Graph& graph, ValueId a, ValueId b) {
+  if (a == b) return true;
+  const Tensor one = constant_of(graph, a), other = constant_of(graph, b);
+  return one.defined() && other.defined() && one.dtype() == other.dtype() && one.size() == 1 && other.size() == 1 &&
+         std::memcmp(one.raw(), other.raw(), one.bytes()) == 0;
+}
+
+// QuantizeLinear(DequantizeLinear(bytes)) by one scale and zero point: dividing by the scale that it was multiplied by,
+// a byte comes back.
+bool merge_quantization(Rewriter& rewriter, NodeId id) {
+  const Graph& graph = rewriter.graph();
+  const Node& node = graph.node(id);
+  if (!is_one_of(node, {"QuantizeLinear"}) || node.epilogue || node.outputs[0] == ValueId::none) return false;
+  const NodeId before = rewriter.producer_if(node.inputs[0], "DequantizeLinear");
+  if (before == NodeId::none) return false;
+  const Node& first = graph.node(before);
+  const DType dtype = graph.value(first.inputs[0]).type.dtype;
+  if ((dtype != DType::u8 && dtype != DType::i8) || graph.value(node.outputs[0]).type.dtype != dtype) return false;
+  // Below this one, products with a byte may lose digits.
+  constexpr float kSmallest = 1e-30f;
+  const Tensor scale = constant_of(graph, node.inputs[1]);
+  if (scale.dtype() != DType::f32 || scale.size() != 1 || !(*scale.data<float>() >= kSmallest)) return false;
+  if (!is_same_constant(graph, node.inputs[1], first.inputs[1])) return false;
+  if (!is_same_constant(graph, input_or_none(node, 2), input_or_none(first, 2))) return false;
+  const ValueId result = node.outputs[0];
+  if (!rewriter.replace(result, first.inputs[0])) return false;
+  rewriter.erase(id);
+  return true;
+}
+
+// The shape that a Reshape of `source` to the type is told; nullopt: it cannot be.
+std::optional<std::vector<int64_t>> shape_for(const TensorType& source, const TensorType& type) {
+  if (!type.has_rank || !source.has_rank) return std::nullopt;
+  std::vector<int64_t> shape;
+  for (size_t axis = 0; axis < type.dims.size(); ++axis) {
+    const Dim& dim = type.dims[axis];
+    // A zero means "as the input has it", which keeps a symbol, too.
+    if (dim.extent == 0) return std::nullopt;
+    if (!dim.known() && !(axis < source.dims.size() && same_dim(dim, source.dims[axis]))) return std::nullopt;
+    shape.push_back(dim.known() ? dim.extent : 0);
+  }
+  return shape;
+}
+
 // A reshape behind a reshape: the first one does not matter.
 bool merge_reshapes(Rewriter& rewriter, const PassContext& context, NodeId id) {
   Graph& graph = rewriter.graph();
   const Node& node = graph.node(id);
-  if (!is_reshape(node) || node.epilogue || node.inputs[0] == ValueId::none) return false;
-  const NodeId before = graph.value(node.inputs[0]).producer;
-  if (before == NodeId::none || !rewriter.is_live(before) || !is_reshape(graph.node(before)) ||
-      graph.node(before).epilogue) {
+  if (node.epilogue || node.inputs.empty() || node.inputs[0] == ValueId::none || node.outputs[0] == ValueId::none) {
     return false;
   }
+  const NodeId before = graph.value(node.inputs[0]).producer;
+  if (before == NodeId::none || !rewriter.is_live(before) || graph.node(before).epilogue) return false;
+  if (!is_reshape(node) && !is_reshape(graph.node(before))) return false;
+  if (!is_reshape(node) && !moves_ones_only(graph, node)) return false;
+  if (!is_reshape(graph.node(before)) && !moves_ones_only(graph, graph.node(before))) return false;
   const ValueId source = graph.node(before).inputs[0], result = node.outputs[0];
   if (same_shape(graph.value(source).type, graph.value(result).type) && rewriter.replace(result, source)) {
     rewriter.erase(id);
     return true;
   }
-  const TensorType& type = graph.value(result).type;
-  if (!type.is_static()) return false;
-  const Dims extents = type.extents();
-  // A zero in a shape means "as the input has it".
-  if (std::count(extents.begin(), extents.end(), 0) > 0) return false;
+  const auto shape = shape_for(graph.value(source).type, graph.value(result).type);
   const OpSchema* schema = context.ops.find("", "Reshape", kReshapeVersion);
-  if (schema == nullptr) return false;
-  const Dims dims{static_cast<int64_t>(extents.size())};
-  const ValueId shape = rewriter.add_constant(graph.value(result).name + "/shape",
-                                              Tensor::from<int64_t>(dims, std::span<const int64_t>(extents)));
+  if (!shape || schema == nullptr) return false;
+  const Dims dims{static_cast<int64_t>(shape->size())};
+  const ValueId target =
+      rewriter.add_constant(graph.value(result).name + "/shape", Tensor::from<int64_t>(dims, *shape));
   const std::string name = node.name;
   rewriter.erase(id);
-  rewriter.add({.op = schema, .version = kReshapeVersion, .name = name, .inputs = {source, shape}, .outputs = {result}},
-               id);
+  rewriter.add(
+      {.op = schema, .version = kReshapeVersion, .name = name, .inputs = {source, target}, .outputs = {result}}, id);
   return true;
 }
 
@@ -176,7 +281,11 @@ bool remove_identities(Graph& graph, const PassContext& context) {
   bool changed = false;
   const std::vector<NodeId> order = graph.order();
   for (const NodeId id : order) {
-    changed = merge_transposes(rewriter, id) || changed;
+    changed = merge_transposes(rewriter, id) || merge_casts(rewriter, id) || changed;
+    if (merge_quantization(rewriter, id)) {
+      changed = true;
+      continue;
+    }
     const Node& node = graph.node(id);
     const ValueId same = equal_input(rewriter, graph, node);
     if (same != ValueId::none) {
