@@ -147,6 +147,8 @@ const std::vector<Pass>& load_passes() {
       {"fuse-rms-norm", passes::fuse_rms_norm, 2},
       {"fuse-group-norm", passes::fuse_group_norm, 2},
       {"fuse-softmax", passes::fuse_softmax, 2},
+      // Behind norms and Softmax, which rows pass as one node each; before products become what is not seen through.
+      {"hoist-slices", passes::hoist_slices, 2},
       // Behind the norms, whose gains and offsets they would swallow.
       {"fold-affine", passes::fold_affine, 2},
       {"join-convolutions", passes::join_convolutions, 2},

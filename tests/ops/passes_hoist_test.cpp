@@ -1,0 +1,115 @@
+// Slices that move up to the products, Reshapes that move down; and those that stay.
+#include "tests/ops/pass_net.h"
+
+namespace lathe {
+namespace {
+
+using testing::ops_of;
+using testing::PassNet;
+using testing::rewritten;
+using Ints = std::vector<int64_t>;
+
+Dims shape_of_input(const Graph& graph, const std::string& op, size_t slot) {
+  for (const NodeId id : graph.order()) {
+    if (graph.node(id).op->name == op) return graph.value(graph.node(id).inputs[slot]).type.extents();
+  }
+  return {};
+}
+
+ValueId slice(PassNet& net, ValueId x, int64_t begin, int64_t end, int64_t axis) {
+  return net.op("Slice", {x, net.integers({begin}), net.integers({end}), net.integers({axis})});
+}
+ValueId place(PassNet& net, ValueId x, int64_t at, int64_t axis) {
+  return net.op("Gather", {x, net.constant(Tensor::scalar<int64_t>(at))}, {{"axis", axis}});
+}
+Graph hoisted(PassNet& net) {
+  return rewritten(net, {passes::hoist_slices, passes::merge_common, passes::remove_dead});
+}
+
+TEST(HoistSlices, TheFirstTokenIsTheOnlyOneThatALastLayerMakes) {
+  PassNet net;
+  const ValueId x = net.op("Tanh", {net.input(Dims{2, 6, 8})});
+  ValueId y = net.op("LayerNormalization", {x, net.weights({8}), net.weights({8})});
+  y = net.op("Sigmoid", {net.op("Add", {net.op("MatMul", {y, net.weights({8, 12})}), net.weights({12})})});
+  y = net.op("Add", {x, net.op("MatMul", {y, net.weights({12, 8})})});
+  net.output(place(net, net.op("LayerNormalization", {y, net.weights({8}), net.weights({8})}), 0, 1));
+  const Graph after = hoisted(net);
+  EXPECT_EQ(ops_of(after).substr(0, 11), "Tanh Slice ") << ops_of(after);
+  EXPECT_EQ(shape_of_input(after, "MatMul", 0), (Dims{2, 1, 8}));
+}
+
+TEST(HoistSlices, RowsOfAnAttentionAreRowsOfItsQueries) {
+  PassNet net;
+  const ValueId x = net.op("Tanh", {net.input(Dims{1, 6, 8})});
+  const auto heads = [&](const Ints& perm) {
+    const ValueId y = net.op("Add", {net.op("MatMul", {x, net.weights({8, 8})}), net.weights({8})});
+    return net.transpose(net.reshape(y, {1, 6, 2, 4}), perm);
+  };
+  const ValueId q = heads({0, 2, 1, 3}), k = heads({0, 2, 3, 1}), v = heads({0, 2, 1, 3});
+  const ValueId scores = net.op("Add", {net.op("MatMul", {q, k}), net.input(Dims{1, 1, 6, 6})});
+  const ValueId mixed = net.op("MatMul", {net.op("Softmax", {scores}, {{"axis", int64_t{-1}}}), v});
+  const ValueId joined = net.reshape(net.transpose(mixed, {0, 2, 1, 3}), {1, 6, 8});
+  net.output(slice(net, net.op("MatMul", {joined, net.weights({8, 8})}), 4, 6, 1));
+  const Graph after = hoisted(net);
+  EXPECT_EQ(shape_of_input(after, "Softmax", 0), (Dims{1, 2, 2, 6}));
+  EXPECT_EQ(shape_of_input(after, "MatMul", 0), (Dims{1, 2, 8}));
+}
+
+TEST(HoistSlices, StayWithoutAProductAbove) {
+  PassNet net;
+  net.output(slice(net, net.op("Relu", {net.input(Dims{1, 8, 4})}), 0, 2, 1));
+  EXPECT_EQ(ops_of(hoisted(net)), "Relu Slice");
+}
+
+TEST(HoistSlices, StayWhereTheWholeIsReadToo) {
+  PassNet net;
+  const ValueId y = net.op("MatMul", {net.input(Dims{1, 8, 4}), net.weights({4, 4})});
+  net.output(slice(net, y, 0, 2, 1));
+  net.output(net.op("Relu", {y}));
+  const ValueId z = net.op("MatMul", {net.input(Dims{1, 8, 4}), net.weights({4, 4})});
+  net.output(z);
+  net.output(slice(net, z, 0, 2, 1));
+  EXPECT_EQ(ops_of(hoisted(net)), "MatMul Slice Relu MatMul Slice");
+}
+
+TEST(HoistSlices, StayWhereTheyCutColumnsOrSpareLittle) {
+  PassNet net;
+  const ValueId y = net.op("MatMul", {net.input(Dims{1, 8, 4}), net.weights({4, 4})});
+  net.output(slice(net, y, 0, 2, 2));
+  const ValueId z = net.op("MatMul", {net.input(Dims{1, 8, 4}), net.weights({4, 4})});
+  net.output(slice(net, z, 0, 5, 1));
+  EXPECT_EQ(ops_of(hoisted(net)), "MatMul Slice MatMul Slice");
+}
+
+TEST(HoistSlices, StayBehindASoftmaxOrNormOverTheirAxis) {
+  PassNet net;
+  ValueId y = net.op("MatMul", {net.input(Dims{8, 4}), net.weights({4, 4})});
+  net.output(slice(net, net.op("Softmax", {y}, {{"axis", int64_t{0}}}), 0, 1, 0));
+  y = net.op("MatMul", {net.input(Dims{8, 4}), net.weights({4, 4})});
+  net.output(slice(net, net.op("LayerNormalization", {y, net.weights({8, 4})}, {{"axis", int64_t{0}}}), 0, 1, 0));
+  EXPECT_EQ(ops_of(hoisted(net)), "MatMul Softmax Slice MatMul LayerNormalization Slice");
+}
+
+TEST(SinkReshapes, LetPointwiseNodesMeetTheirProducts) {
+  PassNet net;
+  ValueId y = net.op("MatMul", {net.input(Dims{2, 6, 8}), net.weights({8, 4})});
+  y = net.op("Mul", {net.op("Relu", {net.reshape(y, {2, 24})}), net.scalar(0.5f)});
+  net.output(net.op("Neg", {net.reshape(y, {2, 6, 4})}));
+  EXPECT_EQ(ops_of(rewritten(net, {passes::sink_reshapes, passes::remove_identities, passes::remove_dead})),
+            "MatMul Relu Mul Neg");
+}
+
+TEST(SinkReshapes, StayBeforeOperandsWithAxesAndWhereOthersRead) {
+  PassNet net;
+  const ValueId a = net.reshape(net.input(Dims{2, 12}), {2, 3, 4});
+  net.output(net.op("Mul", {a, net.weights({4})}));
+  const ValueId b = net.reshape(net.input(Dims{2, 12}), {2, 3, 4});
+  net.output(net.op("Relu", {b}));
+  net.output(b);
+  const ValueId one = net.reshape(net.input(Dims{}), {1});
+  net.output(net.op("Add", {one, net.weights({1})}));
+  EXPECT_EQ(ops_of(rewritten(net, {passes::sink_reshapes})), "Reshape Mul Reshape Relu Reshape Add");
+}
+
+}  // namespace
+}  // namespace lathe
