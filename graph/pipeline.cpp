@@ -146,7 +146,9 @@ const std::vector<Pass>& load_passes() {
       {"fuse-layer-norm", passes::fuse_layer_norm, 2},
       {"fuse-rms-norm", passes::fuse_rms_norm, 2},
       {"fuse-group-norm", passes::fuse_group_norm, 2},
+      {"fuse-instance-norm", passes::fuse_instance_norm, 2},
       {"fuse-softmax", passes::fuse_softmax, 2},
+      {"fuse-upsample", passes::fuse_upsample, 2},
       // Behind norms and Softmax, which rows pass as one node each; before products become what is not seen through.
       {"hoist-slices", passes::hoist_slices, 2},
       // Behind the norms, whose gains and offsets they would swallow.

@@ -1,0 +1,100 @@
+// Norms from parts in other spellings, over rows or over pixels, and repeated pixels; and what only looks like them.
+#include "tests/ops/pass_net.h"
+
+namespace lathe {
+namespace {
+
+using testing::ops_of;
+using testing::PassNet;
+using testing::rewritten;
+using Ints = std::vector<int64_t>;
+
+std::string fused(PassNet& net) {
+  return ops_of(rewritten(
+      net, {passes::fuse_layer_norm, passes::fuse_instance_norm, passes::fuse_upsample, passes::remove_dead}));
+}
+
+ValueId mean(PassNet& net, ValueId x, const Ints& axes) { return net.op("ReduceMean", {x}, {{"axes", axes}}); }
+ValueId deviation(PassNet& net, ValueId x, const Ints& axes) { return net.op("Sub", {x, mean(net, x, axes)}); }
+ValueId root(PassNet& net, ValueId d, const Ints& axes) {
+  return net.op("Sqrt", {net.op("Add", {mean(net, net.op("Mul", {d, d}), axes), net.scalar(1e-3f)})});
+}
+
+// x * m + (bias - mean * m), as TensorFlow spells it.
+ValueId tensorflow_norm(PassNet& net, ValueId x, ValueId gain, ValueId bias, const Ints& of_mean, const Ints& axes) {
+  const ValueId r = net.op("Reciprocal", {root(net, deviation(net, x, of_mean), axes)});
+  const ValueId m = net.op("Mul", {r, gain});
+  return net.op("Add", {net.op("Mul", {x, m}), net.op("Sub", {bias, net.op("Mul", {mean(net, x, of_mean), m})})});
+}
+
+TEST(FuseLayerNorm, TakesTensorFlowsSpelling) {
+  PassNet net;
+  const ValueId x = net.input(Dims{2, 3, 8});
+  net.output(tensorflow_norm(net, x, net.weights({8}), net.weights({8}), {2}, {2}));
+  EXPECT_EQ(fused(net), "LayerNormalization");
+}
+
+TEST(FuseLayerNorm, LeavesOtherAxesAndShapesInThatSpelling) {
+  PassNet net;
+  const ValueId x = net.input(Dims{2, 3, 8});
+  net.output(tensorflow_norm(net, x, net.weights({8}), net.weights({8}), {1}, {1}));
+  net.output(tensorflow_norm(net, x, net.weights({3, 1}), net.weights({8}), {2}, {2}));
+  net.output(tensorflow_norm(net, x, net.weights({8}), net.weights({8}), {2}, {1}));
+  EXPECT_EQ(fused(net).find("LayerNormalization"), std::string::npos) << fused(net);
+}
+
+TEST(FuseLayerNorm, TakesAReciprocalForTheDivision) {
+  PassNet net;
+  const ValueId d = deviation(net, net.input(Dims{2, 3, 8}), {-1});
+  net.output(net.op("Mul", {net.op("Reciprocal", {root(net, d, {-1})}), d}));
+  EXPECT_EQ(fused(net), "LayerNormalization");
+}
+
+TEST(FuseInstanceNorm, TakesMeansOfPixelsWithGainAndBias) {
+  PassNet net;
+  const ValueId d = deviation(net, net.input(Dims{2, 3, 4, 5}), {2, 3});
+  ValueId y = net.op("Div", {d, root(net, d, {2, 3})});
+  y = net.op("Add", {net.op("Mul", {y, net.weights({3, 1, 1})}), net.weights({1, 3, 1, 1})});
+  net.output(y);
+  const ValueId e = deviation(net, net.input(Dims{2, 3, 5}), {-1});
+  net.output(net.op("Mul", {net.op("Div", {e, root(net, e, {2})}), net.weights({5})}));  // of rows: the other one
+  EXPECT_EQ(fused(net), "InstanceNormalization LayerNormalization");
+}
+
+TEST(FuseInstanceNorm, LeavesOtherAxesAndFactorsOfOtherShape) {
+  PassNet net;
+  const ValueId x = net.input(Dims{2, 3, 4, 5});
+  const ValueId d = deviation(net, x, {1, 2, 3});
+  net.output(net.op("Div", {d, root(net, d, {1, 2, 3})}));
+  const ValueId e = deviation(net, x, {2, 3});
+  net.output(net.op("Mul", {net.op("Div", {e, root(net, e, {2, 3})}), net.weights({4, 5})}));
+  const ValueId f = deviation(net, x, {2, 3});
+  net.output(net.op("Div", {f, root(net, e, {3})}));
+  EXPECT_EQ(fused(net).substr(0, 10), "ReduceMean") << fused(net);
+  EXPECT_NE(fused(net).find("InstanceNormalization Mul"), std::string::npos) << fused(net);
+}
+
+ValueId repeated(PassNet& net, ValueId x, const Ints& apart, const Ints& wide, const Ints& joined) {
+  return net.reshape(net.op("Expand", {net.reshape(x, apart), net.integers(wide)}), joined);
+}
+
+TEST(FuseUpsample, TakesRepeatedRowsAndColumns) {
+  PassNet net;
+  const ValueId x = net.input(Dims{1, 3, 4, 5});
+  net.output(repeated(net, x, {1, 3, 4, 1, 5, 1}, {1, 3, 4, 2, 5, 3}, {1, 3, 8, 15}));
+  const ValueId apart = net.op("Unsqueeze", {x, net.integers({3, 5})});
+  net.output(net.reshape(net.op("Tile", {apart, net.integers({1, 1, 1, 2, 1, 2})}), {1, 3, 8, 10}));
+  EXPECT_EQ(fused(net), "Resize Resize");
+}
+
+TEST(FuseUpsample, LeavesOtherOrdersOfAxes) {
+  PassNet net;
+  const ValueId x = net.input(Dims{1, 3, 4, 5});
+  net.output(repeated(net, x, {1, 3, 1, 4, 1, 5}, {1, 3, 2, 4, 2, 5}, {1, 3, 8, 10}));  // whole pictures repeated
+  net.output(repeated(net, x, {1, 3, 4, 1, 5, 1}, {1, 3, 4, 2, 5, 2}, {1, 3, 10, 8}));
+  net.output(repeated(net, x, {1, 3, 4, 1, 5, 1}, {2, 3, 4, 2, 5, 1}, {2, 3, 8, 5}));
+  EXPECT_EQ(fused(net).find("Resize"), std::string::npos) << fused(net);
+}
+
+}  // namespace
+}  // namespace lathe
