@@ -149,6 +149,8 @@ const std::vector<Pass>& load_passes() {
       {"fuse-instance-norm", passes::fuse_instance_norm, 2},
       {"fuse-softmax", passes::fuse_softmax, 2},
       {"fuse-upsample", passes::fuse_upsample, 2},
+      // Before Transposes sink, which then pass it.
+      {"fuse-rotary", passes::fuse_rotary, 2},
       // Behind norms and Softmax, which rows pass as one node each; before products become what is not seen through.
       {"hoist-slices", passes::hoist_slices, 2},
       // Behind the norms, whose gains and offsets they would swallow.

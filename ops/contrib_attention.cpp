@@ -116,29 +116,44 @@ std::optional<ValueId> add_causal_mask(ExpandContext& context, const MaskShape& 
   return context.constant(std::move(mask));
 }
 
+namespace {
+
+// [..., half] to [..., 2 * half]: each number for both elements of its pair.
+ValueId for_both(ExpandContext& context, ValueId table, const Rotation& rotation) {
+  const NamedAttributes along_last = {{"axis", int64_t{-1}}};
+  if (!rotation.is_interleaved) return context.add("Concat", {table, table}, along_last);
+  const ValueId column = context.add("Unsqueeze", {table, context.longs({-1})});
+  const ValueId pairs = context.add("Concat", {column, column}, along_last);
+  return context.add("Reshape", {pairs, context.longs({0, 0, 0, 2 * rotation.half})});
+}
+
+// The other one of each pair, that of the second one negative.
+ValueId exchanged(ExpandContext& context, ValueId x, const Rotation& rotation) {
+  const NamedAttributes along_last = {{"axis", int64_t{-1}}};
+  const ValueId last = context.longs({-1});
+  if (!rotation.is_interleaved) {
+    const std::vector<ValueId> halves = add_split(context, x, -1, {rotation.half, rotation.half});
+    return context.add("Concat", {context.add("Neg", {halves[1]}), halves[0]}, along_last);
+  }
+  const ValueId end = context.longs({2 * rotation.half}), two = context.longs({2});
+  const ValueId even = context.add("Slice", {x, context.longs({0}), end, last, two}),
+                odd = context.add("Neg", {context.add("Slice", {x, context.longs({1}), end, last, two})});
+  const ValueId pairs = context.add(
+      "Concat", {context.add("Unsqueeze", {odd, last}), context.add("Unsqueeze", {even, last})}, along_last);
+  return context.add("Reshape", {pairs, context.longs({0, 0, 0, 2 * rotation.half})});
+}
+
+}  // namespace
+
+// As exporters spell it, for the pass that puts it together (fuse_rotary.cpp).
 ValueId add_rotated(ExpandContext& context, ValueId x, const Rotation& rotation) {
   const int64_t turned = 2 * rotation.half;
   std::vector<ValueId> pieces{x};
   if (turned < rotation.size) pieces = add_split(context, x, -1, {turned, rotation.size - turned});
-  std::vector<ValueId> pair;
-  if (rotation.is_interleaved) {
-    const ValueId pairs = context.add("Reshape", {pieces[0], context.longs({0, 0, 0, rotation.half, 2})});
-    for (const ValueId piece : add_split(context, pairs, -1, {1, 1})) {
-      pair.push_back(context.add("Squeeze", {piece, context.longs({-1})}));
-    }
-  } else {
-    pair = add_split(context, pieces[0], -1, {rotation.half, rotation.half});
-  }
-  const auto times = [&](ValueId a, ValueId b) { return context.add("Mul", {a, b}); };
-  ValueId first = context.add("Sub", {times(pair[0], rotation.cos), times(pair[1], rotation.sin)});
-  ValueId second = context.add("Add", {times(pair[1], rotation.cos), times(pair[0], rotation.sin)});
-  if (rotation.is_interleaved) {
-    const ValueId last = context.longs({-1});
-    first = context.add("Unsqueeze", {first, last});
-    second = context.add("Unsqueeze", {second, last});
-  }
-  ValueId result = context.add("Concat", {first, second}, {{"axis", int64_t{-1}}});
-  if (rotation.is_interleaved) result = context.add("Reshape", {result, context.longs({0, 0, 0, turned})});
+  const ValueId by_cos = context.add("Mul", {pieces[0], for_both(context, rotation.cos, rotation)});
+  const ValueId by_sin =
+      context.add("Mul", {exchanged(context, pieces[0], rotation), for_both(context, rotation.sin, rotation)});
+  const ValueId result = context.add("Add", {by_cos, by_sin});
   return pieces.size() == 1 ? result : context.add("Concat", {result, pieces[1]}, {{"axis", int64_t{-1}}});
 }
 

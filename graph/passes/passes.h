@@ -21,6 +21,7 @@ bool fuse_instance_norm(Graph& graph, const PassContext& context);
 bool fuse_layer_norm(Graph& graph, const PassContext& context);
 bool fuse_pointwise(Graph& graph, const PassContext& context);
 bool fuse_rms_norm(Graph& graph, const PassContext& context);
+bool fuse_rotary(Graph& graph, const PassContext& context);
 bool fuse_shuffle(Graph& graph, const PassContext& context);
 bool fuse_softmax(Graph& graph, const PassContext& context);
 bool fuse_space_to_depth(Graph& graph, const PassContext& context);

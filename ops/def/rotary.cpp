@@ -1,4 +1,5 @@
 // RotaryEmbedding: pairs of elements turned by an angle that depends on the token's position.
+#include "ops/contrib_attention.h"
 #include "ops/copy_elements.h"
 #include "ops/copy_infer.h"
 #include "ops/numbers.h"
@@ -77,6 +78,40 @@ void run_rotary(ReferenceContext& context) {
   context.outputs[0] = tensor_of_reals(context, data.dtype(), data.dims(), out);
 }
 
+// Inputs: x, cos_cache, sin_cache, position_ids.
+bool expand_rotary(ExpandContext& context) {
+  const Attributes& attributes = context.node.attributes;
+  const TensorType x = context.input_type(0), cache = context.input_type(1);
+  const bool has_positions = context.has_input(3), is_apart = x.rank() == 4;  // [batch, heads, length, size]
+  if (!x.has_rank || !cache.has_rank || (x.rank() != 3 && !is_apart) || cache.rank() != (has_positions ? 2 : 3))
+    return false;
+  if (has_positions && context.input_type(3).rank() != 2) return false;
+  if (!cache.dims.back().known() || !x.dims.back().known()) return false;
+  Rotation rotation{};
+  rotation.half = cache.dims.back().extent;
+  rotation.is_interleaved = attributes.get_int("interleaved", 0) != 0;
+  const int64_t heads = is_apart ? 1 : attributes.get_int("num_heads", 0), hidden = x.dims.back().extent;
+  // What does not fit is the reference's to complain about.
+  if (heads < 1 || hidden % heads != 0 || rotation.half < 1) return false;
+  rotation.size = hidden / heads;
+  const int64_t asked = attributes.get_int("rotary_embedding_dim", 0);
+  if ((asked == 0 ? rotation.size : asked) != 2 * rotation.half || 2 * rotation.half > rotation.size) return false;
+  const auto angles = [&](int table) {
+    const ValueId rows = has_positions
+                             ? context.add("Gather", {context.input(table), context.input(3)}, {{"axis", int64_t{0}}})
+                             : context.input(table);
+    return context.add("Unsqueeze", {rows, context.longs({is_apart ? 1 : 2})});  // an axis for the heads
+  };
+  rotation.cos = angles(1);
+  rotation.sin = angles(2);
+  const ValueId split = is_apart
+                            ? context.input(0)
+                            : context.add("Reshape", {context.input(0), context.longs({0, 0, heads, rotation.size})});
+  const ValueId turned = add_rotated(context, split, rotation);
+  context.set_output(0, is_apart ? turned : context.add("Reshape", {turned, context.longs({0, 0, hidden})}));
+  return true;
+}
+
 }  // namespace
 
 std::vector<OpDef> rotary_ops() {
@@ -89,7 +124,8 @@ std::vector<OpDef> rotary_ops() {
                                      {"num_heads", Kind::integer},
                                      {"rotary_embedding_dim", Kind::integer}},
                       .infer = infer_rotary,
-                      .reference = run_rotary}}};
+                      .reference = run_rotary,
+                      .expand = expand_rotary}}};
 }
 
 }  // namespace lathe::ops
