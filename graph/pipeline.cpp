@@ -222,7 +222,9 @@ const std::vector<Pass>& specialize_passes() {
       // Behind epilogues, which must be alike.
       {"merge-convolutions", passes::merge_convolutions, 3},
       {"fuse-pointwise", passes::fuse_pointwise, 2},
+      // Last of those that change nodes: the passes above neither know nor keep layouts.
       {"choose-layouts", passes::choose_layouts, 3},
+      {"order-for-memory", passes::order_for_memory, 3},
   };
   return kPasses;
 }

@@ -34,6 +34,7 @@ bool merge_common(Graph& graph, const PassContext& context);
 bool merge_convolutions(Graph& graph, const PassContext& context);
 bool merge_products(Graph& graph, const PassContext& context);
 bool merge_reductions(Graph& graph, const PassContext& context);
+bool order_for_memory(Graph& graph, const PassContext& context);
 bool order_products(Graph& graph, const PassContext& context);
 bool pool_means(Graph& graph, const PassContext& context);
 bool pull_strides(Graph& graph, const PassContext& context);
