@@ -1,5 +1,7 @@
 // lathe::Reorder: between the plain and the channel-blocked layout of the same elements. The layout pass inserts it and
 // sets the output's layout; attribute "channel_block" repeats it (0: to plain).
+#include <algorithm>
+
 #include "ops/copy_elements.h"
 #include "ops/copy_infer.h"
 #include "ops/copy_step.h"
@@ -19,10 +21,21 @@ void infer(InferContext& context) {
 // References see plain tensors: nothing changes.
 void reference(ReferenceContext& context) { context.outputs[0] = context.inputs[0]; }
 
+// One pixel: channels lie behind each other in both layouts. Whole blocks are the same bytes; of one picture, the plain
+// elements are the first ones of the padded blocks.
+bool is_view(const TensorType& from, const TensorType& to) {
+  const Dims dims = from.extents();
+  if (dims.size() < 2 || std::any_of(dims.begin() + 2, dims.end(), [](int64_t extent) { return extent != 1; }))
+    return false;
+  const int block = std::max(from.layout.channel_block, to.layout.channel_block);
+  return dims[1] % block == 0 || (dims[0] == 1 && to.layout.channel_block == 0);
+}
+
 bool lower(LowerContext& context) {
   const TensorType &from = context.input_type(0), &to = context.output_type(0);
   if (from.layout == to.layout) return lower_as_same_bytes(context);
   if (from.layout.channel_block != 0 && to.layout.channel_block != 0) return false;
+  if (is_view(from, to) && context.view_of(context.output(0), context.input(0), 0)) return true;
   return add_reorder_step(context, from, to);
 }
 
