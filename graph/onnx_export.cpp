@@ -3,6 +3,7 @@
 #include <onnx/onnx_pb.h>
 
 #include <fstream>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -21,6 +22,11 @@ constexpr size_t kMostBytes = (size_t{1} << 31) - (size_t{1} << 24);  // protobu
 std::optional<std::string> misfit(const Graph& graph, const OpLookup& ops, int opset) {
   for (const NodeId id : graph.order()) {
     const Node& node = graph.node(id);
+    for (const auto& [key, value] : node.attributes) {
+      const auto* body = std::get_if<std::shared_ptr<const Graph>>(&value);
+      const auto inner = body != nullptr && *body != nullptr ? misfit(**body, ops, opset) : std::nullopt;
+      if (inner) return inner;
+    }
     if (!node.op->domain.empty()) continue;
     if (ops.find("", node.op->name, opset) != node.op) {
       return "node '" + node.name + "' (" + std::string(node.op->name) + ") has no spelling at opset " +
@@ -32,11 +38,17 @@ std::optional<std::string> misfit(const Graph& graph, const OpLookup& ops, int o
 
 class Exporter {
  public:
-  explicit Exporter(const Graph& graph) : graph_(graph) {}
+  using Names = std::map<ValueId, std::string>;
+
+  // A body names its own values with a prefix of its own; `outer_names` are those of its captures, its last inputs.
+  explicit Exporter(const Graph& graph, std::string prefix = "", Names outer_names = {})
+      : graph_(graph), prefix_(std::move(prefix)), outer_names_(std::move(outer_names)) {}
 
   void write(onnx::GraphProto& proto) {
     proto.set_name(graph_.name.empty() ? "graph" : graph_.name);
-    for (const ValueId id : graph_.inputs) write_info(*proto.add_input(), id);
+    for (const ValueId id : graph_.inputs) {
+      if (outer_names_.count(id) == 0) write_info(*proto.add_input(), id);
+    }
     for (const ValueId id : graph_.outputs) write_info(*proto.add_output(), id);
     std::set<ValueId> used(graph_.outputs.begin(), graph_.outputs.end());
     for (const NodeId id : graph_.order()) {
@@ -50,10 +62,15 @@ class Exporter {
   }
 
  private:
-  const std::string& name(ValueId id) const { return graph_.value(id).name; }
+  std::string name(ValueId id) const {
+    const auto outer = outer_names_.find(id);
+    return outer != outer_names_.end() ? outer->second : prefix_ + graph_.value(id).name;
+  }
 
   void write_info(onnx::ValueInfoProto& proto, ValueId id) const {
     proto.set_name(name(id));
+    // What a body takes and gives may be known at a run only.
+    if (graph_.value(id).type.dtype == DType::undefined) return;
     fill_onnx_type(without_inferred_symbols(graph_.value(id).type), *proto.mutable_type());
   }
 
@@ -72,14 +89,13 @@ class Exporter {
   }
 
   void write_node(onnx::NodeProto& proto, const Node& node) {
-    if (node.captures > 0) {
-      throw Error(ErrorCode::unsupported, "node '" + node.name + "' (" + std::string(node.op->name) +
-                                              "): bodies that read outer values are not written yet");
-    }
     proto.set_op_type(std::string(node.op->name));
     proto.set_domain(std::string(node.op->domain));
-    proto.set_name(node.name);
-    for (const ValueId id : node.inputs) proto.add_input(id == ValueId::none ? "" : name(id));
+    proto.set_name(prefix_ + node.name);
+    for (size_t slot = 0; slot + static_cast<size_t>(node.captures) < node.inputs.size(); ++slot) {
+      const ValueId id = node.inputs[slot];
+      proto.add_input(id == ValueId::none ? "" : name(id));
+    }
     for (const ValueId id : node.outputs) proto.add_output(id == ValueId::none ? "" : name(id));
     while (proto.input_size() > 0 && proto.input(proto.input_size() - 1).empty()) proto.mutable_input()->RemoveLast();
     while (proto.output_size() > 0 && proto.output(proto.output_size() - 1).empty())
@@ -103,7 +119,7 @@ class Exporter {
       write_tensor(*proto.mutable_t(), key, *tensor);
     } else if (const auto* body = std::get_if<std::shared_ptr<const Graph>>(&value)) {
       proto.set_type(onnx::AttributeProto::GRAPH);
-      Exporter(**body).write(*proto.mutable_g());
+      write_body(*proto.mutable_g(), node, key, **body);
     } else if (const auto* integers = std::get_if<std::vector<int64_t>>(&value)) {
       proto.set_type(onnx::AttributeProto::INTS);
       for (const int64_t each : *integers) proto.add_ints(each);
@@ -122,7 +138,18 @@ class Exporter {
     }
   }
 
+  void write_body(onnx::GraphProto& proto, const Node& node, const std::string& key, const Graph& body) {
+    const size_t captures = static_cast<size_t>(node.captures), formal = body.inputs.size() - captures;
+    Names outer_names;
+    for (size_t i = 0; i < captures; ++i) {
+      outer_names[body.inputs[formal + i]] = name(node.inputs[node.inputs.size() - captures + i]);
+    }
+    Exporter(body, prefix_ + node.name + "/" + key + "/", std::move(outer_names)).write(proto);
+  }
+
   const Graph& graph_;
+  const std::string prefix_;
+  const Names outer_names_;
   size_t bytes_ = 0;
 };
 
@@ -152,6 +179,21 @@ Graph with_named_outputs(Graph graph, const OpLookup& ops, int opset, const std:
   return graph;
 }
 
+// The same for what bodies give.
+Graph with_named_body_outputs(Graph graph, const OpLookup& ops, int opset) {
+  for (const NodeId id : graph.order()) {
+    std::vector<std::pair<std::string, Attribute>> named;
+    for (const auto& [key, value] : graph.node(id).attributes) {
+      const auto* body = std::get_if<std::shared_ptr<const Graph>>(&value);
+      if (body == nullptr || *body == nullptr) continue;
+      Graph inner = with_named_body_outputs(with_named_outputs(**body, ops, opset, {}), ops, opset);
+      named.emplace_back(key, std::shared_ptr<const Graph>(std::make_shared<Graph>(std::move(inner))));
+    }
+    for (auto& [key, value] : named) graph.node(id).attributes.set(key, std::move(value));
+  }
+  return graph;
+}
+
 }  // namespace
 
 void export_model_file(const std::string& path, const Graph& graph, const OpLookup& ops, const ExportOptions& options) {
@@ -162,6 +204,7 @@ void export_model_file(const std::string& path, const Graph& graph, const OpLook
   for (; opset <= kNewestOpset && !spelled; ++opset) {
     try {
       Graph tried = with_named_outputs(spelled_out(graph, ops, opset), ops, opset, options.outputs);
+      tried = with_named_body_outputs(std::move(tried), ops, opset);
       const std::optional<std::string> misfitting = misfit(tried, ops, opset);
       if (!misfitting) {
         spelled = std::move(tried);

@@ -102,6 +102,7 @@ class Speller {
   Graph run() {
     const std::vector<NodeId> order = graph_.order();
     for (const NodeId id : order) {
+      spell_bodies(id);
       if (graph_.node(id).op->domain == "lathe" || is_too_new(graph_.node(id))) {
         spell_node(id);
       } else if (graph_.node(id).epilogue) {
@@ -113,6 +114,17 @@ class Speller {
   }
 
  private:
+  void spell_bodies(NodeId id) {
+    std::vector<std::pair<std::string, Attribute>> spelled;
+    for (const auto& [key, value] : graph_.node(id).attributes) {
+      const auto* body = std::get_if<std::shared_ptr<const Graph>>(&value);
+      if (body == nullptr || *body == nullptr) continue;
+      spelled.emplace_back(key,
+                           std::shared_ptr<const Graph>(std::make_shared<Graph>(spelled_out(**body, ops_, opset_))));
+    }
+    for (auto& [key, value] : spelled) graph_.node(id).attributes.set(key, std::move(value));
+  }
+
   // Made by a pass, of parts that older opsets have.
   bool is_too_new(const Node& node) const {
     if (is_op(node, "GroupNormalization")) return ops_.find("", node.op->name, opset_) != node.op;
@@ -237,8 +249,12 @@ class Speller {
     if (node.epilogue) made = rewriter_.add_value(like_, TensorType::unranked(DType::f32));
     if (node.op->name == "MatMulViews") {
       spell_product(node, made);
+    } else if (node.op->name == "QuantizedMatMul") {
+      spell_integer_product(node, made);
     } else if (node.op->name == "Attention") {
       spell_attention(node, made);
+    } else if (node.op->name == "Rotary") {
+      spell_rotary(node, made);
     } else if (node.op->name == "ShuffleChannels") {
       spell_shuffle(node, made);
     } else if (is_op(node, "LayerNormalization") || is_op(node, "RMSNormalization")) {
@@ -265,6 +281,19 @@ class Speller {
     } else {
       transposed(op("MatMul", {a, b}), perm_y, result);
     }
+  }
+
+  // The product of the bytes less their zero points, and what one of it means.
+  void spell_integer_product(const Node& node, ValueId result) {
+    const ValueId a = transposed(node.inputs[0], node.attributes.get_ints("perm_a")),
+                  b = transposed(node.inputs[1], node.attributes.get_ints("perm_b"));
+    const ValueId a_zero = input_or_none(node, 3), b_zero = input_or_none(node, 4);
+    std::vector<ValueId> operands{a, b};
+    if (a_zero != ValueId::none || b_zero != ValueId::none) operands.push_back(a_zero);
+    if (b_zero != ValueId::none) operands.push_back(b_zero);
+    const ValueId sums =
+        op("MatMulInteger", operands, {}, rewriter_.add_value(like_, TensorType::unranked(DType::i32)));
+    op("Mul", {cast(sums, DType::f32), node.inputs[2]}, {}, result);
   }
 
   // One operand of an attention, as its form says: a part, heads apart, axes in order.
@@ -353,6 +382,31 @@ class Speller {
     channels[0] = -1;
     const ValueId scaled = op("Mul", {joined, reshaped(node.inputs[1], channels)});
     op("Add", {scaled, reshaped(node.inputs[2], channels)}, {}, result);
+  }
+
+  void spell_rotary(const Node& node, ValueId result) {
+    constexpr int64_t kEnd = std::numeric_limits<int64_t>::max();
+    const ValueId x = node.inputs[0], last = integers({-1});
+    const TensorType& type = graph_.value(x).type;
+    if (!type.has_rank || !type.dims.back().known()) fail(node, "the count of pairs is not known");
+    const int64_t half = type.dims.back().extent / 2;
+    const auto part = [&](int64_t begin, int64_t end, int64_t step) {
+      return op("Slice", {x, integers({begin}), integers({end}), last, integers({step})});
+    };
+    ValueId turned;
+    if (node.attributes.get_int("interleaved", 0) == 0) {
+      turned = op("Concat", {op("Neg", {part(half, kEnd, 1)}), part(0, half, 1)}, {{"axis", int64_t{-1}}});
+    } else {
+      constexpr int kAxesAreInputs = 13;
+      const auto column = [&](ValueId value) {
+        if (opset_ >= kAxesAreInputs) return op("Unsqueeze", {value, last});
+        return op("Unsqueeze", {value}, {{"axes", Ints{type.rank()}}});
+      };
+      const ValueId pairs =
+          op("Concat", {column(op("Neg", {part(1, kEnd, 2)})), column(part(0, kEnd, 2))}, {{"axis", int64_t{-1}}});
+      turned = op("Reshape", {pairs, op("Shape", {x})});
+    }
+    op("Add", {op("Mul", {x, node.inputs[1]}), op("Mul", {turned, node.inputs[2]})}, {}, result);
   }
 
   void spell_shuffle(const Node& node, ValueId result) {

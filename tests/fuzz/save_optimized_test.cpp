@@ -10,6 +10,7 @@
 #include "graph/spell_out.h"
 #include "ops/op_def.h"
 #include "tests/fuzz/random_graph.h"
+#include "tests/ops/pass_net.h"
 
 namespace lathe {
 namespace {
@@ -52,6 +53,73 @@ TEST(SaveOptimized, GivesAModelWithTheSameResultsForRandomGraphs) {
   }
   EXPECT_EQ(written, 60);
   std::filesystem::remove(path);
+}
+
+// What is read back from the file of the optimized graph.
+Graph reread(const Graph& graph, bool optimizes) {
+  const std::string path = std::filesystem::temp_directory_path() / "lathe_save_reread_test.onnx";
+  Graph written = graph;
+  const Limits limits;
+  infer_types(written, limits);
+  if (optimizes) run_passes(written, load_passes(), {OpRegistry::builtin(), limits, 8}, 99, {});
+  export_model_file(path, written, OpRegistry::builtin(), {{{"", 17}}, 8, {}});
+  Model model = import_model_file(path, OpRegistry::builtin());
+  std::filesystem::remove(path);
+  return std::move(*model.graph);
+}
+
+TEST(SaveOptimized, SaysProductsOfIntegers) {
+  testing::PassNet net;
+  const ValueId x = net.input(Dims{2, 3, 8});
+  const ValueId scale = net.scalar(0.02f), zero = net.constant(Tensor::scalar<uint8_t>(120));
+  const ValueId bytes = net.op("QuantizeLinear", {x, scale, zero});
+  const ValueId left = net.op("DequantizeLinear", {bytes, scale, zero});
+  Tensor weights(DType::i8, {8, 4});
+  for (int64_t i = 0; i < 32; ++i) weights.mutable_data<int8_t>()[i] = static_cast<int8_t>(7 * i - 90);
+  const ValueId scales = net.weights({4}, 0.01f, 0.02f);
+  const ValueId right =
+      net.op("DequantizeLinear", {net.constant(weights), scales, net.constant(Tensor(DType::i8, {4}))},
+             {{"axis", int64_t{1}}});
+  const ValueId y = net.op("Relu", {net.op("Add", {net.op("MatMul", {left, right}), net.weights({4})})});
+  net.output(net.op("DequantizeLinear", {net.op("QuantizeLinear", {y, scale, zero}), scale, zero}));
+  const std::vector<Tensor> inputs{net.noise({2, 3, 8})};
+  const Graph read = reread(net.graph, true);
+  EXPECT_NE(testing::ops_of(read).find("MatMulInteger"), std::string::npos) << testing::ops_of(read);
+  expect_equal(results_of(net.graph, inputs), results_of(read, inputs));
+}
+
+// Loops over a body that reads outer values, and asks an If in it that reads them too.
+TEST(SaveOptimized, SaysBodiesThatReadOuterValues) {
+  const auto branch = [](const char* op) {
+    testing::PassNet body;
+    const ValueId a = body.input(TensorType::unranked(DType::f32)), b = body.input(TensorType::unranked(DType::f32));
+    body.output(body.op("Relu", {body.op(op, {a, b})}));
+    return std::make_shared<const Graph>(std::move(body.graph));
+  };
+  testing::PassNet body;
+  const ValueId trip = body.input(TensorType::of(DType::i64, {}));
+  const ValueId goes_on = body.input(TensorType::of(DType::boolean, {}));
+  const ValueId state = body.input(TensorType::unranked(DType::f32)),
+                outer = body.input(TensorType::unranked(DType::f32));
+  const ValueId is_first = body.op("Equal", {trip, body.constant(Tensor::scalar<int64_t>(0))});
+  const ValueId next =
+      body.op("If", {is_first, state, outer}, {{"then_branch", branch("Add")}, {"else_branch", branch("Sub")}});
+  body.graph.node(body.graph.order().back()).captures = 2;
+  body.output(goes_on);
+  body.output(next);
+  body.output(outer);
+
+  testing::PassNet net;
+  const ValueId x = net.input(Dims{2, 3}), trips = net.input(TensorType::of(DType::i64, {}));
+  const std::vector<ValueId> results =
+      net.op("Loop", {trips, ValueId::none, x, net.op("Tanh", {x})}, 2,
+             {{"body", std::shared_ptr<const Graph>(std::make_shared<Graph>(std::move(body.graph)))}});
+  net.graph.node(net.graph.order().back()).captures = 1;
+  for (const ValueId result : results) net.output(result);
+  const std::vector<Tensor> inputs{net.noise({2, 3}), Tensor::scalar<int64_t>(3)};
+  for (const bool optimizes : {false, true}) {
+    expect_equal(results_of(net.graph, inputs), results_of(reread(net.graph, optimizes), inputs));
+  }
 }
 
 }  // namespace
