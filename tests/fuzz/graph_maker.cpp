@@ -82,6 +82,8 @@ ValueId GraphMaker::integers(const std::vector<int64_t>& values) {
   return graph_.add_constant(fresh(), Tensor::from<int64_t>({static_cast<int64_t>(values.size())}, values));
 }
 
+ValueId GraphMaker::place(int64_t index) { return graph_.add_constant(fresh(), Tensor::scalar<int64_t>(index)); }
+
 std::vector<ValueId> GraphMaker::nodes(const char* type, std::vector<ValueId> operands, int results,
                                        NamedAttributes attributes) {
   Node made;

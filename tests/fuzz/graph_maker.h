@@ -34,6 +34,7 @@ class GraphMaker {
   ValueId scalar(float value);
   ValueId constant(Tensor tensor);
   ValueId integers(const std::vector<int64_t>& values);
+  ValueId place(int64_t index);  // of rank 0
 
   using NamedAttributes = std::vector<std::pair<const char*, Attribute>>;
   std::vector<ValueId> nodes(const char* type, std::vector<ValueId> operands, int results, NamedAttributes attributes);
@@ -59,5 +60,6 @@ class GraphMaker {
 
 using PatternFn = void(GraphMaker&, const Recipe&);
 const std::vector<PatternFn*>& all_patterns();
+const std::vector<PatternFn*>& exporter_patterns();  // some of them
 
 }  // namespace lathe::testing
