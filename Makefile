@@ -4,12 +4,13 @@
 # make conformance, make hostile, make bench  build and run the suites of SHARED (default ../shared): ONNX's own tests,
 #              hostile models, other engines; ARGS="--filter attention"; see tools/suites.sh
 # make bench-kernels  times the tasks of real models, each by itself; ARGS="--threads 1"
+# make prove-passes [EVERY=5]  the conformance suite and MODELS without each graph pass in turn: half an hour
 # make fuzz-graphs [SECONDS=60]  compares random graphs, optimized and not
 # make format  formats all sources
 # make tidy    lints all sources
 PRESET ?= release
 JOBS ?= $(shell nproc)
-export SHARED SUITES PYTHON MODELS PEERS ARGS
+export SHARED SUITES PYTHON MODELS PEERS EVERY ARGS
 SOURCES = git ls-files '*.cpp' '*.h'
 
 .PHONY: demo test build configure format tidy clean
@@ -28,6 +29,12 @@ conformance hostile bench:
 	@tools/setup.sh build
 	@$(MAKE) --no-print-directory build-only TARGETS=lathe_cli
 	@tools/suites.sh $@ build/$(PRESET)/tools/lathe
+
+.PHONY: prove-passes
+prove-passes:
+	@tools/setup.sh build
+	@$(MAKE) --no-print-directory build-only TARGETS=lathe_cli
+	@tools/suites.sh prove build/$(PRESET)/tools/lathe
 
 build:
 	@tools/setup.sh build test

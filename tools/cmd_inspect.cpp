@@ -40,12 +40,19 @@ void print_passes(const char* when, const std::vector<PassReport>& reports) {
     if (report.fired > 0)
       fmt::print("  {:<28} fired {:>3} times, {:>5} -> {:>5} nodes, {:>8.2f} ms\n", report.name, report.fired,
                  report.nodes_before, report.nodes_after, report.milliseconds);
+  double total = 0;
+  for (const PassReport& report : reports) total += report.milliseconds;
+  fmt::print("  all of them: {:.2f} ms\n", total);
 }
 
 void print_steps(const Specialization& head) {
   fmt::print("\nsteps:\n");
-  for (const Step& step : head.lowered().steps)
+  double bytes = 0;
+  for (const Step& step : head.lowered().steps) {
     fmt::print("  {:<30} {:<30} x{} {}\n", step.op, step.node, step.threads, step.kernel);
+    bytes += step.bytes;
+  }
+  fmt::print("{} steps move {:.2f} MB\n", head.lowered().steps.size(), bytes / 1e6);
 }
 
 // Nodes by number of blocked and plain results.

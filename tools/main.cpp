@@ -37,6 +37,7 @@ int main(int argc, char** argv) {
   tools::add_test(app);
   tools::add_tune(app);
   tools::add_bisect(app);
+  tools::add_prove(app);
   try {
     app.parse(argc, argv);
     return tools::kGood;

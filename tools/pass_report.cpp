@@ -9,6 +9,7 @@
 
 #include "graph/pipeline.h"
 #include "src/runtime/session_state.h"
+#include "tools/machine_peak.h"
 
 namespace lathe::tools {
 namespace {
@@ -24,7 +25,11 @@ class Variant {
         inputs_(make_inputs(session_, input_options)) {
     const auto part = session_.state()->runner->part_for(inputs_);
     steps_ = part->head().lowered().steps.size();
-    for (const Step& step : part->head().lowered().steps) bytes_ += step.bytes;
+    for (const Step& step : part->head().lowered().steps) {
+      bytes_ += step.bytes;
+      flop_ += step.flop;
+      work_.emplace_back(step.flop, step.bytes);
+    }
     reports_ = session_.state()->runner->load_report();
     reports_.insert(reports_.end(), part->passes().begin(), part->passes().end());
     session_.run(inputs_);
@@ -44,7 +49,15 @@ class Variant {
   }
 
   size_t steps() const { return steps_; }
+  int threads() const { return session_.state()->context->target.threads; }
   double megabytes() const { return bytes_ / 1e6; }
+  double megaflop() const { return flop_ / 1e6; }
+  // No step faster than this machine computes, or reads from memory.
+  double estimated_ms(const MachinePeak& peak) const {
+    double ms = 0;
+    for (const auto& [flop, bytes] : work_) ms += 1e-6 * std::max(flop / peak.gflops, bytes / peak.read_gbytes_s);
+    return ms;
+  }
   double best_ms() const { return best_ms_; }
   const std::vector<PassReport>& reports() const { return reports_; }
 
@@ -57,7 +70,8 @@ class Variant {
   Session session_;
   std::vector<Tensor> inputs_;
   size_t steps_ = 0;
-  double bytes_ = 0, best_ms_ = 1e30;
+  double bytes_ = 0, flop_ = 0, best_ms_ = 1e30;
+  std::vector<std::pair<double, double>> work_;  // of each step: FLOP, bytes
   std::vector<PassReport> reports_;
 };
 
@@ -82,8 +96,9 @@ std::vector<PassReport> joined(const std::vector<PassReport>& reports) {
 
 void print_pass_table(const ModelOptions& model, const InputOptions& inputs) {
   Variant whole(model, inputs, "");
-  fmt::print("{:<24} {:>5} {:>6} {:>8}   without it: {:>6} {:>10} {:>9}\n", "pass", "fired", "nodes", "ms", "steps",
-             "MB moved", "run ms");
+  const MachinePeak peak = measure_peak(whole.threads());
+  fmt::print("{:<24} {:>5} {:>6} {:>8}   without it: {:>6} {:>10} {:>10} {:>9} {:>9}\n", "pass", "fired", "nodes", "ms",
+             "steps", "MFLOP", "MB moved", "estimated", "run ms");
   double total = 0;
   for (const PassReport& report : joined(whole.reports())) {
     total += report.milliseconds;
@@ -94,15 +109,17 @@ void print_pass_table(const ModelOptions& model, const InputOptions& inputs) {
         without.measure();
         whole.measure();
       }
-      fmt::print("{:>21} {:>+10.2f} {:>+9.3f}",
+      fmt::print("{:>21} {:>+10.2f} {:>+10.2f} {:>+9.3f} {:>+9.3f}",
                  fmt::format("{:+}", static_cast<long>(without.steps()) - static_cast<long>(whole.steps())),
-                 without.megabytes() - whole.megabytes(), without.best_ms() - whole.best_ms());
+                 without.megaflop() - whole.megaflop(), without.megabytes() - whole.megabytes(),
+                 without.estimated_ms(peak) - whole.estimated_ms(peak), without.best_ms() - whole.best_ms());
     }
     fmt::print("\n");
   }
   whole.measure();
-  fmt::print("all of them: {:.2f} ms; {} steps, {:.2f} MB moved, a run takes {:.3f} ms\n", total, whole.steps(),
-             whole.megabytes(), whole.best_ms());
+  fmt::print(
+      "all of them: {:.2f} ms; {} steps, {:.2f} MFLOP, {:.2f} MB moved, estimated {:.3f} ms, a run takes {:.3f} ms\n",
+      total, whole.steps(), whole.megaflop(), whole.megabytes(), whole.estimated_ms(peak), whole.best_ms());
 }
 
 }  // namespace lathe::tools

@@ -1,9 +1,11 @@
 #!/bin/sh
 # Runs a suite that lies outside this repository on the program just built:
-#   tools/suites.sh conformance|conformance-fast|hostile|bench LATHE
+#   tools/suites.sh conformance|conformance-fast|hostile|prove|bench LATHE
 # SHARED (default ../shared) has the scripts, SUITES (default build/suites) what they make, PYTHON (default python3) runs
 # them. A Python with the packages is made in SUITES where PYTHON lacks them. ARGS are more options for the script; for bench,
 # MODELS is a folder of models and PEERS names the other engines.
+# prove runs each EVERYth (default 5th) test of the conformance suite and each model in MODELS without each graph pass in
+# turn, and with passes in other orders.
 # conformance-fast is for CI: it ends well, with a line that says so, where scripts or packages cannot be had.
 set -eu
 what=$1 lathe=$(realpath "$2")  # the scripts may run it from a folder of theirs
@@ -63,6 +65,14 @@ case $what in
     [ -f "$suites/hostile/manifest.tsv" ] || "$python" "$script" make --out "$suites/hostile"
     "$python" "$script" run --cases "$suites/hostile" --cmd "$lathe run {model} --data {dir} --save {out} --json" --list \
       --jobs "$jobs" ${ARGS:-} ;;
+  prove)
+    need_script "$conformance"
+    need_python onnx onnx==1.23.2
+    export_tests "$suites/conformance" ""
+    tail -n +2 "$suites/conformance/manifest.tsv" | cut -f 3 | awk "NR % ${EVERY:-5} == 0" | sed "s|^|$suites/conformance/|" |
+      xargs -n 50 -P "$jobs" "$lathe" prove -t 1 ${ARGS:-}
+    models=${MODELS:-$suites/models}
+    if [ -d "$models" ]; then find "$models" -name '*.onnx' -print0 | xargs -0 -n 1 "$lathe" prove ${ARGS:-}; fi ;;
   bench)
     script=$shared/bench/peers.py
     need_script "$script"
@@ -73,5 +83,5 @@ case $what in
       --md "$suites/peers.md" \
       --cmd "lathe=$lathe bench {model} --threads {threads} --input-dir {inputs} --output-dir {outputs} --duration {seconds}s --json {json}" ${ARGS:-}
     echo "lathe: the table is in $suites/peers.md" ;;
-  *) echo "usage: tools/suites.sh conformance|conformance-fast|hostile|bench LATHE" >&2; exit 2 ;;
+  *) echo "usage: tools/suites.sh conformance|conformance-fast|hostile|prove|bench LATHE" >&2; exit 2 ;;
 esac

@@ -10,6 +10,7 @@ void add_bench(CLI::App& app);
 void add_bench_kernel(CLI::App& app);
 void add_bisect(CLI::App& app);
 void add_inspect(CLI::App& app);
+void add_prove(CLI::App& app);
 void add_test(CLI::App& app);
 void add_tune(CLI::App& app);
 

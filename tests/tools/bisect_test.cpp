@@ -72,7 +72,7 @@ TEST(Bisect, NamesThePassWhenEachNodeIsRight) {
   const auto found = find_departure(net.graph, {net.noise({50})}, one_thread(), {0, 0});
   ASSERT_TRUE(found);
   EXPECT_EQ(found->kind, Departure::Kind::pass);
-  EXPECT_EQ(found->name, "fuse-pointwise");
+  EXPECT_EQ(found->name, "reassociate");
 }
 
 }  // namespace

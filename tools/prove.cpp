@@ -1,0 +1,123 @@
+#include "tools/prove.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "graph/infer.h"
+#include "graph/pipeline.h"
+#include "src/base/thread_team.h"
+#include "src/base/topology.h"
+#include "src/runtime/default_plans.h"
+#include "src/runtime/graph_runner.h"
+#include "tools/compare.h"
+
+namespace lathe::tools {
+namespace {
+
+class Prover {
+ public:
+  Prover(const Graph& graph, const std::vector<Tensor>& inputs, const ProofOptions& options)
+      : graph_(graph),
+        inputs_(inputs),
+        options_(options),
+        threads_(options.session.threads > 0 ? options.session.threads : usable_threads()),
+        team_(std::make_shared<ThreadTeam>(threads_)) {}
+
+  Proof prove() {
+    want_ = run(graph_, 0, "");
+    if (!difference(run(graph_, 0, "")).empty()) {
+      proof_.is_random = true;
+      return proof_;
+    }
+    check("with all passes", [&] { return run(graph_, 99, ""); });
+    for (const std::string& pass : pass_names()) {
+      if (!options_.only.empty() && pass != options_.only) continue;
+      check("without " + pass, [&] { return run(graph_, 99, pass); });
+    }
+    for (int seed = 1; seed <= options_.orders; ++seed) {
+      check("passes in order " + std::to_string(seed), [&] { return run(shuffled(seed), 99, ""); });
+    }
+    return proof_;
+  }
+
+ private:
+  std::vector<Tensor> run(const Graph& graph, int level, const std::string& without) {
+    auto context = std::make_shared<RunnerContext>(RunnerContext{.ops = OpRegistry::builtin(),
+                                                                 .limits = {},
+                                                                 .target = {usable_isa(), threads_},
+                                                                 .team = team_,
+                                                                 .packed = std::make_shared<PackedWeights>(),
+                                                                 .plans = default_plans(options_.session),
+                                                                 .optimization_level = level,
+                                                                 .disabled_passes = {}});
+    if (!without.empty()) context->disabled_passes.push_back(without);
+    GraphRunner runner(std::make_unique<Graph>(graph), context);
+    std::vector<Tensor> results(graph.outputs.size());
+    runner.run(inputs_, results, nullptr);
+    ++proof_.runs;
+    return results;
+  }
+
+  Graph shuffled(int seed) const {
+    Graph graph = graph_;
+    std::vector<Pass> passes = load_passes();
+    std::mt19937 random(static_cast<unsigned>(seed));
+    std::shuffle(passes.begin(), passes.end(), random);
+    const Limits limits;
+    infer_types(graph, limits);
+    run_passes(graph, passes, {OpRegistry::builtin(), limits, usable_isa() == Isa::avx2 ? 8 : 16}, 99, {});
+    return graph;
+  }
+
+  static std::vector<std::string> pass_names() {
+    std::vector<std::string> names;
+    for (const auto* list : {&load_passes(), &bind_passes(), &specialize_passes()}) {
+      for (const Pass& pass : *list) {
+        if (std::find(names.begin(), names.end(), pass.name) == names.end()) names.emplace_back(pass.name);
+      }
+    }
+    return names;
+  }
+
+  std::string difference(const std::vector<Tensor>& got) const {
+    for (size_t i = 0; i < want_.size(); ++i) {
+      double largest = 1e-3;
+      if (want_[i].dtype() == DType::f32) {
+        for (const float x : want_[i].elements<float>()) {
+          if (std::isfinite(x)) largest = std::max<double>(largest, std::abs(x));
+        }
+      }
+      const std::string text = describe_difference(got[i], want_[i], {0, options_.tolerance * largest});
+      if (!text.empty()) return "output " + std::to_string(i) + ": " + text;
+    }
+    return "";
+  }
+
+  template <class Run>
+  void check(const std::string& how, const Run& outputs) {
+    std::string text;
+    try {
+      text = difference(outputs());
+    } catch (const std::exception& error) {
+      text = std::string("threw: ") + error.what();
+    }
+    if (!text.empty()) proof_.departures.push_back(how + ": " + text);
+  }
+
+  const Graph& graph_;
+  const std::vector<Tensor>& inputs_;
+  const ProofOptions& options_;
+  const int threads_;
+  std::shared_ptr<ThreadTeam> team_;
+  std::vector<Tensor> want_;
+  Proof proof_;
+};
+
+}  // namespace
+
+Proof prove_passes(const Graph& graph, const std::vector<Tensor>& inputs, const ProofOptions& options) {
+  return Prover(graph, inputs, options).prove();
+}
+
+}  // namespace lathe::tools

@@ -1,0 +1,27 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "lathe/session.h"
+
+namespace lathe::tools {
+
+struct ProofOptions {
+  SessionOptions session;
+  double tolerance = 2e-4;  // of the largest element of an output
+  int orders = 2;           // in which the load passes run before the usual ones
+  std::string only;         // a pass; empty: each one in turn
+};
+
+struct Proof {
+  int runs = 0;
+  bool is_random = false;               // two plain runs differ: there is nothing to prove
+  std::vector<std::string> departures;  // "without fuse-softmax: output 0: ..."
+};
+
+// Runs the graph as it is, with all passes, without each of them in turn, and behind load passes in a random order, and
+// compares all of that with the first.
+Proof prove_passes(const Graph& graph, const std::vector<Tensor>& inputs, const ProofOptions& options);
+
+}  // namespace lathe::tools
