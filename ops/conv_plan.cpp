@@ -134,9 +134,25 @@ bool prefers(const ConvPlan& plan, const ConvProblem& problem) {
 
 // Few channels to multiply for each output: the end of a tile waits for memory.
 bool prefers_ahead(const ConvPlan& plan, const ConvProblem& problem) {
-  constexpr int64_t kFewChannels = 256, kLargeOutput = 512 << 10;
-  return problem.phases[0].taps() == 1 && plan.rows == 1 && problem.in_channels <= kFewChannels &&
-         problem.out_blocks() * problem.target_block_bytes() > kLargeOutput;
+  constexpr int64_t kFewestChannels = 64, kFewChannels = 256, kLargeOutput = 512 << 10;
+  return problem.phases[0].taps() == 1 && plan.rows == 1 && problem.in_channels >= kFewestChannels &&
+         problem.in_channels <= kFewChannels && problem.out_blocks() * problem.target_block_bytes() > kLargeOutput;
+}
+
+// Of few steps for each output, the end of a tile is a large part: small tiles let it run beside the next one's
+// multiply-adds. 16 > 96 channels at 112x112: 107 GFLOP/s against 95; a stem of 3x3 taps: 111 against 107.
+void shrink_tile(ConvPlan& plan, const ConvProblem& problem) {
+  constexpr int64_t kFewSteps = 150;
+  const ConvShape& shape = problem.phases[0];
+  const bool has_few = problem.groups == 1 && problem.in_channels * shape.taps() <= kFewSteps;
+  if (!has_avx512(plan.isa) || !has_few || plan.rows == 0 || shape.x.out < 12) return;
+  ConvPlan small = plan;
+  small.blocks = 1;
+  small.rows = shape.y.out > 1 ? 2 : 1;
+  small.cols = small.rows == 2 ? 8 : 12;
+  small.embedded = true;
+  small.unroll = 16;
+  if (is_valid(small, problem)) plan = small;
 }
 
 }  // namespace
@@ -163,6 +179,7 @@ ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads) {
       }
     }
   }
+  shrink_tile(best, problem);
   choose_blocking(best, problem);
   const WinogradChoice winograd = choose_winograd(problem, isa, threads);
   if (winograd.outputs > 0 && winograd.cycles < best_cost * taps_inside(shape)) {

@@ -46,8 +46,10 @@ bool is_strassen(const ConvProblem& problem, Isa isa) {
 
 bool prefers_strassen(const ConvProblem& problem, Isa isa) {
   // Each visit to C costs some steps of k, each sum of A some columns, and for large pictures they leave the cache.
-  return pays_strassen() && is_strassen(problem, isa) && pixels_of(problem) >= 96 && pixels_of(problem) <= 512 &&
-         problem.in_channels >= 256 && problem.out_channels >= 256;
+  constexpr int64_t kFewestPixels = 48, kMostPixels = 1024, kFewestChannels = 256;
+  const int64_t pixels = pixels_of(problem);
+  return pays_strassen() && is_strassen(problem, isa) && pixels >= kFewestPixels && pixels <= kMostPixels &&
+         problem.in_channels >= kFewestChannels && problem.out_channels >= kFewestChannels;
 }
 
 StrassenConv::StrassenConv(ConvProblem problem, Isa isa, int threads, std::vector<int64_t> operand_batch_bytes)
