@@ -40,6 +40,7 @@ DOORS = [
     (r"CLI/", r"tools/"),
     (r"nlohmann/", r"tools/|tests/tools/"),
     (r"zip\.h", r"tools/|tests/tools/"),
+    (r"pugixml", r"tools/|tests/tools/"),
     (r"(gtest|gmock)/", r"tests/"),
     (r"benchmark/", r"tests/|tools/"),
     (r"fmt/", r"(?!include/|examples/|docs/)"),

@@ -1,14 +1,20 @@
-// lathe test DIR: runs one folder of ONNX's backend suite (model.onnx, test_data_set_N/input_K.pb, output_K.pb).
+// lathe test DIR...: runs folders in the layout of ONNX's backend suite (model.onnx, test_data_set_N/input_K.pb,
+// output_K.pb), many at a time, each safe from the others.
 #include <fmt/format.h>
+#include <fnmatch.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <fstream>
+#include <optional>
 
-#include "graph/model.h"
-#include "src/runtime/session_state.h"
-#include "tools/compare.h"
+#include "src/base/topology.h"
+#include "tools/duration.h"
 #include "tools/model_options.h"
-#include "tools/tensor_files.h"
+#include "tools/progress.h"
+#include "tools/test_report.h"
+#include "tools/test_workers.h"
 #include "tools/verbs.h"
 
 namespace lathe::tools {
@@ -17,93 +23,140 @@ namespace {
 namespace fs = std::filesystem;
 
 struct TestOptions {
-  std::string directory;
-  std::string save;
-  Tolerance tolerance{1e-3, 1e-7};
-  SessionOptions session;
-  bool is_json = false;
+  std::vector<std::string> folders;
+  std::string save, json, junit, timeout = "60s";
+  CaseOptions each;
+  std::vector<std::string> tolerances;  // PATTERN=RTOL,ATOL
+  int jobs = 0;
+  bool is_server = false;
 };
 
-constexpr int kFailed = 1, kUnsupported = 77;  // as the conformance runner reads them
+constexpr int kFailed = 1, kUnsupported = 77;  // as test runners read them
 
-std::vector<Tensor> read_protos(const fs::path& folder, const std::string& stem, const std::vector<TensorType>& types) {
-  std::vector<Tensor> values;
-  for (size_t i = 0;; ++i) {
-    const fs::path file = folder / (stem + "_" + std::to_string(i) + ".pb");
-    if (!fs::exists(file)) return values;
-    values.push_back(read_value_proto(file.string(), i < types.size() ? types[i] : TensorType()));
-  }
-}
+struct PatternTolerance {
+  std::string pattern;
+  Tolerance tolerance;
+};
 
-// The first difference of one data set, or "".
-std::string run_data_set(const Session& session, const fs::path& folder, const TestOptions& options) {
-  const Session::State& state = *session.state();
-  std::vector<Tensor> results(state.outputs.size());
-  state.run(read_protos(folder, "input", state.input_types), results, nullptr);
-  if (!options.save.empty()) {
-    const fs::path out = fs::path(options.save) / folder.filename();
-    fs::create_directories(out);
-    for (size_t i = 0; i < results.size(); ++i)
-      write_value_proto((out / ("output_" + std::to_string(i) + ".pb")).string(), session.outputs()[i].name, results[i],
-                        state.output_types[i]);
-    return "";
-  }
-  const std::vector<Tensor> expected = read_protos(folder, "output", state.output_types);
-  if (expected.size() != results.size()) return fmt::format("{} outputs, expected {}", results.size(), expected.size());
-  for (size_t i = 0; i < results.size(); ++i) {
-    const std::string difference = describe_difference(results[i], expected[i], options.tolerance);
-    if (!difference.empty())
-      return fmt::format("{}: output '{}': {}", folder.filename().string(), session.outputs()[i].name, difference);
-  }
-  return "";
-}
-
-std::string run_folder(const TestOptions& options) {
-  const Session session = Session::load((fs::path(options.directory) / "model.onnx").string(), options.session);
-  int sets = 0;
-  for (;; ++sets) {
-    const fs::path folder = fs::path(options.directory) / ("test_data_set_" + std::to_string(sets));
-    if (!fs::exists(folder)) break;
-    if (std::string difference = run_data_set(session, folder, options); !difference.empty()) return difference;
-  }
-  if (sets == 0) throw Error(ErrorCode::io, "'" + options.directory + "' has no test_data_set_0");
-  return "";
-}
-
-void report(const TestOptions& options, const std::string& status, const std::string& message) {
-  if (options.is_json)
-    fmt::print("{}\n", nlohmann::json{{"status", status}, {"message", message}}.dump(
-                           -1, ' ', false, nlohmann::json::error_handler_t::replace));
-  else
-    fmt::print("{} {}{}{}\n", status, options.directory, message.empty() ? "" : ": ", message);
-}
-
-void test(const TestOptions& options) {
+PatternTolerance parse_tolerance(const std::string& text) {
+  const size_t equals = text.rfind('='), comma = text.rfind(',');
   try {
-    const std::string difference = run_folder(options);
-    report(options, difference.empty() ? "pass" : "fail", difference);
-    if (!difference.empty()) throw CLI::RuntimeError(kFailed);
-  } catch (const Error& error) {
-    const bool is_unsupported = error.code() == ErrorCode::unsupported;
-    report(options, is_unsupported ? "unsupported" : "error", error.what());
-    throw CLI::RuntimeError(is_unsupported ? kUnsupported : static_cast<int>(kCannotLoad));
+    if (equals != std::string::npos && comma != std::string::npos && comma > equals) {
+      size_t used_rtol = 0, used_atol = 0;
+      const std::string rtol = text.substr(equals + 1, comma - equals - 1), atol = text.substr(comma + 1);
+      PatternTolerance made{text.substr(0, equals), {std::stod(rtol, &used_rtol), std::stod(atol, &used_atol)}};
+      if (used_rtol == rtol.size() && used_atol == atol.size()) return made;
+    }
+  } catch (const std::exception&) {  // std::stod found no number
   }
+  throw Error(ErrorCode::invalid_argument, "option --tolerance: '" + text + "' is not PATTERN=RTOL,ATOL");
+}
+
+// Of the last pattern that fits the path or its last folder.
+std::optional<Tolerance> tolerance_of(const std::string& directory, const std::vector<PatternTolerance>& patterns) {
+  const std::string name = fs::path(directory).lexically_normal().filename().string();
+  for (auto each = patterns.rbegin(); each != patterns.rend(); ++each)
+    if (fnmatch(each->pattern.c_str(), name.c_str(), 0) == 0 ||
+        fnmatch(each->pattern.c_str(), directory.c_str(), 0) == 0)
+      return each->tolerance;
+  return std::nullopt;
+}
+
+std::vector<TestCase> cases_of(const TestOptions& options) {
+  std::vector<PatternTolerance> patterns;
+  for (const std::string& text : options.tolerances) patterns.push_back(parse_tolerance(text));
+  std::vector<TestCase> cases;
+  for (const std::string& folder : options.folders)
+    for (std::string& directory : find_cases(folder)) {
+      const std::optional<Tolerance> tolerance = tolerance_of(directory, patterns);
+      cases.push_back({std::move(directory), tolerance, options.save});
+    }
+  if (!options.save.empty() && cases.size() > 1)
+    throw Error(ErrorCode::invalid_argument, "option --save needs one case, found " + std::to_string(cases.size()));
+  return cases;
+}
+
+TestReport run_all(const TestOptions& options, bool prints, bool& ended_well) {
+  TestReport report;
+  report.cases = cases_of(options);
+  report.results.resize(report.cases.size());
+  Progress progress;
+  size_t finished = 0, failed = 0;
+  const auto done = [&](size_t i, const CaseResult& result) {
+    report.results[i] = result;
+    ++finished;
+    if (result.status != CaseStatus::pass) {
+      ++failed;
+      progress.clear();
+      if (prints) fmt::print("{}\n", line_of(report.cases[i], result));
+    }
+    progress.show(fmt::format("{} of {} cases, {} failed", finished, report.cases.size(), failed));
+  };
+  const WorkerOptions workers{options.jobs > 0 ? options.jobs : usable_threads(),
+                              options.timeout == "0" ? 0 : parse_seconds(options.timeout, "--timeout")};
+  const auto begin = std::chrono::steady_clock::now();
+  ended_well = run_in_workers(report.cases, options.each, workers, done);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return report;
+}
+
+int exit_code_of(CaseStatus status, bool ended_well) {
+  if (status == CaseStatus::fail) return kFailed;
+  if ((status == CaseStatus::pass || status == CaseStatus::skipped) && ended_well) return kGood;
+  return status == CaseStatus::unsupported ? kUnsupported : kCannotLoad;
+}
+
+void write_json(const std::string& path, const TestReport& report) {
+  std::ofstream file(path, std::ios::binary);
+  file << json_of(report);
+  file.close();
+  if (!file) throw Error(ErrorCode::io, "cannot write '" + path + "'");
+}
+
+void test(const TestOptions& options, bool json_to_stdout) {
+  if (options.is_server) {
+    serve_cases(STDIN_FILENO, STDOUT_FILENO, options.each);
+    return;
+  }
+  if (options.folders.empty()) throw Error(ErrorCode::invalid_argument, "test needs a folder, or --stdin");
+  bool ended_well = true;
+  const TestReport report = run_all(options, !json_to_stdout, ended_well);
+  if (json_to_stdout)
+    fmt::print("{}", json_of(report));
+  else
+    fmt::print("{}\n", summary_of(report));
+  if (!options.json.empty()) write_json(options.json, report);
+  if (!options.junit.empty()) write_junit(options.junit, report);
+  if (const int code = exit_code_of(gravest(report), ended_well); code != kGood) throw CLI::RuntimeError(code);
 }
 
 }  // namespace
 
 void add_test(CLI::App& app) {
   auto options = std::make_shared<TestOptions>();
-  CLI::App* verb = app.add_subcommand("test", "run one folder of the ONNX backend suite");
-  verb->add_option("DIR", options->directory, "folder with model.onnx and test_data_set_N")->required();
-  verb->add_option("--save", options->save, "write outputs below this folder instead of comparing them");
-  verb->add_option("--atol", options->tolerance.atol, "absolute tolerance");
-  verb->add_option("--rtol", options->tolerance.rtol, "relative tolerance");
-  verb->add_option("-t,--threads", options->session.threads, "threads of a run")->check(CLI::Range(0, 1024));
-  verb->add_option("--custom-op", options->session.custom_op_libraries, "shared library with operators (repeatable)");
-  verb->add_option("--optimization-level", options->session.optimization_level, "0 none ... 99 all");
-  verb->add_flag("--json", options->is_json, "print one JSON object");
-  verb->callback([options] { test(*options); });
+  CLI::App* verb = app.add_subcommand("test", "run folders of the ONNX backend suite, or alike");
+  verb->add_option("DIR", options->folders, "folders with model.onnx and test_data_set_N, or of such folders");
+  verb->add_option("-j,--jobs", options->jobs, "cases at a time; 0: as many as there are cores")
+      ->check(CLI::Range(0, 1024));
+  verb->add_option("-t,--threads", options->each.session.threads, "threads of a case")->check(CLI::Range(0, 1024));
+  verb->add_option("--timeout", options->timeout, "time of a case: 60s, 500ms, 2m; 0: no limit");
+  verb->add_option("--rtol", options->each.tolerance.rtol, "relative tolerance")->check(CLI::NonNegativeNumber);
+  verb->add_option("--atol", options->each.tolerance.atol, "absolute tolerance")->check(CLI::NonNegativeNumber);
+  verb->add_option("--tolerance", options->tolerances, "PATTERN=RTOL,ATOL for cases of this name (repeatable)")
+      ->allow_extra_args(false);
+  CLI::Option* json = verb->add_flag("--json{-}", options->json, "print a JSON object; with =FILE write it there");
+  verb->add_option("--junit", options->junit, "write JUnit's XML to this file");
+  verb->add_option("--save", options->save, "write the outputs of one case below this folder, compare nothing");
+  verb->add_flag("--stdin", options->is_server, "serve cases: one JSON object a line in, one out");
+  verb->add_option("--custom-op", options->each.session.custom_op_libraries,
+                   "shared library with operators (repeatable)")
+      ->allow_extra_args(false);
+  verb->add_option("--optimization-level", options->each.session.optimization_level, "0 none ... 99 all");
+  verb->callback([options, json] {
+    const bool to_stdout = json->count() > 0 && options->json == "-";
+    if (to_stdout) options->json.clear();
+    test(*options, to_stdout);
+  });
 }
 
 }  // namespace lathe::tools

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstring>
-#include <optional>
+#include <cstdint>
 
+#include "ops/small_floats.h"
 #include "src/base/box.h"
 #include "src/base/half.h"
 
@@ -14,15 +14,29 @@ namespace {
 
 template <class T>
 double element(const Tensor& tensor, int64_t i) {
-  return static_cast<double>(tensor.data<T>()[i]);
+  return static_cast<double>(static_cast<const T*>(tensor.raw())[i]);
 }
 
-// The element as a double, or nullopt for types that are compared byte by byte.
-std::optional<double> number_at(const Tensor& tensor, int64_t i) {
+// Element i of a type whose elements share bytes.
+double packed_element(const Tensor& tensor, int64_t i) {
+  const int bits = bits_of(tensor.dtype());
+  const int64_t first = i * bits;
+  const uint32_t code = static_cast<const uint8_t*>(tensor.raw())[first / 8] >> (first % 8) & ((1U << bits) - 1);
+  if (tensor.dtype() == DType::f4e2m1) return small_float_value(DType::f4e2m1, static_cast<uint8_t>(code));
+  const bool is_negative = is_signed(tensor.dtype()) && code >> (bits - 1) != 0;
+  return static_cast<double>(code) - (is_negative ? 1U << bits : 0U);
+}
+
+// Complex numbers count as two elements, real and imaginary.
+int parts_of(DType dtype) { return dtype == DType::c64 || dtype == DType::c128 ? 2 : 1; }
+
+double number_at(const Tensor& tensor, int64_t i) {
   switch (tensor.dtype()) {
     case DType::f32:
+    case DType::c64:
       return element<float>(tensor, i);
     case DType::f64:
+    case DType::c128:
       return element<double>(tensor, i);
     case DType::f16:
       return half_to_float(tensor.data<uint16_t>()[i]);
@@ -41,7 +55,8 @@ std::optional<double> number_at(const Tensor& tensor, int64_t i) {
     case DType::u32:
       return element<uint32_t>(tensor, i);
     default:
-      return std::nullopt;
+      return bits_of(tensor.dtype()) == 8 ? small_float_value(tensor.dtype(), tensor.data<uint8_t>()[i])
+                                          : packed_element(tensor, i);
   }
 }
 
@@ -60,21 +75,41 @@ bool is_close(double got, double want, const Tolerance& tolerance) {
   return std::abs(got - want) <= tolerance.atol + tolerance.rtol * std::abs(want);
 }
 
-std::string compare_strings(const Tensor& got, const Tensor& want) {
+// Of types without a tolerance; `show` makes an element printable.
+template <class T, class Show>
+std::string compare_exactly(const Tensor& got, const Tensor& want, Show show) {
+  const auto* a = static_cast<const T*>(got.raw());
+  const auto* b = static_cast<const T*>(want.raw());
+  int64_t wrong = 0, first = 0;
   for (int64_t i = 0; i < want.size(); ++i)
-    if (got.data<std::string>()[i] != want.data<std::string>()[i])
-      return "strings differ at " + position(want.dims(), i);
-  return "";
+    if (a[i] != b[i] && wrong++ == 0) first = i;
+  if (wrong == 0) return "";
+  return fmt::format("{} of {} elements differ, first at {}: {}, expected {}", wrong, want.size(),
+                     position(want.dims(), first), show(a[first]), show(b[first]));
 }
 
-std::string compare_bytes(const Tensor& got, const Tensor& want) {
-  if (want.bytes() == 0 || std::memcmp(got.raw(), want.raw(), want.bytes()) == 0) return "";
-  const auto* a = static_cast<const uint8_t*>(got.raw());
-  const auto* b = static_cast<const uint8_t*>(want.raw());
-  size_t at = 0;
-  while (a[at] == b[at]) ++at;
-  return fmt::format("elements differ at {}",
-                     position(want.dims(), static_cast<int64_t>(at * 8) / bits_of(want.dtype())));
+std::string quoted(const std::string& text) {
+  constexpr size_t kLongest = 60;
+  return "'" + (text.size() > kLongest ? text.substr(0, kLongest) + "..." : text) + "'";
+}
+
+std::string compare_numbers(const Tensor& got, const Tensor& want, const Tolerance& tolerance) {
+  const int parts = parts_of(want.dtype());
+  int64_t wrong = 0, worst = 0;
+  double worst_error = -1;
+  for (int64_t i = 0; i < want.size() * parts; ++i) {
+    const double a = number_at(got, i), b = number_at(want, i);
+    if (is_close(a, b, tolerance)) continue;
+    ++wrong;
+    const double error = std::isfinite(a - b) ? std::abs(a - b) : INFINITY;
+    if (error > worst_error) {
+      worst_error = error;
+      worst = i;
+    }
+  }
+  if (wrong == 0) return "";
+  return fmt::format("{} of {} elements differ, worst at {}: {:.9g}, expected {:.9g}", wrong, want.size() * parts,
+                     position(want.dims(), worst / parts), number_at(got, worst), number_at(want, worst));
 }
 
 std::string compare_objects(const AnyValue& got, const AnyValue& want, const Tolerance& tolerance) {
@@ -104,23 +139,18 @@ std::string describe_difference(const Tensor& got, const Tensor& want, const Tol
   if (got.dims() != want.dims())
     return fmt::format("shape is {}, expected {}", to_string(got.dims()), to_string(want.dims()));
   if (want.size() == 0) return "";
-  if (want.dtype() == DType::string) return compare_strings(got, want);
-  if (!number_at(want, 0)) return compare_bytes(got, want);
-  int64_t wrong = 0, worst = 0;
-  double worst_error = -1;
-  for (int64_t i = 0; i < want.size(); ++i) {
-    const double a = *number_at(got, i), b = *number_at(want, i);
-    if (is_close(a, b, tolerance)) continue;
-    ++wrong;
-    const double error = std::isfinite(a - b) ? std::abs(a - b) : INFINITY;
-    if (error > worst_error) {
-      worst_error = error;
-      worst = i;
-    }
+  switch (want.dtype()) {
+    case DType::string:
+      return compare_exactly<std::string>(got, want, quoted);
+    case DType::boolean:
+      return compare_exactly<uint8_t>(got, want, [](uint8_t value) { return value != 0 ? "true" : "false"; });
+    case DType::i64:
+      return compare_exactly<int64_t>(got, want, [](int64_t value) { return value; });
+    case DType::u64:
+      return compare_exactly<uint64_t>(got, want, [](uint64_t value) { return value; });
+    default:
+      return compare_numbers(got, want, tolerance);
   }
-  if (wrong == 0) return "";
-  return fmt::format("{} of {} elements differ, worst at {}: {:.9g}, expected {:.9g}", wrong, want.size(),
-                     position(want.dims(), worst), *number_at(got, worst), *number_at(want, worst));
 }
 
 }  // namespace lathe::tools

@@ -10,9 +10,9 @@ struct Tolerance {
   double atol = 1e-5;
 };
 
-// "" when |got - want| <= atol + rtol * |want| everywhere (NaN equals NaN, infinities and strings exactly) and types
-// and shapes are equal; of sequences and maps, item by item (boxed: src/base/box.h). Otherwise one line: what differs,
-// where, and by how much.
+// "" when |got - want| <= atol + rtol * |want| everywhere (NaN equals NaN; infinities, int64, uint64, bool and strings
+// exactly) and types and shapes are equal; of sequences and maps, item by item (boxed: src/base/box.h). Otherwise one
+// line: what differs, where, and by how much.
 std::string describe_difference(const Tensor& got, const Tensor& want, const Tolerance& tolerance);
 
 }  // namespace lathe::tools

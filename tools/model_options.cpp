@@ -10,8 +10,10 @@ void ModelOptions::add_to(CLI::App& verb) {
       ->check(CLI::Range(0, 1024));
   verb.add_option("--optimization-level", session.optimization_level, "0 none, 1 basic, 2 extended, 3 layout, 99 all")
       ->check(CLI::Range(0, 99));
-  verb.add_option("--disable-pass", session.disabled_passes, "leave out a graph pass, by name (repeatable)");
-  verb.add_option("--custom-op", session.custom_op_libraries, "shared library with operators (repeatable)");
+  verb.add_option("--disable-pass", session.disabled_passes, "leave out a graph pass, by name (repeatable)")
+      ->allow_extra_args(false);
+  verb.add_option("--custom-op", session.custom_op_libraries, "shared library with operators (repeatable)")
+      ->allow_extra_args(false);
   verb.add_option("--cache", session.cache_path, "tuning cache to use");
   verb.add_flag("!--no-cache", session.use_cache, "ignore the tuning cache");
   const std::map<std::string, Accuracy> levels{

