@@ -234,7 +234,7 @@ class Hoister {
     const Tensor index = constant_of(graph_, input_or_none(node, 1));
     const auto place = integers_of(graph_, input_or_none(node, 1));
     const TensorType type = graph_.value(node.inputs[0]).type;
-    if (!place || index.rank() != 0 || node.epilogue || !type.has_rank) return NodeId::none;
+    if (!place || place->size() != 1 || index.rank() > 1 || node.epilogue || !type.has_rank) return NodeId::none;
     const int64_t named = node.attributes.get_int("axis", 0), axis = named < 0 ? named + type.rank() : named;
     const int64_t begin = (*place)[0], end = begin == -1 ? std::numeric_limits<int64_t>::max() : begin + 1;
     if (axis < 0 || axis >= type.rank()) return NodeId::none;
@@ -245,10 +245,11 @@ class Hoister {
     if (!is_worth_it(whole, selection.rows) || !reaches_product(selection, kFarthest)) return NodeId::none;
     selection.starts = integers(node.name + "/start", {begin});
     selection.ends = integers(node.name + "/end", {end});
+    rewriter_.erase(id);
+    if (index.rank() == 1) return add_slice(selection, selection.whole, axis, node.outputs[0], id);
     TensorType one = type;
     one.dims[static_cast<size_t>(axis)] = selection.rows;
     const ValueId row = rewriter_.add_value(graph_.value(node.inputs[0]).name, std::move(one));
-    rewriter_.erase(id);
     const NodeId slice = add_slice(selection, selection.whole, axis, row, id);
     rewriter_.add(made("Squeeze", {row, integers(node.name + "/axes", {axis})}, node.outputs[0]), id);
     return slice;

@@ -38,6 +38,15 @@ TEST(HoistSlices, TheFirstTokenIsTheOnlyOneThatALastLayerMakes) {
   EXPECT_EQ(shape_of_input(after, "MatMul", 0), (Dims{2, 1, 8}));
 }
 
+TEST(HoistSlices, AListOfOnePlaceKeepsItsAxis) {
+  PassNet net;
+  const ValueId y = net.op("MatMul", {net.input(Dims{2, 6, 8}), net.weights({8, 4})});
+  net.output(net.op("Relu", {net.op("Gather", {y, net.integers({-1})}, {{"axis", int64_t{1}}})}));
+  const ValueId z = net.op("MatMul", {net.input(Dims{2, 6, 8}), net.weights({8, 4})});
+  net.output(net.op("Relu", {net.op("Gather", {z, net.integers({2, 1})}, {{"axis", int64_t{1}}})}));
+  EXPECT_EQ(ops_of(hoisted(net)), "Slice MatMul Relu MatMul Gather Relu");
+}
+
 TEST(HoistSlices, RowsOfAnAttentionAreRowsOfItsQueries) {
   PassNet net;
   const ValueId x = net.op("Tanh", {net.input(Dims{1, 6, 8})});
