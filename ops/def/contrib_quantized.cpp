@@ -7,18 +7,28 @@
 namespace lathe::ops {
 namespace {
 
-// Inputs: a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point.
-template <const char* Op>
-bool expand_binary(ExpandContext& context) {
+// Inputs of both: a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point.
+bool expand_add(ExpandContext& context) {
   require_inputs(context, {3, 4, 6});
   const ValueId a = add_dequantized(context, context.input(0), context.input(1), context.input(2));
   const ValueId b = add_dequantized(context, context.input(3), context.input(4), context.input(5));
-  const ValueId y = context.add(Op, {a, b});
+  const ValueId y = context.add("Add", {a, b});
   context.set_output(0, add_quantized(context, y, context.input(6), context.input(7), context.input_type(0).dtype));
   return true;
 }
 
-constexpr char kAdd[] = "Add", kMul[] = "Mul";
+// The scales meet before the product does: masks have scales that make an operand infinite, and 0 times that NaN.
+bool expand_mul(ExpandContext& context) {
+  require_inputs(context, {1, 3, 4, 6});
+  const ValueId one = add_scalar(context, context.input_type(1).dtype, 1);
+  const ValueId a = add_dequantized(context, context.input(0), one, context.input(2));
+  const ValueId b = add_dequantized(context, context.input(3), one, context.input(5));
+  const ValueId scales = context.add("Mul", {context.input(1), context.input(4)});
+  const ValueId scale = context.add("Div", {context.input(6), scales});
+  const ValueId y = context.add("Mul", {a, b});
+  context.set_output(0, add_quantized(context, y, scale, context.input(7), context.input_type(0).dtype));
+  return true;
+}
 
 // Inputs of all that follow: x, x_scale, x_zero_point, y_scale, y_zero_point.
 ValueId dequantized_input(ExpandContext& context) {
@@ -72,7 +82,7 @@ constexpr char kAveragePool[] = "AveragePool", kGlobalAveragePool[] = "GlobalAve
 bool expand_softmax(ExpandContext& context) {
   constexpr int64_t kOneAxisSince = 13;
   const bool is_flat = context.node.attributes.get_int("opset", kOneAxisSince) < kOneAxisSince;
-  const int64_t axis = context.node.attributes.get_int("axis", is_flat ? 1 : -1);
+  const int64_t axis = context.node.attributes.get_int("axis", -1);  // not 1, as that of the old Softmax
   const TensorType type = context.input_type(0);
   if (is_flat && !type.has_rank) return false;
   const ValueId x = dequantized_input(context);
@@ -156,8 +166,8 @@ std::vector<OpDef> contrib_quantized_ops() {
   OpDef concat = composite("QLinearConcat", 3, -1, expand_concat, {{"axis", Kind::integer, true}});
   concat.schema.infer = infer_concat;
   return {
-      composite("QLinearAdd", 2, 8, expand_binary<kAdd>),
-      composite("QLinearMul", 2, 8, expand_binary<kMul>),
+      composite("QLinearAdd", 2, 8, expand_add),
+      composite("QLinearMul", 2, 8, expand_mul),
       composite("QLinearSigmoid", 2, 5, expand_sigmoid),
       composite("QLinearLeakyRelu", 2, 5, expand_leaky_relu, {{"alpha", Kind::real}}),
       composite("QLinearReduceMean", 2, 5, expand_reduce_mean, {{"axes", Kind::integers}, {"keepdims", Kind::integer}}),

@@ -64,6 +64,20 @@ TEST(QLinearBinary, TakesAnAbsentZeroPointForZero) {
   EXPECT_THROW(microsoft("QLinearAdd").input(tensor<int8_t>({1}, {0})).input(Tensor::scalar(1.0F)).result(), Error);
 }
 
+TEST(QLinearBinary, MultipliesByScalesThatMakeAnOperandInfinite) {
+  const Tensor y = microsoft("QLinearMul")
+                       .input(tensor<int8_t>({2}, {-128, 127}))
+                       .input(Tensor::scalar(1 / 255.0F))
+                       .input(Tensor::scalar<int8_t>(-128))
+                       .input(tensor<int8_t>({1}, {-128}))
+                       .input(Tensor::scalar(2.7e36F))
+                       .input(Tensor::scalar<int8_t>(0))
+                       .input(Tensor::scalar(1.36e36F))
+                       .input(Tensor::scalar<int8_t>(127))
+                       .result();
+  EXPECT_EQ(list<int8_t>(y), (std::vector<int8_t>{127, -127}));  // 0 and -3.456e38, past float32's largest
+}
+
 TEST(QLinearUnary, WorksOnWhatTheBytesMean) {
   std::mt19937 random(2);
   const Quantized x = random_quantized({3, 5}, random);
@@ -118,6 +132,15 @@ TEST(QLinearSoftmax, FlattensBeforeOpset13) {
       expect_byte(y.data<uint8_t>()[i], std::exp(x.at(i)) / sum, 1.0F / 256, 0, std::to_string(i));
     }
   }
+}
+
+TEST(QLinearSoftmax, TakesTheLastAxisUnlessToldOtherwise) {
+  std::mt19937 random(4);
+  const Quantized x = random_quantized({2, 3, 1}, random);
+  OpTester node = microsoft("QLinearSoftmax");
+  x.add_to(node);
+  const Tensor y = node.input(Tensor::scalar(1.0F / 256)).input(Tensor::scalar<uint8_t>(0)).with("opset", 11).result();
+  EXPECT_EQ(list<uint8_t>(y), std::vector<uint8_t>(6, 255));  // of one element each
 }
 
 TEST(QLinearConcat, RequantizesThePartsThatNeedIt) {
