@@ -20,6 +20,10 @@ std::string place_of(const Scope& scope, const onnx::NodeProto& proto, const std
 
 // What to say beside "not supported": the opsets, or the other domains, in which the operator is known. "" for none.
 std::string known_elsewhere(const OpLookup& ops, const std::string& domain, const std::string& name) {
+  // Weights lie in an order that the model does not tell.
+  if (domain == "com.microsoft.nchwc")
+    return " (ONNX Runtime writes it at its optimization level 'all', for one kind of CPU: save the model at "
+           "'extended')";
   std::string text;
   const auto list = [&](const std::string& where) {
     for (const OpVersions& range : ops.versions_of(where, name)) {

@@ -95,6 +95,16 @@ TEST(Import, TellsOfAnOperatorOfTheSameNameElsewhere) {
               HasSubstr("operator 'Hint' (ai.onnx 21) is not supported, but known in com.microsoft 1 and newer: node"));
 }
 
+TEST(Import, TellsHowToSaveAModelWithoutBlockedChannels) {
+  onnx::ModelProto model = relu_model();
+  auto* import = model.add_opset_import();
+  import->set_domain("com.microsoft.nchwc");
+  import->set_version(1);
+  model.mutable_graph()->mutable_node(0)->set_domain("com.microsoft.nchwc");
+  EXPECT_THAT(complaint(model, ErrorCode::unsupported),
+              AllOf(HasSubstr("operator 'Relu' (com.microsoft.nchwc 1) is not supported"), HasSubstr("at 'extended'")));
+}
+
 TEST(Import, TheOldNameOfTheOnnxDomainIsTheSame) {
   onnx::ModelProto model = relu_model();
   model.mutable_graph()->mutable_node(0)->set_domain("ai.onnx");
