@@ -60,7 +60,19 @@ std::vector<ValueId> ExpandContext::add_many(std::string_view op, std::vector<Va
   while (!inputs.empty() && inputs.back() == ValueId::none) inputs.pop_back();
   made.inputs = std::move(inputs);
   made.attributes = std::move(attributes);
-  for (int i = 0; i < outputs; ++i) made.outputs.push_back(graph_.add_value(fresh_name(op), {}));
+  return append(std::move(made), outputs);
+}
+
+std::vector<ValueId> ExpandContext::add_copy(const Node& original, std::vector<ValueId> inputs) {
+  Node made = original;
+  made.name = fresh_name(original.op->name);
+  made.inputs = std::move(inputs);
+  made.outputs.clear();
+  return append(std::move(made), static_cast<int>(original.outputs.size()));
+}
+
+std::vector<ValueId> ExpandContext::append(Node made, int outputs) {
+  for (int i = 0; i < outputs; ++i) made.outputs.push_back(graph_.add_value(fresh_name(made.op->name), {}));
   const std::vector<TensorType> types = infer_node(graph_, made);
   for (size_t i = 0; i < made.outputs.size(); ++i) graph_.value(made.outputs[i]).type = types[i];
   nodes_.push_back(std::move(made));
@@ -111,6 +123,17 @@ std::vector<Node> ExpandContext::take_nodes() {
   return std::move(nodes_);
 }
 
+std::vector<NodeId> put_in_place(Graph& graph, NodeId id, ExpandContext& context) {
+  std::vector<Node> parts = context.take_nodes();
+  for (ValueId& output : graph.node(id).outputs) {
+    if (output != ValueId::none) graph.value(output).producer = NodeId::none;
+    output = ValueId::none;
+  }
+  std::vector<NodeId> added;
+  for (Node& part : parts) added.push_back(graph.add_node(std::move(part)));
+  return added;
+}
+
 bool expand_nodes(Graph& graph, const OpLookup& ops) {
   bool changed = false;
   std::vector<NodeId> order, waiting(graph.order().rbegin(), graph.order().rend());
@@ -127,13 +150,7 @@ bool expand_nodes(Graph& graph, const OpLookup& ops) {
       order.push_back(id);
       continue;
     }
-    std::vector<Node> parts = context.take_nodes();
-    for (ValueId& output : graph.node(id).outputs) {
-      if (output != ValueId::none) graph.value(output).producer = NodeId::none;
-      output = ValueId::none;
-    }
-    std::vector<NodeId> added;
-    for (Node& part : parts) added.push_back(graph.add_node(std::move(part)));
+    const std::vector<NodeId> added = put_in_place(graph, id, context);
     waiting.insert(waiting.end(), added.rbegin(), added.rend());
     changed = true;
   }

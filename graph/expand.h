@@ -23,6 +23,7 @@ class ExpandContext {
   bool has_input(int i) const { return input(i) != ValueId::none; }
   ValueId input(int i) const;  // none: absent
   bool has_output(int i) const;
+  const Graph& graph() const { return graph_; }
   const TensorType& type(ValueId id) const { return graph_.value(id).type; }
   const TensorType& input_type(int i) const { return type(input(i)); }  // Requires: has_input(i).
   Tensor constant_of(ValueId id) const;                                 // undefined: not known, or absent
@@ -31,6 +32,8 @@ class ExpandContext {
   ValueId add(std::string_view op, std::vector<ValueId> inputs, NamedAttributes attributes = {});
   ValueId add(std::string_view op, std::vector<ValueId> inputs, Attributes attributes);
   std::vector<ValueId> add_many(std::string_view op, std::vector<ValueId> inputs, int outputs, Attributes attributes);
+  // The same node over other inputs; its results.
+  std::vector<ValueId> add_copy(const Node& original, std::vector<ValueId> inputs);
   ValueId constant(Tensor tensor);
   ValueId longs(std::initializer_list<int64_t> elements);
   // Output `i` of the node is this value. Every wanted output must be set.
@@ -45,12 +48,16 @@ class ExpandContext {
 
  private:
   std::string fresh_name(std::string_view op);
+  std::vector<ValueId> append(Node made, int outputs);
 
   Graph& graph_;
   const OpLookup& ops_;
   std::vector<Node> nodes_;
   std::vector<ValueId> results_;  // by output
 };
+
+// What was added takes the node's place, but for the order, which is the caller's. Returns it.
+std::vector<NodeId> put_in_place(Graph& graph, NodeId id, ExpandContext& context);
 
 // Expands every node that can be, and what comes out of it. True: there was one.
 bool expand_nodes(Graph& graph, const OpLookup& ops);

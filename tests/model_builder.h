@@ -44,6 +44,11 @@ class NodeBuilder {
     for (int64_t value : values) made.add_ints(value);
     return *this;
   }
+  NodeBuilder& with_strings(const char* name, const std::vector<std::string>& values) {
+    auto& made = attribute(name, onnx::AttributeProto::STRINGS);
+    for (const std::string& value : values) made.add_strings(value);
+    return *this;
+  }
   NodeBuilder& with_body(const char* name, const onnx::GraphProto& body) {
     *attribute(name, onnx::AttributeProto::GRAPH).mutable_g() = body;
     return *this;

@@ -9,6 +9,7 @@ bool absorb_transposes(Graph& graph, const PassContext& context);
 bool bypass_expand(Graph& graph, const PassContext& context);
 bool choose_layouts(Graph& graph, const PassContext& context);
 bool expand_composites(Graph& graph, const PassContext& context);
+bool expand_gradients(Graph& graph, const PassContext& context);
 bool fold_affine(Graph& graph, const PassContext& context);
 bool fold_batch_norm(Graph& graph, const PassContext& context);
 bool fold_constants(Graph& graph, const PassContext& context);

@@ -1,7 +1,8 @@
-// ai.onnx.preview.training: one step of Adagrad, Adam or Momentum for any number of tensors.
+// ai.onnx.preview.training: one step of Adagrad, Adam or Momentum for any number of tensors, and Gradient, which a pass
+// replaces (graph/gradient.h).
 //
-// Inputs: learning rate, update count, then all tensors, all gradients, and the moments, one list after the other.
-// Outputs: the new tensors, then the new moments.
+// Inputs of the optimizers: learning rate, update count, then all tensors, all gradients, and the moments, one list
+// after the other. Outputs: the new tensors, then the new moments.
 #include <cmath>
 
 #include "ops/copy_elements.h"
@@ -131,6 +132,29 @@ OpDef optimizer(const char* name, std::vector<AttributeSpec> attributes, InferFn
                      .reference = reference}};
 }
 
+// Inputs: what stands for `xs`, then for `zs`. Outputs: the gradients of the former.
+void infer_gradient(InferContext& context) {
+  for (int i = 0; i < context.output_count(); ++i) {
+    if (!context.has_input(i)) context.fail("has more outputs than inputs");
+    context.set_output(i, context.input(i));
+  }
+}
+
+void reference_gradient(ReferenceContext& context) { context.fail("names values of a graph: it has no meaning alone"); }
+
+OpDef gradient() {
+  using Kind = AttributeSpec::Kind;
+  return {.schema = {.name = "Gradient",
+                     .domain = "ai.onnx.preview.training",
+                     .min_inputs = 1,
+                     .max_inputs = -1,
+                     .max_outputs = -1,
+                     .attributes = {{"xs", Kind::strings, true}, {"y", Kind::string, true}, {"zs", Kind::strings}},
+                     .infer = infer_gradient,
+                     .reference = reference_gradient,
+                     .deterministic = false}};
+}
+
 }  // namespace
 
 std::vector<OpDef> training_ops() {
@@ -150,7 +174,8 @@ std::vector<OpDef> training_ops() {
                  {"beta", Kind::real, true},
                  {"mode", Kind::string, true},
                  {"norm_coefficient", Kind::real, true}},
-                infer_update<1>, run_momentum)};
+                infer_update<1>, run_momentum),
+      gradient()};
 }
 
 }  // namespace lathe::ops
