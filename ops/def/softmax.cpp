@@ -57,19 +57,28 @@ void infer(InferContext& context) {
   context.set_output(0, data);
 }
 
-void normalize(Kind kind, double* at, int64_t count, int64_t stride) {
+// The steps of Softmax are operators by definition: each rounds to a 16-bit type.
+struct StepRounding {
+  DType dtype;
+  bool is_needed = dtype == DType::f16 || dtype == DType::bf16;
+  double operator()(double value) const { return is_needed ? rounded_to(dtype, value) : value; }
+};
+
+void normalize(Kind kind, double* at, int64_t count, int64_t stride, const StepRounding& rounded) {
   double top = -INFINITY, sum = 0;
   int64_t best = 0;
   for (int64_t i = 0; i < count; ++i) {
     if (at[i * stride] > top) best = i;
     if (!(at[i * stride] <= top)) top = at[i * stride];
   }
-  for (int64_t i = 0; i < count; ++i) sum += std::exp(at[i * stride] - top);
+  const auto exponential = [&](double value) { return rounded(std::exp(rounded(value - top))); };
+  for (int64_t i = 0; i < count; ++i) sum += exponential(at[i * stride]);
+  sum = rounded(sum);
   for (int64_t i = 0; i < count; ++i) {
     double& value = at[i * stride];
     switch (kind) {
       case Kind::softmax:
-        value = std::exp(value - top) / sum;
+        value = exponential(value) / sum;
         break;
       case Kind::log_softmax:
         value = value - top - std::log(sum);
@@ -84,11 +93,12 @@ void normalize(Kind kind, double* at, int64_t count, int64_t stride) {
 void reference(ReferenceContext& context) {
   const Tensor& data = context.inputs[0];
   const AxisSplit split = split_of(context.node, data.dims(), axis_of(context, data.rank()));
+  const Kind kind = kind_of(context.node);
   std::vector<double> values = reals_of(data);
   for (int64_t outer = 0; outer < split.outer; ++outer) {
     for (int64_t inner = 0; inner < split.inner; ++inner) {
       double* first = values.data() + outer * split.extent * split.inner + inner;
-      normalize(kind_of(context.node), first, split.extent, split.inner);
+      normalize(kind, first, split.extent, split.inner, {kind == Kind::softmax ? data.dtype() : DType::f64});
     }
   }
   context.outputs[0] = tensor_of_reals(context, data.dtype(), data.dims(), values);

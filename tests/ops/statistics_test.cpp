@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "src/base/half.h"
 #include "tests/ops/op_tester.h"
 
 namespace lathe::testing {
@@ -12,6 +13,26 @@ namespace {
 void expect_floats(const Tensor& result, const std::vector<double>& expected, double bound = 1e-6) {
   ASSERT_EQ(result.size(), static_cast<int64_t>(expected.size()));
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(result.data<float>()[i], expected[i], bound) << i;
+}
+
+// ---- Softmax of 16 bits: each of its steps rounds, as the operators that define it.
+
+TEST(Softmax, RoundsEveryStepInFloat16) {
+  const std::vector<float> x{0.3F, 1.1F, -0.7F, 2.3F, 0.9F};
+  Tensor data(DType::f16, {5});
+  std::vector<Float16> shares;
+  Float16 sum, top = 2.3F;
+  float exact = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    data.mutable_data<uint16_t>()[i] = Float16(x[i]).bits;
+    const Float16 below = Float16(x[i]) - top;
+    shares.emplace_back(std::exp(static_cast<float>(below)));
+    exact += shares.back();
+  }
+  sum = exact;
+  const Tensor result = OpTester("Softmax", 13).input(data).result();
+  for (size_t i = 0; i < x.size(); ++i)
+    EXPECT_EQ(result.data<uint16_t>()[i], Float16(shares[i] / sum).bits) << "element " << i;
 }
 
 // ---- Losses: the examples of the text.
