@@ -49,7 +49,7 @@ ValueId add_split_heads(ExpandContext& context, ValueId x, int64_t heads) {
   return add_transposed(context, apart, {0, 2, 1, 3});
 }
 
-AttentionResult add_attention(ExpandContext& context, const AttentionParts& parts) {
+AttentionResult add_attention_of_heads(ExpandContext& context, const AttentionParts& parts) {
   const DType dtype = context.type(parts.query).dtype;
   const auto scaled = [&](ValueId x, double by) { return context.add("Mul", {x, add_scalar(context, dtype, by)}); };
   // The heads that share a key lie one behind the other: together they are the rows of one product.
@@ -66,11 +66,21 @@ AttentionResult add_attention(ExpandContext& context, const AttentionParts& part
     scores = scaled(context.add("Tanh", {scaled(scores, 1 / parts.softcap)}), parts.softcap);
   }
   for (const ValueId bias : parts.biases) scores = context.add("Add", {scores, bias});
-  const ValueId weights = context.add("Softmax", {scores}, {{"axis", int64_t{-1}}});
+  ValueId weights = context.add("Softmax", {scores}, {{"axis", int64_t{-1}}});
+  if (parts.zeroes_empty) {
+    weights = context.add("Where", {context.add("IsNaN", {weights}), add_scalar(context, dtype, 0), weights});
+  }
   ValueId heads = context.add("MatMul", {shaped(weights, parts.key, weights), parts.value});
-  heads = shaped(heads, parts.query, heads);
-  const ValueId together = add_transposed(context, heads, {0, 2, 1, 3});
-  return {context.add("Reshape", {together, context.longs({0, 0, -1})}), scores};
+  return {shaped(heads, parts.query, heads), scores};
+}
+
+ValueId add_joined_heads(ExpandContext& context, ValueId heads) {
+  return context.add("Reshape", {add_transposed(context, heads, {0, 2, 1, 3}), context.longs({0, 0, -1})});
+}
+
+AttentionResult add_attention(ExpandContext& context, const AttentionParts& parts) {
+  const AttentionResult result = add_attention_of_heads(context, parts);
+  return {add_joined_heads(context, result.output), result.scores};
 }
 
 std::optional<ValueId> add_mask(ExpandContext& context, ValueId mask, const MaskShape& shape, DType dtype,

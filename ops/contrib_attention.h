@@ -1,5 +1,5 @@
 #pragma once
-// softmax(Q K^T * scale + masks) V in the parts that com.microsoft's attention operators share.
+// softmax(Q K^T * scale + masks) V in the parts that the attention operators share.
 #include <optional>
 
 #include "ops/expansion.h"
@@ -14,16 +14,19 @@ struct AttentionParts {
   double scale = 1;
   double softcap = 0;  // > 0: scores become softcap * tanh(score / softcap)
   bool shares_keys = false;
+  bool zeroes_empty = false;  // the result of a row whose keys are all masked is 0 instead of NaN
 };
 
 struct AttentionResult {
-  ValueId output;  // [batch, length, heads * size]
+  ValueId output;  // [batch, heads, length, size], or joined [batch, length, heads * size]
   ValueId scores;  // before the softmax, with scale and biases
 };
 
 // [batch, length, heads * size] to [batch, heads, length, size].
 ValueId add_split_heads(ExpandContext& context, ValueId x, int64_t heads);
-AttentionResult add_attention(ExpandContext& context, const AttentionParts& parts);
+AttentionResult add_attention_of_heads(ExpandContext& context, const AttentionParts& parts);
+ValueId add_joined_heads(ExpandContext& context, ValueId heads);
+AttentionResult add_attention(ExpandContext& context, const AttentionParts& parts);  // joined
 
 // What excludes keys, as a bias: an integer tensor of the lengths [batch] (or ends and starts [2 * batch]), or of zeros
 // and ones [batch, keys], [batch, queries, keys], [batch, 1, longest, longest]. nullopt: extents that this needs are

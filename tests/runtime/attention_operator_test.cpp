@@ -1,0 +1,120 @@
+// ai.onnx's Attention: what it is expanded to against its plain reference, which runs at level 0 and which ONNX's own
+// tests hold to the definition.
+#include <gtest/gtest.h>
+
+#include "lathe/profile.h"
+#include "tests/model_builder.h"
+
+namespace lathe {
+namespace {
+
+using testing::ModelBuilder;
+using testing::random_input;
+
+struct Case {
+  const char* name;
+  Dims query, key, value;
+  int64_t past = 0;
+  Dims mask = {};
+  bool is_mask_bool = false;
+  std::vector<int64_t> lengths = {};
+  std::vector<std::pair<const char*, int64_t>> attributes = {};
+  bool is_fused = true;  // to one node, with no matrix of scores
+  friend std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+};
+
+// Every third element is out; of row 0, all.
+Tensor flags(const Dims& dims) {
+  Tensor mask(DType::boolean, dims);
+  for (int64_t i = 0; i < mask.size(); ++i) mask.mutable_data<bool>()[i] = i >= dims.back() && i % 3 != 0;
+  return mask;
+}
+
+class AttentionOperator : public ::testing::TestWithParam<Case> {};
+
+TEST_P(AttentionOperator, IsTheSameExpandedAndByItsReference) {
+  const Case& c = GetParam();
+  ModelBuilder model;
+  std::vector<Tensor> inputs;
+  std::vector<std::string> names;
+  const auto give = [&](const std::string& name, const Tensor& tensor) {
+    names.push_back(
+        model.input(name, std::vector<testing::Extent>(tensor.dims().begin(), tensor.dims().end()), tensor.dtype()));
+    inputs.push_back(tensor);
+  };
+  give("q", random_input(c.query, 1));
+  give("k", random_input(c.key, 2));
+  give("v", random_input(c.value, 3));
+  if (c.mask.empty()) names.emplace_back();
+  if (!c.mask.empty()) give("mask", c.is_mask_bool ? flags(c.mask) : random_input(c.mask, 4));
+  for (int i = 0; i < 2; ++i) {
+    if (c.past == 0) names.emplace_back();
+    const Dims& now = i == 0 ? c.key : c.value;
+    if (c.past > 0) give(i == 0 ? "past_k" : "past_v", random_input({now[0], now[1], c.past, now[3]}, 5));
+  }
+  if (!c.lengths.empty())
+    give("lengths",
+         Tensor::from<int64_t>({static_cast<int64_t>(c.lengths.size())}, std::span<const int64_t>(c.lengths)));
+  while (names.back().empty()) names.pop_back();
+  auto node = model.node("Attention", names, 3);
+  for (const auto& [name, value] : c.attributes) node.with(name, value);
+  for (int i = 0; i < 3; ++i) model.output(node.result(i));
+  const std::string bytes = model.bytes(25);
+  const auto load = [&](int level) {
+    return Session::load(std::as_bytes(std::span(bytes)), "", {.threads = 1, .optimization_level = level});
+  };
+  Profile profile;
+  const std::vector<Tensor> expected = load(0).run(inputs), got = load(99).run_profiled(inputs, profile);
+  for (size_t i = 0; i < 3; ++i) {
+    ASSERT_EQ(got[i].dims(), expected[i].dims());
+    for (int64_t j = 0; j < got[i].size(); ++j)
+      ASSERT_NEAR(got[i].data<float>()[j], expected[i].data<float>()[j], 2e-6) << "output " << i << ", element " << j;
+  }
+  bool is_fused = false;
+  for (const auto& step : profile.steps) is_fused = is_fused || step.op.find("Softmax+MatMul") != std::string::npos;
+  EXPECT_EQ(is_fused, c.is_fused);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Forms, AttentionOperator,
+    ::testing::Values(
+        Case{.name = "heads_apart", .query = {2, 3, 4, 8}, .key = {2, 3, 5, 8}, .value = {2, 3, 5, 6}},
+        Case{.name = "heads_joined",
+             .query = {2, 4, 24},
+             .key = {2, 5, 24},
+             .value = {2, 5, 18},
+             .attributes = {{"q_num_heads", 3}, {"kv_num_heads", 3}}},
+        Case{.name = "grouped", .query = {2, 4, 3, 8}, .key = {2, 2, 5, 8}, .value = {2, 2, 5, 8}, .is_fused = false},
+        Case{.name = "causal_with_past",
+             .query = {1, 2, 3, 8},
+             .key = {1, 2, 3, 8},
+             .value = {1, 2, 3, 8},
+             .past = 4,
+             .attributes = {{"is_causal", 1}}},
+        Case{.name = "windowed",
+             .query = {1, 2, 9, 8},
+             .key = {1, 2, 6, 8},
+             .value = {1, 2, 6, 8},
+             .attributes = {{"left_window_size", 2}, {"right_window_size", 1}}},
+        Case{.name = "float_mask",
+             .query = {2, 3, 4, 8},
+             .key = {2, 3, 5, 8},
+             .value = {2, 3, 5, 8},
+             .mask = {2, 1, 4, 5}},
+        Case{.name = "empty_row",
+             .query = {2, 3, 4, 8},
+             .key = {2, 3, 5, 8},
+             .value = {2, 3, 5, 8},
+             .mask = {4, 5},
+             .is_mask_bool = true},
+        Case{.name = "lengths", .query = {2, 3, 4, 8}, .key = {2, 3, 5, 8}, .value = {2, 3, 5, 8}, .lengths = {5, 2}},
+        Case{.name = "causal_and_mask",
+             .query = {1, 2, 4, 8},
+             .key = {1, 2, 4, 8},
+             .value = {1, 2, 4, 8},
+             .mask = {4, 4},
+             .is_mask_bool = true,
+             .attributes = {{"is_causal", 1}}}));
+
+}  // namespace
+}  // namespace lathe
