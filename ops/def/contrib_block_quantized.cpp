@@ -1,4 +1,4 @@
-// com.microsoft's operators on weights of few bits, quantized in blocks: MatMulNBits and GatherBlockQuantized.
+// com.microsoft's GatherBlockQuantized: rows of a table of few bits, quantized in blocks.
 #include <algorithm>
 
 #include "ops/copy_elements.h"
@@ -12,128 +12,6 @@ namespace lathe::ops {
 namespace {
 
 int64_t blocks_of(int64_t elements, int64_t block) { return elements / block + (elements % block != 0 ? 1 : 0); }
-
-// Element `i` of a row of `bits` wide numbers, lowest bits first.
-uint32_t bits_at(const uint8_t* row, int64_t i, int64_t bits) {
-  const int64_t first = i * bits;
-  uint32_t pair = row[first / 8];
-  if (first % 8 + bits > 8) pair |= static_cast<uint32_t>(row[first / 8 + 1]) << 8;
-  return pair >> (first % 8) & ((1u << bits) - 1);
-}
-
-// ---- MatMulNBits: a [..., K] times weights of N rows, each of ceil(K / block) blocks.
-
-struct Weights {
-  int64_t k, n, bits, block;
-  int64_t blocks() const { return blocks_of(k, block); }
-  int64_t blob() const { return block * bits / 8; }  // bytes of one block
-};
-
-template <class Context>
-Weights weights_of(const Context& context) {
-  const Attributes& attributes = context.node.attributes;
-  Weights w{attributes.get_int("K", 0), attributes.get_int("N", 0), attributes.get_int("bits", 4),
-            attributes.get_int("block_size", 0)};
-  constexpr int64_t kLargest = int64_t{1} << 40, kLargestBlock = 1 << 20;
-  if (w.k < 1 || w.n < 1 || w.k > kLargest || w.n > kLargest || w.bits < 2 || w.bits > 8 || w.block < 16 ||
-      w.block > kLargestBlock || (w.block & (w.block - 1)) != 0) {
-    context.fail("has K " + std::to_string(w.k) + ", N " + std::to_string(w.n) + ", " + std::to_string(w.bits) +
-                 " bits, blocks of " + std::to_string(w.block));
-  }
-  return w;
-}
-
-void infer_matmul_nbits(InferContext& context) {
-  const Weights w = weights_of(context);
-  const TensorType& a = context.input(0);
-  if (!a.has_rank) return context.set_output(0, TensorType::unranked(a.dtype));
-  if (a.rank() < 1) context.fail("input 0 is a scalar");
-  const Dim& last = a.dims.back();
-  if (last.known() && last.extent != w.k) {
-    context.fail("input 0 has " + std::to_string(last.extent) + " columns, expected " + std::to_string(w.k));
-  }
-  TensorType y = a;
-  y.dims.back() = known_dim(w.n);
-  context.set_output(0, std::move(y));
-}
-
-// The zero point of each block, from packed bits or from numbers; 2^(bits - 1) when there are none.
-template <class Context>
-std::vector<float> zero_points_of(const Context& context, const Weights& w, const Tensor& given) {
-  const auto count = static_cast<size_t>(w.n * w.blocks());
-  std::vector<float> result(count, static_cast<float>(1 << (w.bits - 1)));
-  if (!given.defined()) return result;
-  const int64_t row_bytes = blocks_of(w.blocks() * w.bits, 8);
-  if (given.dtype() == DType::u8) {
-    if (given.size() != w.n * row_bytes)
-      context.fail("the zero points have " + std::to_string(given.size()) + " bytes");
-    // One more byte, for the pair that bits_at may look at.
-    std::vector<uint8_t> row(static_cast<size_t>(row_bytes) + 1);
-    for (int64_t n = 0; n < w.n; ++n) {
-      std::copy_n(given.data<uint8_t>() + n * row_bytes, row_bytes, row.begin());
-      for (int64_t b = 0; b < w.blocks(); ++b) {
-        result[static_cast<size_t>(n * w.blocks() + b)] = static_cast<float>(bits_at(row.data(), b, w.bits));
-      }
-    }
-    return result;
-  }
-  if (given.size() != w.n * w.blocks()) context.fail("the zero points are " + to_string(given.dims()));
-  const std::vector<double> values = reals_of(given);
-  std::transform(values.begin(), values.end(), result.begin(), [](double v) { return static_cast<float>(v); });
-  return result;
-}
-
-// The weights as float32 [K, N].
-template <class Context>
-Tensor real_weights(const Context& context, const Tensor& packed, const Tensor& scales, const Tensor& zero_points,
-                    const Tensor& groups) {
-  const Weights w = weights_of(context);
-  checked_bytes(DType::f32, {w.k, w.n});
-  if (packed.dtype() != DType::u8 || packed.size() != w.n * w.blocks() * w.blob()) {
-    context.fail("the weights are " + to_string(packed.dims()) + ", expected " +
-                 to_string(Dims{w.n, w.blocks(), w.blob()}) + " of uint8");
-  }
-  if (scales.size() != w.n * w.blocks()) context.fail("the scales are " + to_string(scales.dims()));
-  const std::vector<double> scale = reals_of(scales);
-  const std::vector<float> zero = zero_points_of(context, w, zero_points);
-  std::vector<int64_t> group;
-  if (groups.defined()) {
-    group = integers_of_any(groups);
-    const bool is_in = std::all_of(group.begin(), group.end(), [&](int64_t g) { return g >= 0 && g < w.blocks(); });
-    if (static_cast<int64_t>(group.size()) < w.k || !is_in) context.fail("input 4 (g_idx) fits not the blocks");
-  }
-  Tensor result(DType::f32, {w.k, w.n});
-  float* out = result.mutable_data<float>();
-  std::vector<uint8_t> block(static_cast<size_t>(w.blob()) + 1);
-  for (int64_t n = 0; n < w.n; ++n) {
-    for (int64_t b = 0; b < w.blocks(); ++b) {
-      std::copy_n(packed.data<uint8_t>() + (n * w.blocks() + b) * w.blob(), w.blob(), block.begin());
-      for (int64_t k = b * w.block; k < std::min(w.k, (b + 1) * w.block); ++k) {
-        const auto at = static_cast<size_t>(n * w.blocks() + (group.empty() ? b : group[static_cast<size_t>(k)]));
-        const auto element = static_cast<float>(bits_at(block.data(), k - b * w.block, w.bits));
-        out[k * w.n + n] = (element - zero[at]) * static_cast<float>(scale[at]);
-      }
-    }
-  }
-  return result;
-}
-
-// Constant weights become those of a plain product, packed once. Inputs: a, b, scales, zero_points, g_idx, bias.
-bool expand_matmul_nbits(ExpandContext& context) {
-  if (context.node.attributes.get_int("weight_prepacked", 0) != 0) context.unsupported("attribute 'weight_prepacked'");
-  require_inputs(context, {1, 2});
-  for (const int i : {1, 2, 3, 4}) {
-    if (context.has_input(i) && !context.constant_of(context.input(i)).defined()) return false;
-  }
-  const auto constant = [&](int i) { return context.constant_of(context.input(i)); };
-  ValueId b = context.constant(real_weights(context, constant(1), constant(2), constant(3), constant(4)));
-  const DType dtype = context.input_type(0).dtype;
-  if (dtype != DType::f32) b = context.add("Cast", {b}, {{"to", static_cast<int64_t>(dtype)}});
-  ValueId y = context.add("MatMul", {context.input(0), b});
-  if (context.has_input(5)) y = context.add("Add", {y, context.input(5)});
-  context.set_output(0, y);
-  return true;
-}
 
 // ---- GatherBlockQuantized: rows of a quantized table, made real. Inputs: data, indices, scales, zero_points.
 
@@ -253,16 +131,7 @@ void run_gather(ReferenceContext& context) {
 
 std::vector<OpDef> contrib_block_quantized_ops() {
   using Kind = AttributeSpec::Kind;
-  OpDef product = composite("MatMulNBits", 3, 6, expand_matmul_nbits,
-                            {{"K", Kind::integer, true},
-                             {"N", Kind::integer, true},
-                             {"bits", Kind::integer},
-                             {"block_size", Kind::integer, true},
-                             {"accuracy_level", Kind::integer},
-                             {"weight_prepacked", Kind::integer}});
-  product.schema.infer = infer_matmul_nbits;
-  return {std::move(product),
-          {.schema = {.name = "GatherBlockQuantized",
+  return {{.schema = {.name = "GatherBlockQuantized",
                       .domain = kMicrosoft,
                       .min_inputs = 3,
                       .max_inputs = 4,

@@ -1,0 +1,81 @@
+// com.microsoft's MatMulNBits by its kernels against its reference, which contrib_matmul_test holds to the definition.
+#include <gtest/gtest.h>
+
+#include "tests/ops/one_node.h"
+
+namespace lathe {
+namespace {
+
+using testing::OneNode;
+using testing::random_tensor;
+
+struct BitsCase {
+  int64_t m, n, k, bits, block;
+  enum class Zeros { none, packed, real } zeros = Zeros::none;
+  bool has_bias = false;
+  int threads = 1;
+  friend std::ostream& operator<<(std::ostream& out, const BitsCase& c) {
+    return out << c.m << "x" << c.n << "x" << c.k << " of " << c.bits << " bits by " << c.block;
+  }
+};
+
+Tensor random_bytes(const Dims& dims, std::mt19937& random) {
+  Tensor tensor(DType::u8, dims);
+  for (int64_t i = 0; i < tensor.size(); ++i) tensor.mutable_data<uint8_t>()[i] = static_cast<uint8_t>(random());
+  return tensor;
+}
+
+std::vector<Isa> usable_isas() {
+  std::vector<Isa> isas{Isa::avx2};
+  if (has_avx512(usable_isa())) isas.push_back(Isa::avx512);
+  return isas;
+}
+
+class MatMulBits : public ::testing::TestWithParam<BitsCase> {};
+
+TEST_P(MatMulBits, MatchesItsReferenceOnEachIsa) {
+  const BitsCase& c = GetParam();
+  std::mt19937 random(3);
+  const int64_t blocks = (c.k + c.block - 1) / c.block;
+  OneNode one;
+  one.domain = "com.microsoft";
+  one.inputs = {random_tensor({c.m, c.k}, random),
+                random_bytes({c.n, blocks, c.block * c.bits / 8}, random),
+                random_tensor({c.n * blocks}, random, 0.01F, 0.02F),
+                Tensor(),
+                Tensor(),
+                Tensor()};
+  if (c.zeros == BitsCase::Zeros::packed) one.inputs[3] = random_bytes({c.n * ((blocks * c.bits + 7) / 8)}, random);
+  if (c.zeros == BitsCase::Zeros::real) one.inputs[3] = random_tensor({c.n * blocks}, random, 0, 10);
+  if (c.has_bias) one.inputs[5] = random_tensor({c.n}, random);
+  one.is_constant = {false, true, true, true, true, true};
+  Attributes attributes;
+  attributes.set("K", c.k);
+  attributes.set("N", c.n);
+  attributes.set("bits", c.bits);
+  attributes.set("block_size", c.block);
+  one.make("MatMulNBits", 1, attributes, std::vector<int>(6, 0), 0);
+  const Tensor expected = one.expected();
+  // Weights are below 2^bits * 0.02; each product and sum is rounded.
+  const float largest = static_cast<float>(1 << c.bits) * 0.02F * static_cast<float>(c.k);
+  for (const Isa isa : usable_isas()) {
+    SCOPED_TRACE(name_of(isa));
+    const std::optional<Tensor> got = one.run(isa, c.threads);
+    ASSERT_TRUE(got) << "the reference ran";
+    ASSERT_EQ(got->dims(), expected.dims());
+    for (int64_t i = 0; i < expected.size(); ++i)
+      ASSERT_NEAR(got->data<float>()[i], expected.data<float>()[i], largest * 1e-6F) << "element " << i;
+  }
+}
+
+using Zeros = BitsCase::Zeros;
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, MatMulBits,
+    ::testing::Values(BitsCase{1, 1, 1, 4, 16}, BitsCase{1, 64, 64, 4, 32},
+                      BitsCase{1, 100, 300, 4, 32, Zeros::packed, true}, BitsCase{3, 200, 1500, 4, 128, Zeros::packed},
+                      BitsCase{5, 33, 77, 8, 16, Zeros::packed, true}, BitsCase{40, 130, 513, 4, 64, Zeros::real, true},
+                      BitsCase{29, 65, 260, 8, 256, Zeros::real}, BitsCase{2, 640, 512, 4, 16, Zeros::packed, true, 3},
+                      BitsCase{31, 500, 200, 8, 32, Zeros::none, false, 2}));
+
+}  // namespace
+}  // namespace lathe
