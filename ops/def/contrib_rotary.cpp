@@ -35,10 +35,13 @@ bool expand_rotary(ExpandContext& context) {
   const bool is_apart = x.rank() == 4;  // [batch, heads, length, size]
   const std::optional<ValueId> at = positions(context, x.dims[is_apart ? 2 : 1]);
   if (!at) return false;
+  const bool is_one_start = context.input_type(1).rank() == 1;
   const auto angles = [&](int table) {
     const ValueId rows = context.add("Gather", {context.input(table), *at}, {{"axis", int64_t{0}}});
-    // [length, half] or [batch, length, half]: an axis for the heads.
-    return context.add("Unsqueeze", {rows, context.longs({is_apart ? int64_t{-3} : int64_t{-2}})});
+    // [length, half] or [batch, length, half]: an axis for the heads, and one for the batch where there is none.
+    const int64_t heads_axis = is_apart ? 1 : 2;
+    return context.add("Unsqueeze",
+                       {rows, is_one_start ? context.longs({0, heads_axis}) : context.longs({heads_axis})});
   };
   rotation.cos = angles(2);
   rotation.sin = angles(3);

@@ -261,27 +261,30 @@ TEST(ContribRotaryEmbedding, TurnsPairsByTheAngleOfTheirPosition) {
   std::mt19937 random(10);
   const Tensor x = random_tensor({1, 2, 8}, random), cos = random_tensor({4, 2}, random),
                sin = random_tensor({4, 2}, random);
+  const Tensor each = tensor<int64_t>({1, 2}, {3, 1}), first_one = tensor<int64_t>({1}, {2});
   for (const int interleaved : {0, 1}) {
-    const Tensor y = microsoft("RotaryEmbedding")
-                         .input(x)
-                         .input(tensor<int64_t>({1, 2}, {3, 1}))
-                         .input(cos)
-                         .input(sin)
-                         .with("interleaved", interleaved)
-                         .result();
-    std::vector<double> expected(16);
-    const int64_t positions[] = {3, 1};
-    for (int64_t t = 0; t < 2; ++t)
-      for (int64_t h = 0; h < 2; ++h)
-        for (int64_t i = 0; i < 2; ++i) {
-          const int64_t base = t * 8 + h * 4, first = base + (interleaved ? 2 * i : i),
-                        second = first + (interleaved ? 1 : 2);
-          const double c = cos.data<float>()[positions[t] * 2 + i], s = sin.data<float>()[positions[t] * 2 + i];
-          const double a = x.data<float>()[first], b = x.data<float>()[second];
-          expected[static_cast<size_t>(first)] = a * c - b * s;
-          expected[static_cast<size_t>(second)] = b * c + a * s;
-        }
-    expect_near(y, expected);
+    for (const bool is_one_start : {false, true}) {
+      const Tensor y = microsoft("RotaryEmbedding")
+                           .input(x)
+                           .input(is_one_start ? first_one : each)
+                           .input(cos)
+                           .input(sin)
+                           .with("interleaved", interleaved)
+                           .result();
+      std::vector<double> expected(16);
+      const int64_t positions[] = {is_one_start ? 2 : 3, is_one_start ? 3 : 1};
+      for (int64_t t = 0; t < 2; ++t)
+        for (int64_t h = 0; h < 2; ++h)
+          for (int64_t i = 0; i < 2; ++i) {
+            const int64_t base = t * 8 + h * 4, first = base + (interleaved ? 2 * i : i),
+                          second = first + (interleaved ? 1 : 2);
+            const double c = cos.data<float>()[positions[t] * 2 + i], s = sin.data<float>()[positions[t] * 2 + i];
+            const double a = x.data<float>()[first], b = x.data<float>()[second];
+            expected[static_cast<size_t>(first)] = a * c - b * s;
+            expected[static_cast<size_t>(second)] = b * c + a * s;
+          }
+      expect_near(y, expected);
+    }
   }
 }
 
