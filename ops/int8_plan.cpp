@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "lathe/tensor.h"
+#include "ops/bench_operands.h"
 #include "ops/int8_product.h"
 #include "src/base/thread_team.h"
 
@@ -43,20 +44,17 @@ GemmSplit choose_split(const Int8Problem& problem, const GemmPlan& plan) {
   return imbalance(panels) <= 1.1 * imbalance(divide_up(problem.m, plan.rows)) ? GemmSplit::columns : GemmSplit::rows;
 }
 
-// Operands of one candidate: a product alone, with weights that come from memory.
+// Operands of one candidate.
 struct Bench {
   Bench(const Int8Problem& problem, const GemmPlan& plan)
       : product(problem, plan, offsets_of(problem)),
         team(problem.threads),
-        a(DType::u8, {problem.batches * problem.m * problem.groups() * 4}),
-        c(DType::i32, {problem.batches * problem.m * problem.n}),
-        columns(DType::i32, {padded(problem)}),
-        rows(DType::i32, {problem.m}),
-        input(DType::f32, {problem.m * problem.n + padded(problem)}) {
-    constexpr int64_t kColdBytes = int64_t{64} << 20;
-    const int64_t bytes = problem.batches * padded(problem) * problem.groups() * 4;
-    const int64_t copies = std::clamp<int64_t>(kColdBytes / std::max<int64_t>(1, bytes), 1, 64);
-    for (int64_t i = 0; i < copies; ++i) b.emplace_back(DType::u8, Dims{bytes});
+        a(bench_tensor(DType::u8, problem.batches * problem.m * problem.groups() * 4)),
+        c(bench_tensor(DType::i32, problem.batches * problem.m * problem.n)),
+        columns(bench_tensor(DType::i32, padded(problem))),
+        rows(bench_tensor(DType::i32, problem.m)),
+        input(bench_tensor(DType::f32, problem.m * problem.n + padded(problem))),
+        b(DType::u8, problem.batches * padded(problem) * problem.groups() * 4) {
     operands.a = a.raw();
     operands.c = c.mutable_raw();
     operands.a_stride = problem.groups() * 4;
@@ -79,24 +77,27 @@ struct Bench {
     }
     return offsets;
   }
+  void prepare() {
+    b.advance();
+    caches.prepare(team, a, b.current());
+  }
   void run() {
-    operands.b = b[turn % b.size()].raw();
-    operands.next_weights = b[(turn + 1) % b.size()].raw();
-    ++turn;
+    operands.b = b.current().raw();
+    operands.next_weights = b.next().raw();
     team.run(team.size(), [this](int thread) { product.run(operands, thread, team.size()); });
   }
 
   Int8Product product;
   ThreadTeam team;
   Tensor a, c, columns, rows, input;
-  std::vector<Tensor> b;
+  ColdWeights b;
+  ModelCaches caches;
   Int8Operands operands;
-  size_t turn = 0;
 };
 
 TuningTask tuning_task(const Int8Problem& problem) {
   TuningTask task;
-  task.family = "gemm_int8.1";
+  task.family = "gemm_int8.2";
   task.key = problem.key();
   task.threads = problem.threads;
   task.flop = problem.flop();
@@ -124,7 +125,7 @@ TuningTask tuning_task(const Int8Problem& problem) {
   task.build = [problem](const Candidate& candidate) -> Runner {
     try {
       auto bench = std::make_shared<Bench>(problem, GemmPlan::from_candidate(candidate));
-      return [bench] { bench->run(); };
+      return {[bench] { bench->run(); }, [bench] { bench->prepare(); }};
     } catch (const JitError&) {
       return {};
     }
