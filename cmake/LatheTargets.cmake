@@ -17,7 +17,8 @@ function(lathe_warnings name)
   target_compile_options(${name} PRIVATE -Wall -Wextra -Wshadow -Wno-missing-field-initializers -Wno-restrict
                                          $<$<BOOL:${LATHE_WERROR}>:-Werror>)
   if(LATHE_SANITIZE)
-    target_compile_options(${name} PRIVATE -fsanitize=${LATHE_SANITIZE} -fno-omit-frame-pointer)
+    # Weights are read where they lie in the model's file, aligned only as they are there.
+    target_compile_options(${name} PRIVATE -fsanitize=${LATHE_SANITIZE} -fno-sanitize=alignment -fno-omit-frame-pointer)
     target_link_options(${name} PUBLIC -fsanitize=${LATHE_SANITIZE})
   endif()
 endfunction()

@@ -47,11 +47,13 @@ class Group {
   }
 
  private:
-  bool is_member(NodeId id) const { return members_.contains({position_[index_of(id)], id}); }
+  // Nodes that this pass made have no position: they are whole.
+  bool is_known(NodeId id) const { return index_of(id) < position_.size(); }
+  bool is_member(NodeId id) const { return is_known(id) && members_.contains({position_[index_of(id)], id}); }
 
   bool join(ValueId value) {
     const NodeId id = graph_.value(value).producer;
-    if (id == NodeId::none || !rewriter_.is_live(id) || is_member(id)) return false;
+    if (id == NodeId::none || !rewriter_.is_live(id) || !is_known(id) || is_member(id)) return false;
     const Node& node = graph_.node(id);
     if (node.outputs[0] != value || rewriter_.is_output(value) || !has_whole_shape(value)) return false;
     for (const Graph::Use use : rewriter_.uses(value)) {

@@ -27,8 +27,9 @@ bool has_known_pads(const Node& conv) {
 
 // Its window is one pixel and nothing is added around: each result is of one pixel of the operand.
 bool is_of_pixels(const Graph& graph, const Node& conv) {
+  if (!is_op(conv, "Conv") || !has_known_pads(conv)) return false;
   const TensorType& weights = graph.value(conv.inputs[1]).type;
-  if (!is_op(conv, "Conv") || !weights.has_rank || weights.rank() < 3 || !has_known_pads(conv)) return false;
+  if (!weights.has_rank || weights.rank() < 3) return false;
   const std::vector<int64_t> pads = conv.attributes.get_ints("pads");
   return std::all_of(weights.dims.begin() + 2, weights.dims.end(), [](const Dim& dim) { return dim.extent == 1; }) &&
          std::all_of(pads.begin(), pads.end(), [](int64_t count) { return count == 0; });
