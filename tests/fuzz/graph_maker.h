@@ -60,6 +60,14 @@ class GraphMaker {
 
 using PatternFn = void(GraphMaker&, const Recipe&);
 const std::vector<PatternFn*>& all_patterns();
-const std::vector<PatternFn*>& exporter_patterns();  // some of them
+const std::vector<PatternFn*>& algebra_patterns();   // some of them
+const std::vector<PatternFn*>& exporter_patterns();  // others
+
+// What the patterns of several files share.
+template <class T, size_t N>
+const T& one_of(const T (&choices)[N], uint32_t pick) {
+  return choices[pick % N];
+}
+ValueId convolved(GraphMaker& maker, const GraphMaker::Made& x, const Recipe& recipe);  // by some convolution
 
 }  // namespace lathe::testing
