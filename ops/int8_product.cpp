@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "ops/int8_lower.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -23,6 +24,8 @@ Int8Product::Int8Product(const Int8Problem& problem, const GemmPlan& plan, std::
     : problem_(problem), plan_(plan), offsets_(std::move(offsets)), lanes_(vector_lanes(problem.isa)) {
   if (!is_valid(plan, problem)) throw JitError("not possible here: " + int8_plan_text(plan, problem.dot));
   if (offsets_.empty()) offsets_.resize(1);
+  epilogue_ = problem.epilogue;
+  if (epilogue_) store_ = split_requantization(epilogue_->expression, {});
   const int64_t panel_columns = int64_t{plan.vecs} * lanes_;
   panels_ = divide_up(problem.n, panel_columns);
   tiles_ = divide_up(problem.m, plan.rows);
@@ -58,7 +61,8 @@ GemmInt8TilePlan Int8Product::tile_plan(int rows, bool is_tail, bool prefetches)
   tile.prefetch_lines = prefetches ? prefetch_lines_ : 0;
   tile.has_rows = problem_.has_rows;
   tile.masked = is_tail && tail_lanes_ > 0;
-  tile.epilogue = problem_.epilogue;
+  tile.epilogue = epilogue_;
+  tile.store = store_;
   return tile;
 }
 

@@ -66,6 +66,8 @@ class Int8Product {
 
   Int8Problem problem_;
   GemmPlan plan_;
+  std::optional<GemmEpilogue> epilogue_;  // as the kernels take it: bytes are made by `store_`
+  Int8Store store_;
   std::vector<Int8Offsets> offsets_;
   int lanes_, height_;
   int64_t panels_, tiles_, tall_tiles_;  // tiles of height_ rows come first, then those of one row less

@@ -28,7 +28,7 @@ class GemmInt8Emitter : public Int8Emitter {
                                                     plan.epilogue->expression);
     }
     for (int base = 0; base * kRowsPerBase < plan.rows; ++base) a_.push_back(claim_gpr("a"));
-    spills_ = must_spill();
+    waiting_ = std::min(waiting_rows(), plan.rows);
   }
 
   std::shared_ptr<const CodePages> emit() {
@@ -57,7 +57,7 @@ class GemmInt8Emitter : public Int8Emitter {
 
   void open_frame() {
     mov(tmp_, rsp);
-    sub(rsp, kSpill + (spills_ ? plan_.rows * plan_.vecs * vec_bytes() : 0));
+    sub(rsp, kSpill + waiting_ * plan_.vecs * vec_bytes());
     and_(rsp, -kCacheLine);
     mov(ptr[rsp + kOldStack], tmp_);
   }
@@ -201,14 +201,16 @@ class GemmInt8Emitter : public Int8Emitter {
     }
   }
 
-  // --- C = epilogue(sums): in registers when they suffice, else through the frame, row by row in a loop.
+  // --- C = epilogue(sums), row by row. The last rows wait in the frame where registers are too few; all of them, in a
+  // loop, where one row is not enough.
   int input_count() const { return plan_.epilogue ? static_cast<int>(plan_.epilogue->inputs.size()) : 0; }
   bool needs_mask_vec() const { return plan_.masked && !has_masks(); }
-  // Besides the epilogue's: what a partial vector and the narrowing of lanes to bytes take on AVX2.
-  int store_temps() const { return has_masks() ? 0 : 1 + needs_mask_vec(); }
-  bool must_spill() const {
-    const int temps = (epilogue_ ? epilogue_->temps_needed() : 0) + store_temps();
-    return temps > static_cast<int>(work_.size()) + free_vecs();
+  // Besides the epilogue's: what narrowing of lanes to bytes, and a partial vector on AVX2, take.
+  int store_temps() const { return (plan_.requantizes() || !has_masks()) + needs_mask_vec(); }
+  int temps_needed() const { return (epilogue_ ? epilogue_->temps_needed() : 0) + store_temps(); }
+  int waiting_rows() const {
+    const int missing = temps_needed() - static_cast<int>(work_.size()) - free_vecs();
+    return missing <= 0 ? 0 : (missing + plan_.vecs - 1) / plan_.vecs;
   }
 
   void finish_tile() {
@@ -217,7 +219,7 @@ class GemmInt8Emitter : public Int8Emitter {
     std::vector<Vec> temps = work_;
     while (free_vecs() > 0) temps.push_back(claim_vec("temp"));
     const std::vector<Vec> claimed(temps.begin() + static_cast<long>(work_.size()), temps.end());
-    spills_ ? finish_rows_in_loop(inputs, temps) : finish_rows_in_registers(inputs, temps);
+    waiting_ < plan_.rows ? finish_rows(inputs, temps) : finish_rows_in_loop(inputs, temps);
     for (const Vec& vec : claimed) release(vec);
     for (size_t i = 0; i < inputs.size(); ++i) mov(ptr[rsp + kInputs + 8 * static_cast<int>(i)], inputs[i]);
     mov(ptr[rsp + kC], c_);
@@ -236,7 +238,7 @@ class GemmInt8Emitter : public Int8Emitter {
 
   // Takes the registers for partial vectors and for narrowing from `temps`.
   void set_store_temps(std::vector<Vec>& temps) {
-    if (has_masks()) return;
+    if (store_temps() == 0) return;
     narrow_ = temps.back();
     temps.pop_back();
     if (!needs_mask_vec()) return;
@@ -248,14 +250,28 @@ class GemmInt8Emitter : public Int8Emitter {
     vmovups(mask_, ptr[b_ + tmp_ * 4]);
   }
 
-  void finish_rows_in_registers(const std::vector<Gpr>& inputs, std::vector<Vec> temps) {
+  void finish_rows(const std::vector<Gpr>& inputs, std::vector<Vec> temps) {
+    const int ready = plan_.rows - waiting_;
+    const auto at = [&](int row, int v) { return rsp + (kSpill + ((row - ready) * plan_.vecs + v) * vec_bytes()); };
+    for (int row = ready; row < plan_.rows; ++row) {
+      for (int v = 0; v < plan_.vecs; ++v) {
+        store(at(row, v), acc(row, v));
+        temps.push_back(acc(row, v));
+      }
+    }
     set_store_temps(temps);
-    for (int row = 0; row < plan_.rows; ++row) finish_row(inputs, temps, [&](int v) { return acc(row, v); });
+    for (int row = 0; row < plan_.rows; ++row) {
+      finish_row(inputs, temps, 2, [&](int v) {
+        if (row >= ready) load(acc(0, v), at(row, v));
+        return acc(row < ready ? row : 0, v);
+      });
+    }
   }
 
   void finish_rows_in_loop(const std::vector<Gpr>& inputs, std::vector<Vec> temps) {
+    const size_t together = std::min<size_t>(acc_.size(), 2);
     for (size_t i = 0; i < acc_.size(); ++i) store(rsp + kSpill + static_cast<int>(i) * vec_bytes(), acc_[i]);
-    temps.insert(temps.end(), acc_.begin() + 1, acc_.end());
+    temps.insert(temps.end(), acc_.begin() + static_cast<long>(together), acc_.end());
     set_store_temps(temps);
     if (epilogue_ && static_cast<int>(temps.size()) < epilogue_->temps_needed()) {
       throw JitError("the epilogue needs more registers than there are: " + plan_.key());
@@ -264,40 +280,61 @@ class GemmInt8Emitter : public Int8Emitter {
     Xbyak::Label next_row;
     mov(qword[rsp + kRowsLeft], plan_.rows);
     L(next_row);
-    finish_row(inputs, temps, [&](int v) {
-      load(acc_[0], tmp_ + v * vec_bytes());
-      return acc_[0];
+    finish_row(inputs, temps, together, [&](int v) {
+      const Vec& sum = acc_[static_cast<size_t>(v) % together];
+      load(sum, tmp_ + v * vec_bytes());
+      return sum;
     });
     add(tmp_, plan_.vecs * vec_bytes());
     dec(qword[rsp + kRowsLeft]);
     jnz(next_row, T_NEAR);
   }
 
+  // `together`: vectors that `get` may give at a time.
   template <class Accumulator>
-  void finish_row(const std::vector<Gpr>& inputs, const std::vector<Vec>& temps, Accumulator get) {
+  void finish_row(const std::vector<Gpr>& inputs, const std::vector<Vec>& temps, size_t together, Accumulator get) {
     const int out_bytes = bits_of(plan_.output()) / 8;
-    for (int v = 0; v < plan_.vecs; ++v) {
-      const Vec sum = get(v);
-      const Xbyak::RegExp at = c_ + v * lanes() * out_bytes;
-      if (!epilogue_) {
-        store_columns(at, sum, v, DType::f32);  // 32 bits as they are
-        continue;
-      }
-      vcvtdq2ps(sum, sum);
-      epilogue_->apply(sum, temps, [&](int slot, const Xbyak::Xmm& into) {
-        const size_t i = static_cast<size_t>(slot - 1);
-        const DType dtype = plan_.epilogue->expression.inputs[i + 1];
-        if (plan_.epilogue->inputs[i] == GemmInputAccess::uniform) {
-          return broadcast_as_float(into, Xbyak::RegExp(inputs[i]), dtype);
-        }
-        load_columns(into, inputs[i] + v * lanes() * (bits_of(dtype) / 8), v, dtype);
-      });
-      store_columns(at, sum, v, plan_.output());
+    for (int v = 0; v < plan_.vecs;) {
+      std::vector<Vec> sums;
+      do {
+        sums.push_back(get(v + static_cast<int>(sums.size())));
+        apply_epilogue(sums.back(), v + static_cast<int>(sums.size()) - 1, inputs, temps);
+      } while (can_join(v + static_cast<int>(sums.size())) && sums.size() < together);
+      store_sums(c_ + v * lanes() * out_bytes, sums, v);
+      v += static_cast<int>(sums.size());
     }
     add(c_, ptr[args_ + offsetof(GemmInt8TileArgs, c_stride_bytes)]);
     for (size_t i = 0; i < inputs.size(); ++i) {
       add(inputs[i], ptr[args_ + offsetof(GemmInt8TileArgs, input_stride_bytes) + 8 * i]);
     }
+  }
+  // Vector v is stored together with the one before it.
+  bool can_join(int v) const { return plan_.requantizes() && v < plan_.vecs && !is_partial(v) && v % 2 == 1; }
+
+  void apply_epilogue(const Vec& sum, int v, const std::vector<Gpr>& inputs, const std::vector<Vec>& temps) {
+    if (!epilogue_) return;
+    vcvtdq2ps(sum, sum);
+    epilogue_->apply(sum, temps, [&](int slot, const Xbyak::Xmm& into) {
+      const size_t i = static_cast<size_t>(slot - 1);
+      const DType dtype = plan_.epilogue->expression.inputs[i + 1];
+      if (plan_.epilogue->inputs[i] == GemmInputAccess::uniform) {
+        return broadcast_as_float(into, Xbyak::RegExp(inputs[i]), dtype);
+      }
+      load_columns(into, inputs[i] + v * lanes() * (bits_of(dtype) / 8), v, dtype);
+    });
+  }
+
+  void store_sums(const Xbyak::RegExp& at, const std::vector<Vec>& sums, int v) {
+    if (!epilogue_) return store_columns(at, sums[0], v, DType::f32);  // 32 bits as they are
+    if (!plan_.requantizes()) return store_columns(at, sums[0], v, plan_.output());
+    if (!is_partial(v)) return store_requantized(at, sums, plan_.store, narrow_);
+    if (has_masks()) {
+      requantize(sums, plan_.store, narrow_);
+      vpmovzxbd(sums[0], Xbyak::Xmm(sums[0].getIdx()));
+      return vpmovdb(ptr[at] | tail_k_, sums[0]);
+    }
+    store_requantized(rsp + kTailBytes, sums, plan_.store, narrow_);
+    copy_tail(at, rsp + kTailBytes);
   }
 
   // --- AVX2 against AVX-512: a mask vector, and bytes one by one, against an opmask.
@@ -335,6 +372,7 @@ class GemmInt8Emitter : public Int8Emitter {
   }
   void emit_constants() {
     if (epilogue_) epilogue_->emit_constants();
+    if (plan_.requantizes()) emit_requantization(plan_.store);
     if (!needs_mask_vec()) return;
     align(kCacheLine);
     L(mask_table_);
@@ -355,7 +393,7 @@ class GemmInt8Emitter : public Int8Emitter {
   const std::vector<Vec> acc_ = claim_vecs("acc", plan_.rows* plan_.vecs);
   std::vector<Vec> work_ = claim_vecs("work", work_registers(plan_));
   Vec narrow_, mask_;
-  bool spills_ = false;
+  int waiting_ = 0;  // rows that wait in the frame while others are finished
   const Xbyak::Opmask tail_k_ = k1;
   Xbyak::Label next_tile_, mask_table_;
 };
@@ -368,6 +406,7 @@ bool GemmInt8TilePlan::is_valid() const {
   }
   if (dot != Int8Dot::pairs && !has_vnni(isa)) return false;
   if (epilogue && epilogue->inputs.size() > static_cast<size_t>(kMaxInt8Inputs)) return false;
+  if (requantizes() && epilogue->expression.output != DType::f32) return false;
   return rows * vecs + work_registers(*this) + dot_needs_temp(isa, dot) <= vector_registers(isa);
 }
 
@@ -377,6 +416,7 @@ std::string GemmInt8TilePlan::key() const {
   if (epilogue) {
     text += " " + to_string(epilogue->expression) + " ";
     for (const GemmInputAccess access : epilogue->inputs) text += access == GemmInputAccess::columns ? 'c' : 'u';
+    if (requantizes()) text += " " + to_string(store);
   }
   return text;
 }

@@ -31,9 +31,12 @@ struct GemmInt8TilePlan {
   bool masked = false;     // the last vector of each row is partial: GemmInt8TileArgs::tail_lanes
   // Input 0: the sum as float32. Inputs are f32, i32, u8 or i8; the output is f32, i32, u8 or i8. None: C is int32.
   std::optional<GemmEpilogue> epilogue;
+  // Of bytes: how the epilogue's float32 results are stored. Else they are stored as its output's type.
+  Int8Store store = {};
 
   bool operator==(const GemmInt8TilePlan&) const = default;
-  DType output() const { return epilogue ? epilogue->expression.output : DType::i32; }
+  bool requantizes() const { return epilogue && stores_bytes(store); }
+  DType output() const { return requantizes() ? store.dtype : epilogue ? epilogue->expression.output : DType::i32; }
   bool is_valid() const;
   std::string key() const;
 };

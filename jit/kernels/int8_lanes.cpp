@@ -107,8 +107,7 @@ void Int8Emitter::broadcast_as_float(const Vec& vec, const Xbyak::RegExp& at, DT
 }
 
 // Packing works within 128 bits: it leaves, in each, four channels of every vector side by side.
-void Int8Emitter::store_requantized(const Xbyak::RegExp& at, std::span<const Vec> vecs, const Int8Store& how,
-                                    const Vec& temp) {
+void Int8Emitter::requantize(std::span<const Vec> vecs, const Int8Store& how, const Vec& temp) {
   const size_t count = vecs.size();
   for (const Vec& vec : vecs) {
     // Above the range of int32 a conversion gives its least number.
@@ -130,7 +129,13 @@ void Int8Emitter::store_requantized(const Xbyak::RegExp& at, std::span<const Vec
   } else {
     vpermd(Xbyak::Ymm(all.getIdx()), Xbyak::Ymm(temp.getIdx()), all);
   }
-  const int bytes = static_cast<int>(count) * lanes();
+}
+
+void Int8Emitter::store_requantized(const Xbyak::RegExp& at, std::span<const Vec> vecs, const Int8Store& how,
+                                    const Vec& temp) {
+  requantize(vecs, how, temp);
+  const Vec& all = vecs[0];
+  const int bytes = static_cast<int>(vecs.size()) * lanes();
   if (bytes == 8) return vmovq(ptr[at], Xbyak::Xmm(all.getIdx()));
   if (bytes == 16) return vmovups(ptr[at], Xbyak::Xmm(all.getIdx()));
   if (bytes == 32) return vmovups(ptr[at], Xbyak::Ymm(all.getIdx()));

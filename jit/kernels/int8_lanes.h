@@ -53,7 +53,9 @@ class Int8Emitter : public Emitter {
   // One element for all lanes.
   void broadcast_as_float(const Vec& vec, const Xbyak::RegExp& at, DType dtype);
 
-  // Stores 1, 2 or 4 vectors as bytes, one behind the other. Clobbers them and `temp`.
+  // 1, 2 or 4 vectors as bytes, one behind the other, in the low part of the first. Clobbers them and `temp`.
+  void requantize(std::span<const Vec> vecs, const Int8Store& how, const Vec& temp);
+  // The same, stored.
   void store_requantized(const Xbyak::RegExp& at, std::span<const Vec> vecs, const Int8Store& how, const Vec& temp);
   // What store_requantized() addresses by rip. Call once, behind the code's last instruction.
   void emit_requantization(const Int8Store& how);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
@@ -136,8 +137,13 @@ class TileBench {
     const float inputs[] = {static_cast<float>(sum), scale_.as<float>()[column],
                             static_cast<float>(residual_.as<uint8_t>()[row * (columns_ + test_.gap) + column]),
                             static_cast<float>(static_cast<int8_t>(residual_.as<uint8_t>()[row]))};
-    const float expected = evaluate(test_.plan.epilogue->expression, inputs);
+    float expected = evaluate(test_.plan.epilogue->expression, inputs);
     const DType output = test_.plan.output();
+    if (test_.plan.requantizes()) {
+      expected = std::nearbyint(expected) + static_cast<float>(test_.plan.store.zero);
+      const bool is_signed = output == DType::i8;
+      expected = std::clamp(expected, is_signed ? -128.0F : 0.0F, is_signed ? 127.0F : 255.0F);
+    }
     if (output == DType::f32) {
       ASSERT_NEAR(*reinterpret_cast<const float*>(at), expected, 1e-5 * (1 + std::abs(expected)));
     } else {
@@ -222,6 +228,21 @@ TEST(GemmInt8Tile, RequantizesToEveryTypeOnEveryInstructionSet) {
       for (int i = 0; i < 40; ++i) {
         TileCase test = random_case(random, isa);
         test.plan.epilogue = requantize(output, i % 2 == 0);
+        expect_exact(test, random());
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(GemmInt8Tile, StoresFloatsAsBytesOnEveryInstructionSet) {
+  std::mt19937 random(3);
+  for (const Isa isa : int8_isas_here()) {
+    for (const DType output : {DType::u8, DType::i8}) {
+      for (int i = 0; i < 60; ++i) {
+        TileCase test = random_case(random, isa);
+        test.plan.epilogue = requantize(DType::f32, i % 2 == 0);
+        test.plan.store = {output, i % 3 == 0 ? 0 : 7, i % 4 == 0};
         expect_exact(test, random());
         if (HasFatalFailure()) return;
       }
