@@ -9,6 +9,7 @@
 #include "ops/conv_operands.h"
 #include "ops/gemm_plan.h"
 #include "ops/int8_lower.h"
+#include "ops/winograd_int8_lower.h"
 #include "src/base/checked_size.h"
 #include "src/base/thread_team.h"
 
@@ -150,6 +151,14 @@ void Weights::fill_init(const void* packed_at, int32_t in_zero, const Tensor& bi
   }
 }
 
+ByteMatrix weight_rows(const Tensor& weights, int64_t channels) {
+  const int64_t row = weights.size() / channels;
+  return {weights.raw(), weights.dtype() == DType::i8, channels, row, row, 1};
+}
+ByteZeros view_of(const std::vector<int32_t>& zeros) {
+  return {zeros.data(), DType::i32, static_cast<int64_t>(zeros.size())};
+}
+
 Weights pack_weights(const LowerContext& context, const ConvInt8Program& program, const std::vector<int32_t>& zeros) {
   const Tensor constant = context.constant(1);
   const ConvProblem& shape = program.problem().shape;
@@ -163,10 +172,7 @@ Weights pack_weights(const LowerContext& context, const ConvInt8Program& program
   weights.packed = context.packed(context.input(1), text, [&] {
     Tensor packed = allocate_weights(DType::u8, {bytes + padded * 4});
     auto* out = static_cast<char*>(packed.mutable_raw());
-    const int64_t row = constant.size() / channels;
-    program.pack({constant.raw(), constant.dtype() == DType::i8, channels, row, row, 1},
-                 {zeros.data(), DType::i32, static_cast<int64_t>(zeros.size())}, out,
-                 reinterpret_cast<int32_t*>(out + bytes));
+    program.pack(weight_rows(constant, channels), view_of(zeros), out, reinterpret_cast<int32_t*>(out + bytes));
     return packed;
   });
   return weights;
@@ -251,6 +257,40 @@ BufferId blocked_input(const LowerContext& context, TensorType& type, int lanes)
   return to;
 }
 
+// nullptr: Winograd's method is not possible, not exact, or not faster.
+std::shared_ptr<const WinogradInt8Program> make_winograd(const LowerContext& context, const ConvNode& conv,
+                                                         const Zeros& zeros, const TensorType& in_type,
+                                                         const ConvInt8Problem& direct,
+                                                         const std::vector<int64_t>& batch_bytes, int threads) {
+  if (conv.window.axes() != 2 || in_type.layout.channel_block == 0 || !zeros.input) return nullptr;
+  WinogradInt8Problem problem{direct, in_type.dtype == DType::i8, *zeros.input};
+  ConvShape& axes = problem.conv.shape.phases[0];
+  axes.y = conv_axis(conv.window, 0, conv.sizes.in[0], conv.sizes.out[0]);
+  axes.x = conv_axis(conv.window, 1, conv.sizes.in[1], conv.sizes.out[1]);
+  if (!is_winograd_int8(problem.conv.shape)) return nullptr;
+  const std::optional<int64_t> group = choose_winograd_int8(problem, direct.dot, threads);
+  const ByteMatrix weights = weight_rows(context.constant(1), conv.sizes.out_channels);
+  if (!group || !stays_exact(problem, weights, view_of(zeros.weights))) return nullptr;
+  try {
+    return std::make_shared<const WinogradInt8Program>(std::move(problem), *group, threads, batch_bytes);
+  } catch (const JitError&) {
+    return nullptr;
+  }
+}
+
+void add_winograd(const LowerContext& context, const std::shared_ptr<const WinogradInt8Program>& program,
+                  const Zeros& zeros, BufferId source, BufferId target, const std::vector<BufferId>& operands) {
+  const ConvProblem& shape = program->problem().conv.shape;
+  const Tensor weights = pack_winograd_int8(context, *program, 1, weight_rows(context.constant(1), shape.out_channels),
+                                            view_of(zeros.weights));
+  Tensor init(DType::i32, {shape.out_blocks() * shape.lanes});
+  if (const Tensor bias = context.constant(5); bias.defined()) {
+    std::copy_n(bias.data<int32_t>(), bias.size(), init.mutable_data<int32_t>());
+  }
+  add_winograd_int8_steps(context, program, weights,
+                          {source, context.constant_buffer(weights), context.constant_buffer(init), target, operands});
+}
+
 }  // namespace
 
 bool lower_conv_int8(LowerContext& context, const ConvNode& conv) {
@@ -273,26 +313,32 @@ bool lower_conv_int8(LowerContext& context, const ConvNode& conv) {
   problem.epilogue = operands->bound.epilogue;
   problem.store = operands->store;
   const int threads = worthwhile_threads(problem.shape.flop(), context.target.threads);
-  std::shared_ptr<const ConvInt8Program> program;
-  try {
-    program = std::make_shared<const ConvInt8Program>(std::move(problem), threads, operands->bound.batch_bytes);
-  } catch (const JitError&) {
-    return false;
-  }
-  const Weights weights = pack_weights(context, *program, zeros->weights);
-  const BufferId zero_at = zeros->input ? BufferId::none : context.buffer(context.input(3));
-  const int64_t padded = program->problem().shape.out_blocks() * lanes;
-  ConvBuffers buffers;
-  buffers.packed = context.constant_buffer(weights.packed);
-  buffers.init = init_of(context, weights, buffers.packed, input, zero_at, padded);
-  buffers.source = input.add_step(context, from, zero_at);
-  buffers.target = context.buffer(context.output(0));
-  buffers.operands = operands->bound.buffers;
   const bool is_plain = out_type.layout.channel_block == 0;
-  if (is_plain) buffers.target = context.scratch(blocked_bytes(out_type.extents(), lanes, out_type.dtype));
-  context.add(conv_step(context, std::move(program), weights, buffers));
+  const BufferId target = is_plain ? context.scratch(blocked_bytes(out_type.extents(), lanes, out_type.dtype))
+                                   : context.buffer(context.output(0));
+  const std::vector<int64_t>& batch_bytes = operands->bound.batch_bytes;
+  if (const auto winograd = make_winograd(context, conv, *zeros, in_type, problem, batch_bytes, threads)) {
+    add_winograd(context, winograd, *zeros, from, target, operands->bound.buffers);
+  } else {
+    std::shared_ptr<const ConvInt8Program> program;
+    try {
+      program = std::make_shared<const ConvInt8Program>(std::move(problem), threads, batch_bytes);
+    } catch (const JitError&) {
+      return false;
+    }
+    const Weights weights = pack_weights(context, *program, zeros->weights);
+    const BufferId zero_at = zeros->input ? BufferId::none : context.buffer(context.input(3));
+    const int64_t padded = program->problem().shape.out_blocks() * lanes;
+    ConvBuffers buffers;
+    buffers.packed = context.constant_buffer(weights.packed);
+    buffers.init = init_of(context, weights, buffers.packed, input, zero_at, padded);
+    buffers.source = input.add_step(context, from, zero_at);
+    buffers.target = target;
+    buffers.operands = operands->bound.buffers;
+    context.add(conv_step(context, std::move(program), weights, buffers));
+  }
   if (is_plain) {
-    context.add(unblock_step(buffers.target, context.buffer(context.output(0)), out_type.extents(), lanes,
+    context.add(unblock_step(target, context.buffer(context.output(0)), out_type.extents(), lanes,
                              context.target.threads, out_type.dtype));
   }
   return true;

@@ -186,6 +186,10 @@ TEST(Int8Convolution, MatchesTheReference) {
        .is_dynamic = true,
        .output = DType::f32},
       {.in = {2, 32, 30, 29}, .weights = {16, 32, 1, 1}, .strides = {2, 2}, .dtype = DType::i8},
+      // By Winograd's method.
+      {.in = {1, 64, 28, 28}, .weights = {64, 64, 3, 3}, .pads = {1, 1, 1, 1}},
+      {.in = {2, 64, 27, 25}, .weights = {60, 64, 3, 3}, .dtype = DType::i8, .output = DType::i8, .threads = 2},
+      {.in = {1, 64, 20, 23}, .weights = {128, 64, 3, 3}, .pads = {1, 0, 1, 1}, .output = DType::f32},
       {.in = {1, 128, 15, 13}, .weights = {33, 128, 1, 1}, .has_weight_zeros = true, .output = DType::i8},
   };
   std::mt19937 random(11);

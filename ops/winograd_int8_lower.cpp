@@ -1,0 +1,60 @@
+#include "ops/winograd_int8_lower.h"
+
+namespace lathe {
+
+Tensor pack_winograd_int8(const LowerContext& context, const WinogradInt8Program& program, int slot,
+                          const ByteMatrix& weights, const ByteZeros& zeros) {
+  std::string text = program.packing() + " zeros";
+  for (int64_t i = 0; i < zeros.count; ++i) text += " " + std::to_string(zeros.at(i));
+  return context.packed(context.input(slot), text, [&] {
+    Tensor packed = allocate_weights(DType::u8, {program.packed_bytes()});
+    program.pack(weights, zeros, packed.mutable_raw());
+    return packed;
+  });
+}
+
+void add_winograd_int8_steps(const LowerContext& context, const std::shared_ptr<const WinogradInt8Program>& program,
+                             const Tensor& weights, const WinogradInt8Buffers& buffers) {
+  const BufferId scratch = context.scratch(static_cast<size_t>(program->scratch_bytes()));
+  const int parts = program->parts();
+  static constexpr const char* kParts[] = {" input", " products", " output"};
+  const double bytes[] = {static_cast<double>(context.input_type(0).storage_bytes()),
+                          static_cast<double>(program->packed_bytes()),
+                          static_cast<double>(context.output_type(0).storage_bytes())};
+  for (int part = 0; part < parts; ++part) {
+    Step step;
+    step.kernel = program->plan_text() + (parts > 1 ? kParts[part] : "");
+    step.reads = {scratch};
+    step.writes = {scratch};
+    if (part == 0) step.reads.push_back(buffers.source);
+    if (parts == 1 || part == 1) {
+      step.reads.push_back(buffers.packed);
+      // Of a direct convolution, so that algorithms compare.
+      step.flop = program->problem().conv.shape.flop() * group_of(program->problem().conv.dot);
+      step.weights = weights.raw();
+    }
+    if (part == parts - 1) {
+      step.reads.push_back(buffers.init);
+      step.reads.insert(step.reads.end(), buffers.operands.begin(), buffers.operands.end());
+      step.writes.push_back(buffers.target);
+    }
+    step.threads = program->threads();
+    step.bytes = parts == 1 ? bytes[0] + bytes[1] + bytes[2] : bytes[part];
+    step.next_weights = std::make_shared<const void*>(nullptr);
+    step.run = [program, buffers, scratch, part, next = step.next_weights](const StepArgs& args) {
+      ConvInt8Arguments arguments;
+      arguments.source = args.at<const void>(buffers.source);
+      arguments.weights = args.at<const void>(buffers.packed);
+      arguments.init = args.at<const int32_t>(buffers.init);
+      arguments.target = args.at<void>(buffers.target);
+      for (size_t i = 0; i < buffers.operands.size(); ++i) {
+        arguments.operands[i] = args.at<const void>(buffers.operands[i]);
+      }
+      arguments.next_weights = *next;
+      program->run_part(part, arguments, args.at<char>(scratch), args.thread);
+    };
+    context.add(std::move(step));
+  }
+}
+
+}  // namespace lathe

@@ -1,0 +1,341 @@
+#include "ops/winograd_int8_program.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "src/base/thread_team.h"
+
+namespace lathe {
+namespace {
+
+constexpr int kOutputs = WinogradInt8::kOutputs, kSize = WinogradInt8::kSize, kTaps = WinogradInt8::kTaps;
+constexpr int kFrequencies = WinogradInt8::kFrequencies;
+constexpr int64_t kLine = 64;  // cache line
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Rows or matrices a multiple of a page apart would share the sets of a cache.
+int64_t off_page(int64_t bytes) {
+  const int64_t lines = divide_up(bytes, kLine) * kLine;
+  return lines % 1024 == 0 ? lines + kLine : lines;
+}
+
+bool has_plain_taps(const ConvAxis& axis) {
+  if (axis.stride != 1 || axis.out_extent != axis.out || axis.taps.size() != kTaps) return false;
+  for (size_t i = 0; i < axis.taps.size(); ++i) {
+    if (axis.taps[i].kernel != static_cast<int>(i)) return false;
+    if (axis.taps[i].offset != axis.taps[0].offset + static_cast<int64_t>(i)) return false;
+  }
+  return true;
+}
+
+template <class T>
+int index_in(std::vector<T>& kinds, const T& kind) {
+  const auto found = std::find(kinds.begin(), kinds.end(), kind);
+  if (found != kinds.end()) return static_cast<int>(found - kinds.begin());
+  kinds.push_back(kind);
+  return static_cast<int>(kinds.size()) - 1;
+}
+
+int weight_at(const ByteMatrix& weights, int64_t channel, int64_t i, int32_t zero) {
+  const uint8_t byte = static_cast<const uint8_t*>(weights.data)[channel * weights.row_stride + i];
+  return (weights.is_signed ? static_cast<int8_t>(byte) : byte) - zero;
+}
+
+}  // namespace
+
+bool is_winograd_int8(const ConvProblem& shape) {
+  return shape.phases.size() == 1 && has_plain_taps(shape.phases[0].y) && has_plain_taps(shape.phases[0].x);
+}
+
+bool stays_exact(const WinogradInt8Problem& problem, const ByteMatrix& weights, const ByteZeros& zeros) {
+  const int64_t least = (problem.is_signed ? -128 : 0) - problem.zero, most = least + 255;
+  // A pixel beyond the border counts as the zero point, whatever that is.
+  const int64_t low = std::min<int64_t>(least, 0), high = std::max<int64_t>(most, 0);
+  if (most - least > 255 || low < -255 || high > 255) return false;
+  for (int64_t channel = 0; channel < weights.rows; ++channel) {
+    int64_t positive = 0, negative = 0;
+    for (int64_t i = 0; i < weights.columns; ++i) {
+      const int weight = weight_at(weights, channel, i, zeros.at(channel));
+      (weight > 0 ? positive : negative) += weight;
+    }
+    const int64_t largest = std::max(positive * high + negative * low, -(positive * low + negative * high));
+    if (largest > WinogradInt8::kLargestResult) return false;
+  }
+  return true;
+}
+
+WinogradInt8Program::Axis WinogradInt8Program::make_axis(const ConvAxis& axis) {
+  Axis made;
+  made.outputs = axis.out;
+  made.inputs = axis.in;
+  made.tiles = divide_up(axis.out, kOutputs);
+  made.first_input = axis.taps[0].offset;
+  std::vector<std::pair<std::pair<int, int>, int>> kinds;
+  for (int64_t tile = 0; tile < made.tiles; ++tile) {
+    const int64_t corner = tile * kOutputs + made.first_input;
+    const auto first = static_cast<int>(std::clamp<int64_t>(-corner, 0, kSize));
+    const auto last = static_cast<int>(std::clamp<int64_t>(axis.in - corner, first, kSize));
+    const auto stored = static_cast<int>(std::min<int64_t>(kOutputs, axis.out - tile * kOutputs));
+    made.kind.push_back(index_in(kinds, {{first, last}, stored}));
+  }
+  for (const auto& [pixels, stored] : kinds) {
+    made.pixels.push_back(pixels);
+    made.stored.push_back(stored);
+  }
+  return made;
+}
+
+WinogradInt8Program::WinogradInt8Program(WinogradInt8Problem problem, int64_t tile_group, int threads,
+                                         std::vector<int64_t> operand_batch_bytes)
+    : problem_(std::move(problem)),
+      tile_group_(tile_group),
+      threads_(threads),
+      operand_batch_bytes_(std::move(operand_batch_bytes)) {
+  const ConvProblem& shape = problem_.conv.shape;
+  operand_batch_bytes_.resize(problem_.conv.epilogue.operands.size());
+  y_ = make_axis(shape.phases[0].y);
+  x_ = make_axis(shape.phases[0].x);
+  tiles_ = shape.batch * y_.tiles * x_.tiles;
+  groups_ = 1;
+  if (tile_group_ > 0) {
+    groups_ = divide_up(tiles_, tile_group_);
+    groups_ = std::min(tiles_, divide_up(groups_, threads_) * threads_);
+  }
+  group_tiles_ = divide_up(tiles_, groups_);
+  in_stride_ = off_page(problem_.in_blocks() * shape.lanes * 2);
+  out_stride_ = off_page(shape.out_blocks() * shape.lanes * 4);
+  in_frequency_ = off_page(group_tiles_ * in_stride_);
+  out_frequency_ = off_page(group_tiles_ * out_stride_);
+  make_kernels();
+  make_products();
+}
+
+void WinogradInt8Program::make_kernels() {
+  const ConvInt8Problem& conv = problem_.conv;
+  for (size_t row = 0; row < y_.pixels.size(); ++row) {
+    in_.emplace_back();
+    out_.emplace_back();
+    for (size_t column = 0; column < x_.pixels.size(); ++column) {
+      in_.back().push_back(
+          winograd_int8_input({int8_isa(conv.isa), problem_.is_signed, problem_.zero, y_.pixels[row].first,
+                               y_.pixels[row].second, x_.pixels[column].first, x_.pixels[column].second}));
+      out_.back().push_back(
+          winograd_int8_output({int8_isa(conv.isa), y_.stored[row], x_.stored[column], conv.epilogue, conv.store}));
+    }
+  }
+}
+
+void WinogradInt8Program::make_products() {
+  Int8Problem product;
+  product.batches = kFrequencies;
+  product.n = problem_.conv.shape.out_blocks() * problem_.conv.shape.lanes;
+  product.k = problem_.in_blocks() * problem_.conv.shape.lanes;
+  product.dot = Int8Dot::pairs;
+  product.isa = problem_.conv.isa;
+  product.a_stride = in_stride_;
+  product.threads = parts() == 1 ? 1 : threads_;
+  product.m = group_tiles_;
+  zeros_.assign(static_cast<size_t>(product.n), 0);
+  std::vector<Int8Offsets> offsets(kFrequencies);
+  for (size_t i = 0; i < kFrequencies; ++i) {
+    offsets[i].a = static_cast<int64_t>(i) * in_frequency_;
+    offsets[i].b = static_cast<int64_t>(i) * matrix_bytes();
+    offsets[i].c = static_cast<int64_t>(i) * out_frequency_;
+  }
+  GemmPlan plan = default_int8_plan(product);
+  plan.split = GemmSplit::columns;
+  panel_columns_ = int64_t{plan.vecs} * problem_.conv.shape.lanes;
+  products_.emplace_back(product, plan, offsets);
+  if (tiles_ == groups_ * group_tiles_ || group_tiles_ == 1) return;
+  // Of the same panels, so that they share the weights.
+  product.m = group_tiles_ - 1;
+  plan.rows = static_cast<int>(std::min<int64_t>(plan.rows, product.m));
+  products_.emplace_back(product, plan, offsets);
+}
+
+std::string WinogradInt8Program::plan_text() const {
+  return fmt::format("conv int8 winograd F(4,3) tiles={}", tile_group_ > 0 ? group_tiles_ : 0);
+}
+
+std::string WinogradInt8Program::packing() const {
+  return fmt::format("winograd_int8.1 c{} panels of {}", problem_.conv.shape.lanes, panel_columns_);
+}
+
+int64_t WinogradInt8Program::matrix_bytes() const {
+  const ConvProblem& shape = problem_.conv.shape;
+  return problem_.in_blocks() * shape.lanes * shape.out_blocks() * shape.lanes * 2;
+}
+
+int64_t WinogradInt8Program::packed_bytes() const { return kFrequencies * matrix_bytes(); }
+
+namespace {
+
+constexpr int kMostLanes = 16, kMostPairs = 2 * kMostLanes;
+using Windows = int32_t[kTaps][kTaps][kMostPairs];  // of pairs of input channels, by output channel
+
+// kWeights * window * kWeights^T.
+void transform_weights(const Windows& windows, int16_t (&out)[kFrequencies][kMostPairs]) {
+  int32_t once[kSize][kTaps][kMostPairs];
+  for (int row = 0; row < kSize; ++row) {
+    const auto& factors = WinogradInt8::kWeights[row];
+    for (int x = 0; x < kTaps; ++x) {
+      for (int i = 0; i < kMostPairs; ++i) {
+        once[row][x][i] = factors[0] * windows[0][x][i] + factors[1] * windows[1][x][i] + factors[2] * windows[2][x][i];
+      }
+    }
+  }
+  for (int frequency = 0; frequency < kFrequencies; ++frequency) {
+    const auto& from = once[frequency / kSize];
+    const auto& factors = WinogradInt8::kWeights[frequency % kSize];
+    for (int i = 0; i < kMostPairs; ++i) {
+      out[frequency][i] =
+          static_cast<int16_t>(factors[0] * from[0][i] + factors[1] * from[1][i] + factors[2] * from[2][i]);
+    }
+  }
+}
+
+}  // namespace
+
+void WinogradInt8Program::pack(const ByteMatrix& weights, const ByteZeros& zeros, void* packed) const {
+  const ConvProblem& shape = problem_.conv.shape;
+  const int64_t lanes = shape.lanes, columns = shape.out_blocks() * lanes, pairs = problem_.in_blocks() * lanes / 2;
+  Windows windows = {};
+  int16_t frequencies[kFrequencies][kMostPairs];
+  for (int64_t first = 0; first < columns; first += lanes) {
+    const int64_t panel = first / panel_columns_ * panel_columns_, width = std::min(panel_columns_, columns - panel);
+    char* to = static_cast<char*>(packed) + (panel * pairs + first - panel) * 4;
+    for (int64_t pair = 0; pair < pairs; ++pair, to += width * 4) {
+      for (int64_t i = 0; i < 2 * lanes; ++i) {
+        const int64_t out = first + i / 2, in = 2 * pair + i % 2;
+        const bool is_inside = out < weights.rows && in < problem_.conv.in_channels;
+        for (int64_t tap = 0; tap < kTaps * kTaps; ++tap) {
+          windows[tap / kTaps][tap % kTaps][i] =
+              is_inside ? weight_at(weights, out, in * kTaps * kTaps + tap, zeros.at(out)) : 0;
+        }
+      }
+      transform_weights(windows, frequencies);
+      for (int64_t f = 0; f < kFrequencies; ++f) {
+        std::memcpy(to + f * matrix_bytes(), frequencies[f], static_cast<size_t>(lanes * 4));
+      }
+    }
+  }
+}
+
+int64_t WinogradInt8Program::scratch_bytes() const {
+  const int64_t both = kFrequencies * (in_frequency_ + out_frequency_);
+  return parts() == 1 ? both * threads_ : both;
+}
+
+WinogradInt8Program::Tiles WinogradInt8Program::group_of(int64_t group) const {
+  // Groups of group_tiles_ come first.
+  const int64_t large = tiles_ - groups_ * (group_tiles_ - 1);
+  const int64_t begin = group * group_tiles_ - std::max<int64_t>(0, group - large);
+  return {begin, begin + group_tiles_ - (group < large ? 0 : 1)};
+}
+
+template <class Body>
+void WinogradInt8Program::for_runs(const Tiles& tiles, Body body) const {
+  for (int64_t tile = tiles.begin; tile < tiles.end;) {
+    Run run{};
+    run.x = tile % x_.tiles;
+    run.y = tile / x_.tiles % y_.tiles;
+    run.image = tile / x_.tiles / y_.tiles;
+    run.first = tile - tiles.begin;
+    const int kind = x_.kind[static_cast<size_t>(run.x)];
+    const int64_t most = std::min(tiles.end - tile, x_.tiles - run.x);
+    while (run.count < most && x_.kind[static_cast<size_t>(run.x + run.count)] == kind) ++run.count;
+    body(run, static_cast<size_t>(y_.kind[static_cast<size_t>(run.y)]), static_cast<size_t>(kind));
+    tile += run.count;
+  }
+}
+
+void WinogradInt8Program::transform_input(const ConvInt8Arguments& arguments, char* frequencies, const Tiles& tiles,
+                                          Range blocks) const noexcept {
+  const int64_t lanes = problem_.conv.shape.lanes, plane = y_.inputs * x_.inputs * lanes;
+  WinogradInt8Call call;
+  call.row = x_.inputs * lanes;
+  call.frequency_bytes = in_frequency_;
+  call.source_step_bytes = kOutputs * lanes;
+  call.target_step = in_stride_;
+  for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+    for_runs(tiles, [&](const Run& run, size_t row, size_t column) {
+      const int64_t pixel = (run.y * kOutputs + y_.first_input) * x_.inputs + run.x * kOutputs + x_.first_input;
+      const int64_t at = (run.image * problem_.in_blocks() + block) * plane + pixel * lanes;
+      call.source = reinterpret_cast<const void*>(reinterpret_cast<intptr_t>(arguments.source) + at);
+      call.target = frequencies + run.first * in_stride_ + block * lanes * 2;
+      call.tiles = run.count;
+      in_[row][column](&call);
+    });
+  }
+}
+
+void WinogradInt8Program::multiply(const ConvInt8Arguments& arguments, char* scratch, const Tiles& tiles,
+                                   const void* next, int thread, int threads) const noexcept {
+  Int8Operands operands;
+  operands.a = scratch;
+  operands.b = arguments.weights;
+  operands.c = scratch + sums_at();
+  operands.columns = zeros_.data();
+  operands.a_stride = in_stride_;
+  operands.c_stride = out_stride_;
+  operands.next_weights = next;
+  products_[tiles.end - tiles.begin == group_tiles_ ? 0 : 1].run(operands, thread, threads);
+}
+
+void WinogradInt8Program::transform_output(const ConvInt8Arguments& arguments, const char* frequencies,
+                                           const Tiles& tiles, Range blocks) const noexcept {
+  const ConvInt8Problem& conv = problem_.conv;
+  const int64_t lanes = conv.shape.lanes;
+  WinogradInt8Call call;
+  call.row = x_.outputs * lanes;
+  call.frequency_bytes = out_frequency_;
+  call.source_step_bytes = out_stride_;
+  call.target_step = kOutputs * lanes;
+  for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+    call.init = arguments.init + block * lanes;
+    for_runs(tiles, [&](const Run& run, size_t row, size_t column) {
+      const int64_t pixel = run.y * kOutputs * x_.outputs + run.x * kOutputs;
+      const int64_t element = (block * y_.outputs * x_.outputs + pixel) * lanes;
+      call.source = frequencies + run.first * out_stride_ + block * lanes * 4;
+      call.target = static_cast<char*>(arguments.target) +
+                    run.image * conv.shape.out_blocks() * conv.target_block_bytes() + element * conv.out_bytes();
+      call.tiles = run.count;
+      for (size_t i = 0; i < conv.epilogue.operands.size(); ++i) {
+        const int64_t bytes = bits_of(conv.epilogue.expression->inputs[i + 1]) / 8;
+        const char* at = static_cast<const char*>(arguments.operands[i]) + run.image * operand_batch_bytes_[i];
+        if (conv.epilogue.operands[i] == ConvOperand::full) at += element * bytes;
+        if (conv.epilogue.operands[i] == ConvOperand::per_channel) at += block * lanes * bytes;
+        call.operands[i] = at;
+      }
+      out_[row][column](&call);
+    });
+  }
+}
+
+void WinogradInt8Program::run_part(int part, const ConvInt8Arguments& arguments, char* scratch,
+                                   int thread) const noexcept {
+  const auto in_blocks = static_cast<long>(problem_.in_blocks());
+  const auto out_blocks = static_cast<long>(problem_.conv.shape.out_blocks());
+  if (parts() == 1) {
+    char* own = scratch + thread * (scratch_bytes() / threads_);
+    const Range mine = split_evenly(static_cast<long>(groups_), thread, threads_);
+    for (int64_t group = mine.begin; group < mine.end; ++group) {
+      const Tiles tiles = group_of(group);
+      // A group that follows begins with the same weights again.
+      const void* next = group + 1 < mine.end ? arguments.weights : arguments.next_weights;
+      transform_input(arguments, own, tiles, {0, in_blocks});
+      multiply(arguments, own, tiles, next, 0, 1);
+      transform_output(arguments, own + sums_at(), tiles, {0, out_blocks});
+    }
+    return;
+  }
+  const Tiles all{0, tiles_};
+  if (part == 0) return transform_input(arguments, scratch, all, split_evenly(in_blocks, thread, threads_));
+  if (part == 1) return multiply(arguments, scratch, all, arguments.next_weights, thread, threads_);
+  transform_output(arguments, scratch + sums_at(), all, split_evenly(out_blocks, thread, threads_));
+}
+
+}  // namespace lathe

@@ -1,0 +1,96 @@
+#pragma once
+// Winograd's convolution in whole numbers bound to its kernels: tiles of pixels become frequencies, each frequency is
+// one packed matrix product of 16-bit integers (tiles x input channels x output channels), and the products become
+// tiles of the output.
+#include <string>
+#include <vector>
+
+#include "jit/kernels/winograd_int8.h"
+#include "ops/conv_int8_program.h"
+#include "ops/int8_product.h"
+#include "src/base/thread_team.h"
+
+namespace lathe {
+
+struct WinogradInt8Problem {
+  // As a direct convolution has it, but for the input: blocks of bytes as they are in the graph, without a border.
+  ConvInt8Problem conv;
+  bool is_signed = false;
+  int32_t zero = 0;  // of the input
+
+  int64_t in_blocks() const { return (conv.in_channels + conv.shape.lanes - 1) / conv.shape.lanes; }
+};
+
+// Stride and dilation 1, a 3x3 window.
+bool is_winograd_int8(const ConvProblem& shape);
+// No result for any input leaves what the transforms are exact for. `weights`: as ConvInt8Program::pack() takes them.
+bool stays_exact(const WinogradInt8Problem& problem, const ByteMatrix& weights, const ByteZeros& zeros);
+// Tiles that go through all parts before the next ones, or 0: all, part by part; nullopt: a direct convolution with
+// `dot` is faster.
+std::optional<int64_t> choose_winograd_int8(const WinogradInt8Problem& problem, Int8Dot dot, int threads);
+
+class WinogradInt8Program {
+ public:
+  // Requires: is_winograd_int8(), stays_exact(). Throws JitError.
+  WinogradInt8Program(WinogradInt8Problem problem, int64_t tile_group, int threads,
+                      std::vector<int64_t> operand_batch_bytes);
+
+  const WinogradInt8Problem& problem() const { return problem_; }
+  int threads() const { return threads_; }
+  std::string plan_text() const;
+  std::string packing() const;  // names the order of the packed weights
+  int64_t packed_bytes() const;
+  void pack(const ByteMatrix& weights, const ByteZeros& zeros, void* packed) const;
+
+  int64_t scratch_bytes() const;  // for all threads together
+  // All threads finish a part before one begins the next.
+  int parts() const { return tile_group_ > 0 ? 1 : 3; }
+  // The share of `thread` in a part, of as many threads as the program was made for.
+  void run_part(int part, const ConvInt8Arguments& arguments, char* scratch, int thread) const noexcept;
+
+ private:
+  // Tiles along one axis.
+  struct Axis {
+    int64_t tiles = 0, outputs = 0, inputs = 0, first_input = 0;
+    std::vector<int> kind;                    // of each tile
+    std::vector<std::pair<int, int>> pixels;  // by kind: those that exist, [first, last)
+    std::vector<int> stored;                  // by kind: outputs
+  };
+  struct Tiles {
+    int64_t begin, end;  // over images, rows and columns of tiles
+  };
+  // One kind's run in a row of tiles.
+  struct Run {
+    int64_t image, y, x, count, first;  // `first`: of the group's tiles
+  };
+
+  static Axis make_axis(const ConvAxis& axis);
+  void make_kernels();
+  void make_products();
+  Tiles group_of(int64_t group) const;
+  template <class Body>
+  void for_runs(const Tiles& tiles, Body body) const;
+  void transform_input(const ConvInt8Arguments& arguments, char* frequencies, const Tiles& tiles,
+                       Range blocks) const noexcept;
+  void multiply(const ConvInt8Arguments& arguments, char* scratch, const Tiles& tiles, const void* next, int thread,
+                int threads) const noexcept;
+  void transform_output(const ConvInt8Arguments& arguments, const char* frequencies, const Tiles& tiles,
+                        Range blocks) const noexcept;
+  int64_t sums_at() const { return WinogradInt8::kFrequencies * in_frequency_; }
+  int64_t matrix_bytes() const;
+
+  WinogradInt8Problem problem_;
+  int64_t tile_group_;
+  int threads_;
+  std::vector<int64_t> operand_batch_bytes_;
+  Axis y_, x_;
+  int64_t tiles_, groups_, group_tiles_;                   // of all images; of the largest group
+  int64_t in_stride_, out_stride_;                         // bytes from tile to tile within a frequency
+  int64_t in_frequency_, out_frequency_;                   // bytes from frequency to frequency
+  int64_t panel_columns_ = 0;                              // of the weights
+  std::vector<std::vector<WinogradInt8Kernel>> in_, out_;  // by kind of row and of column
+  std::vector<Int8Product> products_;                      // of groups of group_tiles_ and of one less
+  std::vector<int32_t> zeros_;                             // what products begin with
+};
+
+}  // namespace lathe
