@@ -4,7 +4,7 @@
 # make conformance, make hostile, make bench  build and run the suites of SHARED (default ../shared): ONNX's own tests,
 #              hostile models, other engines; ARGS="--filter attention"; see tools/suites.sh
 # make bench-kernels  times the tasks of real models, each by itself; ARGS="--threads 1"
-# make prove-passes [EVERY=5]  the conformance suite and MODELS without each graph pass in turn: half an hour
+# make prove-passes [EVERY=1]  the conformance suite and MODELS without each graph pass in turn
 # make fuzz-graphs [SECONDS=60]  compares random graphs, optimized and not
 # make format  formats all sources
 # make tidy    lints all sources

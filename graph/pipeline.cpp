@@ -63,6 +63,7 @@ class PassRunner {
     if (changed) report.nodes_after = graph.order().size();
     report.nodes_saved += static_cast<int>(before) - static_cast<int>(graph.order().size());
     report.fired += changed;
+    if (changed && context_.fired != nullptr) context_.fired->insert(report.name);
 #ifndef NDEBUG
     if (changed) verify(graph);
 #endif

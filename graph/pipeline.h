@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,7 +13,8 @@ namespace lathe {
 struct PassContext {
   const OpLookup& ops;
   const Limits& limits;
-  int channel_block = 0;  // of blocked layouts on this machine (8 or 16)
+  int channel_block = 0;                        // of blocked layouts on this machine (8 or 16)
+  std::set<std::string_view>* fired = nullptr;  // null or takes in the name of each pass that changes a graph
 };
 
 struct Pass {

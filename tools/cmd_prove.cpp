@@ -34,11 +34,12 @@ Proof prove_one(const std::string& given, const ProveOptions& options) {
 }
 
 void prove(const ProveOptions& options) {
-  int runs = 0, models = 0, random = 0, refused = 0, wrong = 0;
+  int runs = 0, idle = 0, models = 0, random = 0, refused = 0, wrong = 0;
   for (const std::string& model : options.models) {
     try {
       const Proof proof = prove_one(model, options);
       runs += proof.runs;
+      idle += proof.idle;
       models += !proof.is_random;
       random += proof.is_random;
       wrong += !proof.departures.empty();
@@ -48,8 +49,9 @@ void prove(const ProveOptions& options) {
       ++refused;  // by the plain run already
     }
   }
-  fmt::print("{} models in {} runs, {} depart; {} more are random, {} cannot run at all\n", models, runs, wrong, random,
-             refused);
+  fmt::print(
+      "{} models in {} runs ({} more would change nothing), {} depart; {} more are random, {} cannot run at all\n",
+      models, runs, idle, wrong, random, refused);
   if (wrong > 0) throw CLI::RuntimeError(kMismatch);
 }
 

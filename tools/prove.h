@@ -16,12 +16,13 @@ struct ProofOptions {
 
 struct Proof {
   int runs = 0;
+  int idle = 0;                         // passes and orders that change nothing here, which needs no run
   bool is_random = false;               // two plain runs differ: there is nothing to prove
   std::vector<std::string> departures;  // "without fuse-softmax: output 0: ..."
 };
 
-// Runs the graph as it is, with all passes, without each of them in turn, and behind load passes in a random order, and
-// compares all of that with the first.
+// Runs the graph as it is, with all passes, without each in turn of those that change it, and behind load passes in a
+// random order, and compares all of that with the first.
 Proof prove_passes(const Graph& graph, const std::vector<Tensor>& inputs, const ProofOptions& options);
 
 }  // namespace lathe::tools

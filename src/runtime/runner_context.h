@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,10 @@ struct RunnerContext {
   std::shared_ptr<CachedPlans> plans;
   int optimization_level = 99;
   std::vector<std::string> disabled_passes;
+  std::shared_ptr<std::set<std::string_view>> fired =
+      nullptr;  // null or takes in which passes changed any of the graphs
 
-  PassContext pass_context() const { return {ops, limits, vector_lanes(target.isa)}; }
+  PassContext pass_context() const { return {ops, limits, vector_lanes(target.isa), fired.get()}; }
 };
 
 }  // namespace lathe
