@@ -227,6 +227,7 @@ const std::vector<Pass>& specialize_passes() {
       {"fuse-pointwise", passes::fuse_pointwise, 2},
       // Last of those that change nodes: the passes above neither know nor keep layouts.
       {"choose-layouts", passes::choose_layouts, 3},
+      {"absorb-reorders", passes::absorb_reorders, 3},
       {"order-for-memory", passes::order_for_memory, 3},
   };
   return kPasses;

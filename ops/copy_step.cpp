@@ -13,6 +13,8 @@ namespace {
 // Below this much traffic a second thread costs more than it saves: some microseconds at L2 speed.
 constexpr double kBytesForThreads = 128e3;
 
+alignas(16) constexpr char kZero[16] = {};  // an element of any size
+
 struct BoundCopy {
   std::vector<CopyNest::Part> parts;  // by thread
   BufferId from, to;
@@ -96,7 +98,7 @@ bool add_copy_step(LowerContext& context, DType dtype, std::vector<CopyJob> jobs
   std::vector<CopyNest> nests;
   for (const CopyJob& job : jobs) {
     nests.emplace_back(job.axes, size, context.target.isa);
-    add_once(step.reads, job.from);
+    if (job.from != BufferId::none) add_once(step.reads, job.from);
     add_once(step.writes, job.to);
     step.bytes += nests.back().bytes();
   }
@@ -115,7 +117,8 @@ bool add_copy_step(LowerContext& context, DType dtype, std::vector<CopyJob> jobs
   step.run = [copies](const StepArgs& args) {
     for (const BoundCopy& copy : *copies) {
       const CopyNest::Part& part = copy.parts[static_cast<size_t>(args.thread)];
-      part.nest.run(args.at<const char>(copy.from) + part.from_bytes, args.at<char>(copy.to) + part.to_bytes);
+      const char* from = copy.from == BufferId::none ? kZero : args.at<const char>(copy.from);
+      part.nest.run(from + part.from_bytes, args.at<char>(copy.to) + part.to_bytes);
     }
   };
   context.add(std::move(step));

@@ -10,7 +10,8 @@ namespace lathe {
 
 // One strided copy from buffer to buffer; offsets and strides in elements of the step's type.
 struct CopyJob {
-  BufferId from = BufferId::none, to = BufferId::none;
+  BufferId from = BufferId::none;  // none: one zero; all strides and the offset of `from` are 0
+  BufferId to = BufferId::none;
   int64_t from_offset = 0, to_offset = 0;
   std::vector<MoveAxis> axes;
 };

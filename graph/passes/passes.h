@@ -5,6 +5,7 @@
 namespace lathe::passes {
 
 bool absorb_dequantize(Graph& graph, const PassContext& context);
+bool absorb_reorders(Graph& graph, const PassContext& context);
 bool absorb_transposes(Graph& graph, const PassContext& context);
 bool bypass_expand(Graph& graph, const PassContext& context);
 bool choose_layouts(Graph& graph, const PassContext& context);

@@ -51,6 +51,64 @@ void reference(ReferenceContext& context) {
   context.outputs[0] = pack_elements(result, context.inputs[0].dtype());
 }
 
+// The step along an axis of a tensor, and of a block of its channels along axis 1.
+struct Steps {
+  std::vector<int64_t> along;
+  int64_t block = 0;
+};
+
+Steps steps_of(const TensorType& type) {
+  Dims dims = type.extents();
+  const int64_t block = type.layout.channel_block;
+  if (block == 0) return {strides_of(dims), 0};
+  dims[1] = (dims[1] + block - 1) / block;
+  Steps steps{strides_of(dims), 0};
+  for (int64_t& step : steps.along) step *= block;
+  steps.block = steps.along[1];
+  steps.along[1] = 1;
+  return steps;
+}
+
+// One side has its channels in blocks: whole blocks as two axes, the rest of them, and zeros behind those of a result.
+bool lower_blocked(LowerContext& context, const std::vector<int64_t>& perm) {
+  const TensorType &from = context.input_type(0), &to = context.output_type(0);
+  const bool reads_blocks = from.layout.channel_block != 0;
+  if (reads_blocks && to.layout.channel_block != 0) return false;
+  const int64_t block = std::max(from.layout.channel_block, to.layout.channel_block);
+  const Steps read = steps_of(from), written = steps_of(to);
+  const Dims dims = to.extents();
+  CopyJob job{context.buffer(context.input(0)), context.buffer(context.output(0)), 0, 0, {}};
+  MoveAxis channels{};
+  for (size_t i = 0; i < dims.size(); ++i) {
+    const MoveAxis axis{dims[i], read.along[static_cast<size_t>(perm[i])], written.along[i]};
+    if (reads_blocks ? perm[i] == 1 : i == 1) {
+      channels = axis;
+    } else {
+      job.axes.push_back(axis);
+    }
+  }
+  const int64_t blocks = channels.count / block, rest = channels.count % block;
+  const MoveAxis of_blocks{blocks, reads_blocks ? read.block : channels.from_stride * block,
+                           reads_blocks ? channels.to_stride * block : written.block};
+  std::vector<CopyJob> jobs;
+  const auto add = [&](CopyJob part, std::vector<MoveAxis> axes) {
+    part.axes.insert(part.axes.end(), axes.begin(), axes.end());
+    jobs.push_back(std::move(part));
+  };
+  if (blocks > 0) add(job, {of_blocks, {block, channels.from_stride, channels.to_stride}});
+  if (rest > 0) {
+    job.from_offset = blocks * of_blocks.from_stride;
+    job.to_offset = blocks * of_blocks.to_stride;
+    add(job, {{rest, channels.from_stride, channels.to_stride}});
+    if (!reads_blocks) {
+      CopyJob zeros{BufferId::none, job.to, 0, job.to_offset + rest, job.axes};
+      for (MoveAxis& axis : zeros.axes) axis.from_stride = 0;
+      add(std::move(zeros), {{block - rest, 0, 1}});
+    }
+  }
+  return add_copy_step(context, from.dtype, std::move(jobs));
+}
+
 bool lower(LowerContext& context) {
   const TensorType& type = context.input_type(0);
   const Dims in_dims = type.extents(), dims = context.output_type(0).extents();
@@ -64,6 +122,7 @@ bool lower(LowerContext& context) {
     if (axis < 0) axis += static_cast<int64_t>(in_dims.size());
     if (in_dims[static_cast<size_t>(axis)] != 1) moved.push_back(axis);
   }
+  if (type.layout != context.output_type(0).layout) return lower_blocked(context, perm);
   if (std::is_sorted(moved.begin(), moved.end())) return lower_as_same_bytes(context);
   const std::vector<int64_t> from = strides_of(in_dims), to = strides_of(dims);
   CopyJob job{context.buffer(context.input(0)), context.buffer(context.output(0)), 0, 0, {}};

@@ -60,6 +60,38 @@ TEST(ShuffleChannels, IsATransposeOfGroups) {
   for (size_t i = 0; i < 6; ++i) EXPECT_EQ(shuffled.data<float>()[i], expected[i]);
 }
 
+TEST(BlockedTranspose, ReadsBlocksOrWritesThem) {
+  std::mt19937 random(3);
+  const std::vector<std::pair<Dims, std::vector<int64_t>>> cases{
+      {{2, 32, 3, 5}, {0, 2, 3, 1}}, {{1, 40, 1, 7}, {0, 3, 2, 1}}, {{1, 5, 20}, {0, 2, 1}},
+      {{3, 17, 2, 4}, {1, 0, 3, 2}}, {{1, 20, 3, 6}, {0, 1, 3, 2}}, {{2, 120, 1, 1}, {0, 2, 3, 1}},
+      {{2, 3, 17, 6}, {0, 2, 1, 3}}, {{2, 9, 33}, {2, 1, 0}},       {{1, 1, 24, 70}, {3, 2, 0, 1}},
+      {{2, 3, 4, 40}, {0, 3, 1, 2}}};
+  for (const Isa isa : usable_isas()) {
+    for (const bool reads_blocks : {true, false}) {
+      for (const auto& [dims, perm] : cases) {
+        SCOPED_TRACE(std::string(name_of(isa)) + " " + to_string(dims) + " perm " + to_string(perm) +
+                     (reads_blocks ? " read" : " written"));
+        OneNode one;
+        one.inputs = {random_tensor(dims, random)};
+        one.is_constant = {false};
+        Attributes attributes;
+        attributes.set("perm", perm);
+        const int block = vector_lanes(isa);
+        one.make("Transpose", 13, attributes, {reads_blocks ? block : 0}, reads_blocks ? 0 : block);
+        const Tensor expected = one.expected();
+        for (const int threads : {1, 3}) {
+          const std::optional<Tensor> got = one.run(isa, threads);
+          ASSERT_TRUE(got) << "the reference ran";
+          for (int64_t i = 0; i < expected.size(); ++i) {
+            ASSERT_EQ(got->data<float>()[i], expected.data<float>()[i]) << i;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(BlockedConcat, JoinsPartsThatAreNoWholeBlocks) {
   std::mt19937 random(2);
   for (const Isa isa : usable_isas()) {
