@@ -5,6 +5,7 @@
 
 #include "graph/expression_attribute.h"
 #include "graph/passes/rewrite.h"
+#include "graph/spelled_expression.h"
 #include "lathe/error.h"
 
 namespace lathe {
@@ -15,83 +16,6 @@ using NamedAttributes = std::vector<std::pair<const char*, Attribute>>;
 
 [[noreturn]] void fail(const Node& node, const std::string& what) {
   throw Error(ErrorCode::unsupported, "node '" + node.name + "' (" + std::string(node.op->name) + "): " + what);
-}
-
-const char* name_of_op(ExprOp op) {
-  switch (op) {
-    case ExprOp::neg:
-      return "Neg";
-    case ExprOp::abs:
-      return "Abs";
-    case ExprOp::sqrt:
-      return "Sqrt";
-    case ExprOp::reciprocal:
-      return "Reciprocal";
-    case ExprOp::exp:
-      return "Exp";
-    case ExprOp::log:
-      return "Log";
-    case ExprOp::erf:
-      return "Erf";
-    case ExprOp::tanh:
-      return "Tanh";
-    case ExprOp::sigmoid:
-      return "Sigmoid";
-    case ExprOp::floor:
-      return "Floor";
-    case ExprOp::ceil:
-      return "Ceil";
-    case ExprOp::round_even:
-      return "Round";
-    case ExprOp::sin:
-      return "Sin";
-    case ExprOp::cos:
-      return "Cos";
-    case ExprOp::sign:
-      return "Sign";
-    case ExprOp::logical_not:
-      return "Not";
-    case ExprOp::is_nan:
-      return "IsNaN";
-    case ExprOp::add:
-      return "Add";
-    case ExprOp::sub:
-      return "Sub";
-    case ExprOp::mul:
-      return "Mul";
-    case ExprOp::div:
-      return "Div";
-    case ExprOp::min:
-      return "Min";
-    case ExprOp::max:
-      return "Max";
-    case ExprOp::pow:
-      return "Pow";
-    case ExprOp::equal:
-      return "Equal";
-    case ExprOp::less:
-      return "Less";
-    case ExprOp::less_equal:
-      return "LessOrEqual";
-    case ExprOp::logical_and:
-      return "And";
-    case ExprOp::logical_or:
-      return "Or";
-    case ExprOp::select:
-      return "Where";
-    case ExprOp::input:
-    case ExprOp::constant:
-      break;
-  }
-  return nullptr;
-}
-
-bool gives_truth(ExprOp op) {
-  return op == ExprOp::logical_not || op == ExprOp::is_nan || op == ExprOp::equal || op == ExprOp::less ||
-         op == ExprOp::less_equal || op == ExprOp::logical_and || op == ExprOp::logical_or;
-}
-bool takes_truth(ExprOp op) {
-  return op == ExprOp::logical_not || op == ExprOp::logical_and || op == ExprOp::logical_or;
 }
 
 class Speller {
@@ -193,7 +117,7 @@ class Speller {
           operands.push_back(
               as(made[static_cast<size_t>(operand)], is_truth[static_cast<size_t>(operand)], wants_truth));
         }
-        made.push_back(op(name_of_op(node.op), operands));
+        made.push_back(op(onnx_name(node.op), operands));
       }
     }
     store(made.back(), is_truth.back(), expression.output, result);
@@ -251,6 +175,8 @@ class Speller {
       spell_product(node, made);
     } else if (node.op->name == "QuantizedMatMul") {
       spell_integer_product(node, made);
+    } else if (node.op->name == "QuantizedConv") {
+      spell_integer_convolution(node, made);
     } else if (node.op->name == "Attention") {
       spell_attention(node, made);
     } else if (node.op->name == "Rotary") {
@@ -294,6 +220,39 @@ class Speller {
     const ValueId sums =
         op("MatMulInteger", operands, {}, rewriter_.add_value(like_, TensorType::unranked(DType::i32)));
     op("Mul", {cast(sums, DType::f32), node.inputs[2]}, {}, result);
+  }
+
+  // Inputs: x, weights, scale, x_zero, w_zero, bias; the last four may be one for all or one for each output channel.
+  // Scales go into the weights, as in the groups of nodes that quantizing tools write.
+  void spell_integer_convolution(const Node& node, ValueId result) {
+    std::vector<ValueId> x{node.inputs[0], scalar(1)}, operands;
+    if (const ValueId zero = input_or_none(node, 3); zero != ValueId::none) x.push_back(zero);
+    operands = {op("DequantizeLinear", x), integer_weights(node)};
+    if (const ValueId bias = input_or_none(node, 5); bias != ValueId::none) {
+      operands.push_back(op("Mul", {cast(bias, DType::f32), node.inputs[2]}));
+    }
+    NamedAttributes attributes;
+    static constexpr const char* kKept[] = {"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"};
+    for (const char* name : kKept) {
+      if (const Attribute* value = node.attributes.find(name)) attributes.emplace_back(name, *value);
+    }
+    op("Conv", std::move(operands), std::move(attributes), result);
+  }
+
+  ValueId integer_weights(const Node& node) {
+    constexpr int kScalesByAxis = 13;
+    const ValueId weights = node.inputs[1], scale = node.inputs[2], zero = input_or_none(node, 4);
+    if (opset_ >= kScalesByAxis &&
+        (zero == ValueId::none || graph_.value(zero).type.dims == graph_.value(scale).type.dims)) {
+      std::vector<ValueId> operands{weights, scale};
+      if (zero != ValueId::none) operands.push_back(zero);
+      return op("DequantizeLinear", operands, {{"axis", int64_t{0}}});
+    }
+    Ints by_channel(graph_.value(weights).type.dims.size(), 1);
+    by_channel[0] = -1;
+    ValueId numbers = cast(weights, DType::f32);
+    if (zero != ValueId::none) numbers = op("Sub", {numbers, reshaped(cast(zero, DType::f32), by_channel)});
+    return op("Mul", {numbers, reshaped(scale, by_channel)});
   }
 
   // One operand of an attention, as its form says: a part, heads apart, axes in order.

@@ -88,6 +88,33 @@ TEST(SaveOptimized, SaysProductsOfIntegers) {
   expect_equal(results_of(net.graph, inputs), results_of(read, inputs));
 }
 
+// With a scale for each output channel or one for all, and zero points of the weights of either count.
+TEST(SaveOptimized, SaysConvolutionsOfIntegers) {
+  for (const int64_t scales : {1, 4}) {
+    for (const int64_t zeros : {1, 4}) {
+      SCOPED_TRACE(std::to_string(scales) + " scales, " + std::to_string(zeros) + " zero points");
+      testing::PassNet net;
+      const ValueId scale = net.scalar(0.02f), zero = net.constant(Tensor::scalar<uint8_t>(120));
+      Tensor weights(DType::i8, {4, 3, 2, 2}), weight_zeros(DType::i8, zeros == 1 ? Dims{} : Dims{4}),
+          bias(DType::i32, {4});
+      for (int64_t i = 0; i < 48; ++i) weights.mutable_data<int8_t>()[i] = static_cast<int8_t>(5 * i - 120);
+      for (int64_t i = 0; i < zeros; ++i) weight_zeros.mutable_data<int8_t>()[i] = static_cast<int8_t>(i - 2);
+      for (int32_t i = 0; i < 4; ++i) bias.mutable_data<int32_t>()[i] = 300 * i - 500;
+      const ValueId y = net.op("QLinearConv",
+                               {net.op("QuantizeLinear", {net.input(Dims{2, 3, 5, 6}), scale, zero}), scale, zero,
+                                net.constant(weights), net.weights(scales == 1 ? Dims{} : Dims{4}, 0.01f, 0.02f),
+                                net.constant(weight_zeros), scale, zero, net.constant(bias)},
+                               {{"strides", std::vector<int64_t>{2, 1}}, {"pads", std::vector<int64_t>{1, 0, 0, 1}}});
+      net.output(net.op("DequantizeLinear", {y, scale, zero}));
+      const std::vector<Tensor> inputs{net.noise({2, 3, 5, 6})};
+      const Graph read = reread(net.graph, true);
+      EXPECT_NE(testing::ops_of(read).find("Conv"), std::string::npos) << testing::ops_of(read);
+      EXPECT_EQ(testing::ops_of(read).find("QLinearConv"), std::string::npos) << testing::ops_of(read);
+      expect_equal(results_of(net.graph, inputs), results_of(read, inputs));
+    }
+  }
+}
+
 // Loops over a body that reads outer values, and asks an If in it that reads them too.
 TEST(SaveOptimized, SaysBodiesThatReadOuterValues) {
   const auto branch = [](const char* op) {
