@@ -158,6 +158,7 @@ const std::vector<Pass>& load_passes() {
       {"hoist-slices", passes::hoist_slices, 2},
       // Behind the norms, whose gains and offsets they would swallow.
       {"fold-affine", passes::fold_affine, 2},
+      {"group-convolutions", passes::group_convolutions, 2},
       {"join-convolutions", passes::join_convolutions, 2},
       {"pull-strides", passes::pull_strides, 2},
       {"order-products", passes::order_products, 2},

@@ -1,11 +1,10 @@
 // Convolutions of one shape over one value become one with the channels of all, of which each reader has a part. Only
 // where the parts are views: one picture, whole channel blocks, and no reader that would have had its part in place.
 #include <algorithm>
-#include <cstring>
 #include <map>
 
+#include "graph/passes/convolution_parts.h"
 #include "graph/passes/passes.h"
-#include "graph/passes/rewrite.h"
 
 namespace lathe::passes {
 namespace {
@@ -14,11 +13,7 @@ constexpr int kSplitVersion = 13;
 
 // Everything that convolutions must share to be one.
 bool are_alike(const Graph& graph, const Node& a, const Node& b) {
-  const auto same = [&](const char* name) { return a.attributes.get_ints(name) == b.attributes.get_ints(name); };
-  if (a.version != b.version || !same("strides") || !same("pads") || !same("dilations")) return false;
-  const Dims &x = graph.value(a.inputs[1]).constant.dims(), &y = graph.value(b.inputs[1]).constant.dims();
-  if (!std::equal(x.begin() + 1, x.end(), y.begin() + 1, y.end())) return false;
-  if (a.epilogue.has_value() != b.epilogue.has_value()) return false;
+  if (!same_window(graph, a, b) || a.epilogue.has_value() != b.epilogue.has_value()) return false;
   return !a.epilogue || a.epilogue->expression == b.epilogue->expression;
 }
 
@@ -33,23 +28,12 @@ bool is_candidate(const Rewriter& rewriter, const Graph& graph, NodeId id, int b
   if (!x.is_static() || !y.is_static() || x.dtype != DType::f32 || x.rank() != 4) return false;
   if (x.dims[0].extent != 1 || x.dims[1].extent < block || y.dims[1].extent % block != 0) return false;
   if (constant_of(graph, node.inputs[1]).dtype() != DType::f32) return false;
-  const ValueId bias = input_or_none(node, 2);
-  if (bias != ValueId::none && constant_of(graph, bias).dtype() != DType::f32) return false;
+  if (!bias_of(graph, node).defined()) return false;
   if (rewriter.is_output(node.outputs[0])) return false;
   const std::vector<Graph::Use> uses = rewriter.uses(node.outputs[0]);
   // A part that is joined with others lies in its place now, and would have to be copied there.
   return std::all_of(uses.begin(), uses.end(),
                      [&](const Graph::Use& use) { return !is_op(graph.node(use.node), "Concat"); });
-}
-
-Tensor joined(const std::vector<Tensor>& parts, Dims dims) {
-  Tensor all(DType::f32, std::move(dims));
-  auto* to = static_cast<char*>(all.mutable_raw());
-  for (const Tensor& part : parts) {
-    std::memcpy(to, part.raw(), part.bytes());
-    to += part.bytes();
-  }
-  return all;
 }
 
 void merge(Rewriter& rewriter, const OpSchema& split, const std::vector<NodeId>& ids) {
@@ -61,8 +45,7 @@ void merge(Rewriter& rewriter, const OpSchema& split, const std::vector<NodeId>&
     const Node& node = graph.node(id);
     weights.push_back(constant_of(graph, node.inputs[1]));
     channels.push_back(weights.back().dims()[0]);
-    const ValueId bias = input_or_none(node, 2);
-    biases.push_back(bias == ValueId::none ? Tensor(DType::f32, {channels.back()}) : constant_of(graph, bias));
+    biases.push_back(bias_of(graph, node));
     outputs.push_back(node.outputs[0]);
   }
   int64_t all = 0;
@@ -72,8 +55,8 @@ void merge(Rewriter& rewriter, const OpSchema& split, const std::vector<NodeId>&
   Node wide = graph.node(ids[0]);
   const std::string name = wide.name;
   wide.name = name + "~wide";
-  const ValueId x = wide.inputs[0], kernel = rewriter.add_constant(name + "/weights", joined(weights, dims));
-  wide.inputs = {x, kernel, rewriter.add_constant(name + "/bias", joined(biases, {all}))};
+  const ValueId x = wide.inputs[0], kernel = rewriter.add_constant(name + "/weights", joined_rows(weights, dims));
+  wide.inputs = {x, kernel, rewriter.add_constant(name + "/bias", joined_rows(biases, {all}))};
   wide.fused_from =
       (wide.fused_from.empty() ? std::string("Conv") : wide.fused_from) + " x" + std::to_string(ids.size());
   TensorType type = graph.value(outputs[0]).type;

@@ -28,6 +28,7 @@ bool fuse_shuffle(Graph& graph, const PassContext& context);
 bool fuse_softmax(Graph& graph, const PassContext& context);
 bool fuse_space_to_depth(Graph& graph, const PassContext& context);
 bool fuse_upsample(Graph& graph, const PassContext& context);
+bool group_convolutions(Graph& graph, const PassContext& context);
 bool hoist_quantize(Graph& graph, const PassContext& context);
 bool hoist_slices(Graph& graph, const PassContext& context);
 bool join_convolutions(Graph& graph, const PassContext& context);

@@ -46,5 +46,59 @@ TEST(MergeConvolutions, LeavesPartsOfBlocksSeveralPicturesOutputsAndPartsOfAConc
   EXPECT_EQ(merged(net).find("Split"), std::string::npos);
 }
 
+// Three parts of `channels` each, convolved and joined.
+struct Parts {
+  PassNet net;
+  std::vector<ValueId> of_x, results;
+
+  explicit Parts(int64_t channels, int64_t size = 3, int64_t axis = 1) {
+    const Dims dims{1, axis == 1 ? 3 * channels : channels, 6, axis == 1 ? 6 : 18};
+    of_x = net.op(
+        "Split",
+        {net.input(dims), net.integers({axis == 1 ? channels : 6, axis == 1 ? channels : 6, axis == 1 ? channels : 6})},
+        3, {{"axis", axis}});
+    for (int i = 0; i < 3; ++i) results.push_back(conv(of_x[static_cast<size_t>(i)], channels, size, i != 1));
+  }
+  ValueId conv(ValueId x, int64_t channels, int64_t size, bool has_bias = true, int64_t dilation = 1) {
+    const int64_t pad = size / 2 * dilation;
+    std::vector<ValueId> operands{x, net.weights({8, channels, size, size})};
+    if (has_bias) operands.push_back(net.weights({8}));
+    return net.op("Conv", operands, {{"pads", Ints{pad, pad, pad, pad}}, {"dilations", Ints{dilation, dilation}}});
+  }
+  std::string grouped(int64_t axis = 1) {
+    net.output(net.op("Relu", {net.op("Concat", results, {{"axis", axis}})}));
+    return ops_of(rewritten(net, {passes::group_convolutions}));
+  }
+};
+constexpr const char* kApart = "Split Conv Conv Conv Concat Relu";
+
+TEST(GroupConvolutions, TakesThoseOfThePartsOfASplit) {
+  EXPECT_EQ(Parts(4).grouped(), "Conv x3 Relu");
+  EXPECT_EQ(Parts(1).grouped(), "Conv x3 Relu");
+  EXPECT_EQ(Parts(40, 1).grouped(), "Conv x3 Relu");
+}
+
+TEST(GroupConvolutions, LeavesWidePartsToWinograd) { EXPECT_EQ(Parts(40).grouped(), kApart); }
+
+TEST(GroupConvolutions, LeavesOtherOrdersAxesAndWindows) {
+  Parts swapped(4), other(4);
+  std::swap(swapped.results[0], swapped.results[2]);
+  EXPECT_EQ(swapped.grouped(), kApart);
+  other.results[2] = other.conv(other.of_x[2], 4, 3, true, 2);
+  EXPECT_EQ(other.grouped(), "Split Conv Conv Conv Conv Concat Relu");
+  EXPECT_EQ(Parts(4, 3, 3).grouped(), kApart);
+  EXPECT_EQ(Parts(4).grouped(2), kApart);
+}
+
+TEST(GroupConvolutions, LeavesPartsAndResultsThatOthersRead) {
+  Parts part(4), result(4), output(4);
+  part.net.output(part.net.op("Softmax", {part.of_x[1]}));
+  EXPECT_EQ(part.grouped(), "Split Conv Conv Conv Softmax Concat Relu");
+  result.net.output(result.net.op("Softmax", {result.results[1]}));
+  EXPECT_EQ(result.grouped(), "Split Conv Conv Conv Softmax Concat Relu");
+  output.net.output(output.results[2]);
+  EXPECT_EQ(output.grouped(), kApart);
+}
+
 }  // namespace
 }  // namespace lathe
