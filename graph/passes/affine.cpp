@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/base/half.h"
+
 namespace lathe {
 
 void Affine::then(const Affine& next) {
@@ -20,26 +22,48 @@ bool Affine::shifts() const {
   return std::any_of(shift.begin(), shift.end(), [](double summand) { return summand != 0; });
 }
 
+bool is_real(DType dtype) { return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16; }
+
+Tensor as_float32(const Tensor& tensor) {
+  if (tensor.dtype() == DType::f32) return tensor;
+  Tensor result(DType::f32, tensor.dims());
+  const auto bits = tensor.elements<uint16_t>();
+  std::transform(bits.begin(), bits.end(), result.mutable_data<float>(),
+                 tensor.dtype() == DType::f16 ? half_to_float : bfloat_to_float);
+  return result;
+}
+
+Tensor rounded_to(const Tensor& float32, DType dtype) {
+  if (dtype == DType::f32) return float32;
+  Tensor result(dtype, float32.dims());
+  const auto numbers = float32.elements<float>();
+  std::transform(numbers.begin(), numbers.end(), result.mutable_data<uint16_t>(),
+                 dtype == DType::f16 ? float_to_half : float_to_bfloat);
+  return result;
+}
+
 std::vector<double> as_doubles(const Tensor& tensor) {
-  const auto elements = tensor.elements<float>();
+  const Tensor numbers = as_float32(tensor);
+  const auto elements = numbers.elements<float>();
   return {elements.begin(), elements.end()};
 }
 
-Tensor as_floats(const std::vector<double>& numbers, Dims dims) {
+Tensor as_reals(const std::vector<double>& numbers, Dims dims, DType dtype) {
   Tensor tensor(DType::f32, std::move(dims));
   std::transform(numbers.begin(), numbers.end(), tensor.mutable_data<float>(),
                  [](double x) { return static_cast<float>(x); });
-  return tensor;
+  return rounded_to(tensor, dtype);
 }
 
 bool is_finite(const Tensor& tensor) {
-  const auto elements = tensor.elements<float>();
+  const Tensor numbers = as_float32(tensor);
+  const auto elements = numbers.elements<float>();
   return std::all_of(elements.begin(), elements.end(), [](float x) { return std::isfinite(x); });
 }
 
 std::optional<std::vector<double>> per_channel(const Tensor& tensor, const ChannelAxis& axis) {
-  if (tensor.dtype() != DType::f32 || tensor.rank() > axis.rank) return std::nullopt;
-  if (tensor.size() == 1) return std::vector<double>(axis.channels, *tensor.data<float>());
+  if (!is_real(tensor.dtype()) || tensor.rank() > axis.rank) return std::nullopt;
+  if (tensor.size() == 1) return std::vector<double>(axis.channels, as_doubles(tensor)[0]);
   const int own = tensor.rank() - (axis.rank - axis.axis);  // of the channels, in the constant
   if (own < 0 || static_cast<size_t>(tensor.size()) != axis.channels) return std::nullopt;
   if (tensor.dims()[static_cast<size_t>(own)] != tensor.size()) return std::nullopt;

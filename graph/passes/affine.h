@@ -24,12 +24,15 @@ struct Affine {
   bool shifts() const;  // some summand is not 0
 };
 
-// Requires: a float32 tensor.
+// What weights are made of: float32, float16 or bfloat16. The functions below want tensors of these.
+bool is_real(DType dtype);
 std::vector<double> as_doubles(const Tensor& tensor);
-Tensor as_floats(const std::vector<double>& numbers, Dims dims);
-bool is_finite(const Tensor& tensor);  // float32
+Tensor as_reals(const std::vector<double>& numbers, Dims dims, DType dtype = DType::f32);  // rounded; may overflow
+Tensor as_float32(const Tensor& tensor);                                                   // shared when it is
+Tensor rounded_to(const Tensor& float32, DType dtype);
+bool is_finite(const Tensor& tensor);
 
-// A float32 constant that spreads along this axis only (or has one element), one element per channel.
+// A constant that spreads along this axis only (or has one element), one element per channel.
 std::optional<std::vector<double>> per_channel(const Tensor& tensor, const ChannelAxis& axis);
 
 // Mul, Add, Div or Sub of `x` and such a constant; `x` may be on either side of all but Div.

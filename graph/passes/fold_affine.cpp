@@ -15,7 +15,7 @@ constexpr int kAddVersion = 14;
 // What a node multiplies its input 0 with: weights[o][i][j] meets element i of `input`, and makes element o of the
 // result, each a product and a sum over i and j.
 struct Weights {
-  Tensor tensor;
+  Tensor tensor;  // as float32
   ChannelAxis input;
   size_t outputs = 0;
   size_t groups = 1;           // the weights of output o begin at input o / (outputs / groups) * in_group
@@ -42,8 +42,9 @@ std::optional<Weights> weights_of_conv(const Node& node, const Tensor& tensor) {
 }
 
 std::optional<Weights> weights_of(const Graph& graph, const Node& node) {
-  const Tensor tensor = constant_of(graph, input_or_none(node, 1));
-  if (tensor.dtype() != DType::f32 || tensor.size() == 0 || node.epilogue) return std::nullopt;
+  const Tensor stored = constant_of(graph, input_or_none(node, 1));
+  if (!is_real(stored.dtype()) || stored.size() == 0 || node.epilogue) return std::nullopt;
+  const Tensor tensor = as_float32(stored);
   if (is_op(node, "Conv")) return weights_of_conv(node, tensor);
   const TensorType& type = graph.value(node.inputs[0]).type;
   const bool is_gemm = is_op(node, "Gemm");
@@ -112,7 +113,8 @@ struct Found {
   bool is_uniform = false;
 };
 
-std::optional<Found> affine_before(const Rewriter& rewriter, const Graph& graph, NodeId id, const ChannelAxis& axis) {
+std::optional<Found> affine_before(const Rewriter& rewriter, const Graph& graph, NodeId id, const ChannelAxis& axis,
+                                   DType dtype) {
   const ValueId operand = graph.node(id).inputs[0];
   const NodeId before = graph.value(operand).producer;
   if (before == NodeId::none || !rewriter.is_live(before) || rewriter.only_user(operand) != id ||
@@ -123,8 +125,7 @@ std::optional<Found> affine_before(const Rewriter& rewriter, const Graph& graph,
   for (size_t slot = 0; slot < 2; ++slot) {
     const ValueId x = node.inputs[slot], other = node.inputs[1 - slot];
     const TensorType& type = graph.value(x).type;
-    if (graph.value(x).is_constant() || type.dtype != DType::f32 || !type.has_rank || type.rank() != axis.rank)
-      continue;
+    if (graph.value(x).is_constant() || type.dtype != dtype || !type.has_rank || type.rank() != axis.rank) continue;
     if (type.dims[static_cast<size_t>(axis.axis)].extent != static_cast<int64_t>(axis.channels)) continue;
     std::optional<Affine> affine = affine_of_arithmetic(graph, node, x, axis);
     if (!affine) continue;
@@ -143,7 +144,8 @@ class Folder {
   bool fold() {
     const std::optional<Weights> weights = weights_of(graph_, graph_.node(id_));
     if (!weights) return false;
-    const std::optional<Found> found = affine_before(rewriter_, graph_, id_, weights->input);
+    const DType dtype = graph_.value(graph_.node(id_).inputs[1]).type.dtype;
+    const std::optional<Found> found = affine_before(rewriter_, graph_, id_, weights->input, dtype);
     if (!found) return false;
     const bool scales = found->affine.scales(), shifts = found->affine.shifts(),
                is_conv = is_op(graph_.node(id_), "Conv");
@@ -152,7 +154,7 @@ class Folder {
     if (shifts && may_pad(graph_.node(id_))) return false;
     const std::optional<std::vector<double>> bias = bias_of(graph_, graph_.node(id_), weights->outputs);
     if (shifts && !bias) return false;
-    const Tensor factors = scales ? scaled(*weights, found->affine.scale) : weights->tensor;
+    const Tensor factors = scales ? rounded_to(scaled(*weights, found->affine.scale), dtype) : weights->tensor;
     if (!is_finite(factors)) return false;
     const OpSchema* add = context_.ops.find("", "Add", kAddVersion);
     if (shifts) {
@@ -161,7 +163,7 @@ class Folder {
       std::vector<double> sums = shifted(*weights, found->affine.shift);
       const double alpha = is_op(graph_.node(id_), "Gemm") ? graph_.node(id_).attributes.get_float("alpha", 1) : 1;
       for (size_t o = 0; o < sums.size(); ++o) sums[o] = sums[o] * alpha + (*bias)[o];
-      const Tensor sum = as_floats(sums, {static_cast<int64_t>(sums.size())});
+      const Tensor sum = as_reals(sums, {static_cast<int64_t>(sums.size())}, dtype);
       if (!is_finite(sum)) return false;
       is_matmul ? add_behind(*add, sum) : set_bias(sum);
     }

@@ -22,7 +22,7 @@ std::optional<Affine> affine_of_batch_norm(const Rewriter& rewriter, const Graph
   std::vector<std::vector<double>> constants;
   for (size_t slot = 1; slot < 5; ++slot) {
     const Tensor tensor = constant_of(graph, input_or_none(node, slot));
-    if (tensor.dtype() != DType::f32 || tensor.rank() != 1 || static_cast<size_t>(tensor.size()) != channels) {
+    if (!is_real(tensor.dtype()) || tensor.rank() != 1 || static_cast<size_t>(tensor.size()) != channels) {
       return std::nullopt;
     }
     constants.push_back(as_doubles(tensor));
@@ -80,7 +80,7 @@ struct WeightLayout {
 };
 
 std::optional<WeightLayout> weight_layout(const Node& node, const Tensor& weights) {
-  if (weights.dtype() != DType::f32 || weights.rank() < 2 || weights.size() == 0) return std::nullopt;
+  if (!is_real(weights.dtype()) || weights.rank() < 2 || weights.size() == 0) return std::nullopt;
   const auto extent = [&](size_t axis) { return static_cast<size_t>(weights.dims()[axis]); };
   const size_t all = static_cast<size_t>(weights.size());
   if (is_op(node, "Conv")) return WeightLayout{extent(0), weights.rank(), extent(0), all / extent(0), 1};
@@ -94,7 +94,8 @@ std::optional<WeightLayout> weight_layout(const Node& node, const Tensor& weight
   return WeightLayout{extent(1), 2, extent(1), 1, extent(0)};
 }
 
-Tensor scaled(const Tensor& weights, const WeightLayout& layout, const std::vector<double>& scale) {
+Tensor scaled(const Tensor& stored, const WeightLayout& layout, const std::vector<double>& scale) {
+  const Tensor weights = as_float32(stored);
   Tensor result(DType::f32, weights.dims());
   const float* from = weights.data<float>();
   float* to = result.mutable_data<float>();
@@ -106,7 +107,7 @@ Tensor scaled(const Tensor& weights, const WeightLayout& layout, const std::vect
       for (size_t j = 0; j < layout.run; ++j, ++from, ++to) *to = static_cast<float>(*from * factor);
     }
   }
-  return result;
+  return rounded_to(result, stored.dtype());
 }
 
 // The bias per channel as it is added to the result; nullopt when it is not known or not per channel.
@@ -114,7 +115,7 @@ std::optional<std::vector<double>> bias_of(const Graph& graph, const Node& node,
   const ValueId bias = input_or_none(node, 2);
   if (bias == ValueId::none) return std::vector<double>(channels, 0);
   const Tensor tensor = constant_of(graph, bias);
-  if (tensor.dtype() != DType::f32) return std::nullopt;
+  if (!is_real(tensor.dtype())) return std::nullopt;
   if (!is_op(node, "Gemm")) {
     if (static_cast<size_t>(tensor.size()) != channels) return std::nullopt;
     return as_doubles(tensor);
@@ -138,13 +139,14 @@ bool fold_into_weights(Rewriter& rewriter, NodeId id) {
   if (chain.nodes.empty() || !bias) return false;
 
   const std::vector<double>& scale = chain.total.scale;
-  if (std::any_of(scale.begin(), scale.end(), [](double factor) { return factor != 1; })) {
-    const std::string name = graph.value(node.inputs[1]).name;
-    rewriter.set_input(id, 1, rewriter.add_constant(name, scaled(weights, *layout, scale)));
-  }
   for (size_t c = 0; c < bias->size(); ++c) (*bias)[c] = (*bias)[c] * scale[c] + chain.total.shift[c];
-  const ValueId sum =
-      rewriter.add_constant(graph.node(id).name + "/bias", as_floats(*bias, {static_cast<int64_t>(layout->channels)}));
+  const Tensor summands = as_reals(*bias, {static_cast<int64_t>(layout->channels)}, weights.dtype());
+  const Tensor factors = chain.total.scales() ? scaled(weights, *layout, scale) : weights;
+  if (!is_finite(summands) || !is_finite(factors)) return false;
+  if (chain.total.scales()) {
+    rewriter.set_input(id, 1, rewriter.add_constant(graph.value(node.inputs[1]).name, factors));
+  }
+  const ValueId sum = rewriter.add_constant(graph.node(id).name + "/bias", summands);
   graph.node(id).inputs.resize(3, ValueId::none);
   rewriter.set_input(id, 2, sum);
   if (is_op(graph.node(id), "Gemm")) graph.node(id).attributes.set("beta", 1.f);
@@ -167,15 +169,16 @@ bool fold_into_product(Rewriter& rewriter, const PassContext& context, NodeId id
   if (!is_op(node, "MatMul") || node.epilogue || node.outputs[0] == ValueId::none) return false;
   const Tensor weights = constant_of(graph, node.inputs[1]);
   const TensorType type = graph.value(node.outputs[0]).type;
-  if (weights.dtype() != DType::f32 || weights.rank() != 2 || weights.size() == 0) return false;
-  if (!type.has_rank || type.rank() < 2 || type.dtype != DType::f32) return false;
+  if (!is_real(weights.dtype()) || weights.rank() != 2 || weights.size() == 0) return false;
+  if (!type.has_rank || type.rank() < 2 || type.dtype != weights.dtype()) return false;
   const auto columns = static_cast<size_t>(weights.dims()[1]), rows = static_cast<size_t>(weights.dims()[0]);
   const Chain chain = chain_behind(rewriter, graph, node.outputs[0], {columns, type.rank(), type.rank() - 1});
   const std::vector<double>& scale = chain.total.scale;
   if (std::all_of(scale.begin(), scale.end(), [&](double factor) { return factor == scale[0]; })) return false;
   const Tensor factors = scaled(weights, {columns, type.rank(), columns, 1, rows}, scale);
   const OpSchema* add = context.ops.find("", "Add", kArithmeticVersion);
-  if (!is_finite(factors) || add == nullptr) return false;
+  const Tensor summands = as_reals(chain.total.shift, {static_cast<int64_t>(columns)}, weights.dtype());
+  if (!is_finite(factors) || !is_finite(summands) || add == nullptr) return false;
 
   for (const NodeId folded : chain.nodes) {
     graph.node(id).fused_from +=
@@ -187,8 +190,7 @@ bool fold_into_product(Rewriter& rewriter, const PassContext& context, NodeId id
     rewriter.move_output(chain.result, id);
     return true;
   }
-  const ValueId shift = rewriter.add_constant(graph.node(id).name + "/bias",
-                                              as_floats(chain.total.shift, {static_cast<int64_t>(columns)}));
+  const ValueId shift = rewriter.add_constant(graph.node(id).name + "/bias", summands);
   const ValueId made = graph.node(id).outputs[0];
   rewriter.add(
       {.op = add, .version = kArithmeticVersion, .name = "", .inputs = {made, shift}, .outputs = {chain.result}}, id);
@@ -216,8 +218,8 @@ bool spell_out(Rewriter& rewriter, const PassContext& context, NodeId id) {
   Dims dims(static_cast<size_t>(type.rank() - 1), 1);
   dims[0] = static_cast<int64_t>(channels);
   const std::string name = node.name;
-  const ValueId scales = rewriter.add_constant(name + "/scale", as_floats(total.scale, dims));
-  const ValueId shifts = rewriter.add_constant(name + "/shift", as_floats(total.shift, dims));
+  const ValueId scales = rewriter.add_constant(name + "/scale", as_reals(total.scale, dims));
+  const ValueId shifts = rewriter.add_constant(name + "/shift", as_reals(total.shift, dims));
   const ValueId scaled = rewriter.add_value(name + "/scaled", type);
   rewriter.erase(id);
   for (const NodeId merged : chain.nodes) rewriter.erase(merged);

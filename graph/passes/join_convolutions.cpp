@@ -81,7 +81,7 @@ Tensor joint_bias(const Convolution& first, const Convolution& second) {
   for (double& sum : sums) {
     for (const double summand : first.bias) sum += summand * *outer++;
   }
-  return as_floats(sums, {second.outputs()});
+  return as_reals(sums, {second.outputs()});
 }
 
 bool join(Rewriter& rewriter, NodeId id) {

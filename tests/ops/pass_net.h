@@ -58,6 +58,12 @@ struct PassNet {
   }
   ValueId transpose(ValueId x, std::vector<int64_t> perm) { return op("Transpose", {x}, {{"perm", std::move(perm)}}); }
   ValueId reshape(ValueId x, const std::vector<int64_t>& dims) { return op("Reshape", {x, integers(dims)}); }
+  // Random weights of these extents, and a bias.
+  ValueId conv(ValueId x, const Dims& extents, NamedAttributes attributes = {}, bool has_bias = true) {
+    std::vector<ValueId> operands{x, weights(extents)};
+    if (has_bias) operands.push_back(weights({extents[0]}));
+    return op("Conv", operands, std::move(attributes));
+  }
   void output(ValueId id) { graph.outputs.push_back(id); }
 };
 
