@@ -44,7 +44,13 @@ class NormalizeEmitter : public RowEmitter {
     spare_ = claim_vec("spare");
     partial_ = claim_vecs("partial sums", kUnroll);
     x_ = claim_vecs("x", kUnroll);
+    if (joins_passes()) {
+      squares_ = claim_vecs("partial squares", kUnroll - 1);
+      squares_.push_back(deviation_);
+    }
   }
+
+  bool joins_passes() const { return plan_.centers && plan_.joins_passes; }
 
   void load_pointer(const Gpr& into, size_t offset) { mov(into, ptr[args_ + offset]); }
 
@@ -64,23 +70,58 @@ class NormalizeEmitter : public RowEmitter {
   }
 
   void emit_row() {
-    if (plan_.centers) {
-      accumulate([&](const Vec& partial, const Vec& x, bool) { vaddps(partial, partial, x); }, true);
-      vmulps(mean_, partial_[0], mean_share());
+    if (joins_passes()) {
+      find_both();
+    } else {
+      find_one_by_one();
     }
-    const bool reads_first = !plan_.centers;
-    accumulate(
-        [&](const Vec& partial, const Vec& x, bool is_tail) {
-          if (plan_.centers) vsubps(x, x, mean_);
-          if (plan_.centers && is_tail) clear_behind_tail(x);
-          vfmadd231ps(partial, x, x);
-        },
-        reads_first);
     find_deviation();
     if (plan_.writes_statistics) write_statistics();
     if (plan_.writes_rows) write_row();
     advance();
   }
+
+  // The mean, and in partial_[0] the variance.
+  void find_one_by_one() {
+    if (plan_.centers) {
+      accumulate([&](int i, const Vec& x, bool) { vaddps(partial(i), partial(i), x); }, true);
+      vmulps(mean_, partial_[0], mean_share());
+    }
+    const bool reads_first = !plan_.centers;
+    accumulate(
+        [&](int i, const Vec& x, bool is_tail) {
+          if (plan_.centers) move_by_mean(x, is_tail);
+          vfmadd231ps(partial(i), x, x);
+        },
+        reads_first);
+    vmulps(partial_[0], partial_[0], mean_share());
+  }
+
+  void find_both() {
+    vbroadcastss(mean_, dword[from_]);
+    for (const Vec& vec : squares_) zero(vec);
+    accumulate(
+        [&](int i, const Vec& x, bool is_tail) {
+          move_by_mean(x, is_tail);
+          vaddps(partial(i), partial(i), x);
+          vfmadd231ps(squares_[static_cast<size_t>(i)], x, x);
+        },
+        true);
+    add_up(squares_);
+    vmulps(squares_[0], squares_[0], mean_share());
+    vmulps(partial_[0], partial_[0], spare_);
+    vaddps(mean_, mean_, partial_[0]);
+    vfnmadd231ps(squares_[0], partial_[0], partial_[0]);
+    // In this order a NaN stays one.
+    zero(spare_);
+    vmaxps(partial_[0], spare_, squares_[0]);
+  }
+
+  void move_by_mean(const Vec& x, bool is_tail) {
+    vsubps(x, x, mean_);
+    if (is_tail) clear_behind_tail(x);
+  }
+  const Vec& partial(int i) const { return partial_[static_cast<size_t>(i)]; }
 
   // Where the row lies once the skip is added.
   const Gpr& source() const { return plan_.adds_skip ? sum_ : from_; }
@@ -98,11 +139,16 @@ class NormalizeEmitter : public RowEmitter {
         } else {
           load_part(x, source() + at, is_tail);
         }
-        add_to(partial_[static_cast<size_t>(i)], x, is_tail);
+        add_to(i, x, is_tail);
       }
     });
-    for (int i = 1; i < kUnroll; ++i) vaddps(partial_[0], partial_[0], partial_[static_cast<size_t>(i)]);
-    fold_lanes(partial_[0], spare_, [&](const auto& into, const auto& a, const auto& b) { vaddps(into, a, b); });
+    add_up(partial_);
+  }
+
+  // All lanes of all vectors, in all lanes of the first.
+  void add_up(const std::vector<Vec>& sums) {
+    for (size_t i = 1; i < sums.size(); ++i) vaddps(sums[0], sums[0], sums[i]);
+    fold_lanes(sums[0], spare_, [&](const auto& into, const auto& a, const auto& b) { vaddps(into, a, b); });
   }
 
   void add_skip(const Vec& x, const Xbyak::RegExp& at, bool is_tail) {
@@ -123,7 +169,6 @@ class NormalizeEmitter : public RowEmitter {
   }
 
   void find_deviation() {
-    vmulps(partial_[0], partial_[0], mean_share());
     vbroadcastss(spare_, dword[args_ + offsetof(NormalizeArgs, epsilon)]);
     vaddps(partial_[0], partial_[0], spare_);
     vsqrtps(partial_[0], partial_[0]);
@@ -180,7 +225,7 @@ class NormalizeEmitter : public RowEmitter {
   NormalizePlan plan_;
   Gpr args_, from_, to_, rows_, columns_, offset_, left_, temp_, scale_, bias_, skip_, skip_bias_, sum_;
   Vec mean_, deviation_, spare_;
-  std::vector<Vec> partial_, x_;
+  std::vector<Vec> partial_, x_, squares_;
 };
 
 class AffineEmitter : public RowEmitter {
@@ -232,6 +277,7 @@ const char* isa_text(Isa isa) { return has_avx512(isa) ? "avx512 " : "avx2 "; }
 
 std::string to_string(const NormalizePlan& plan) {
   std::string text = plan.centers ? "normalize mean" : "normalize rms";
+  if (plan.centers && plan.joins_passes) text += " one-pass";
   if (plan.adds_skip) text += " skip";
   if (plan.adds_bias) text += "+bias";
   if (plan.has_scale) text += " scale";

@@ -1,6 +1,6 @@
 #pragma once
-// Normalization of dense float32 rows: mean and variance by two passes, then scale and bias. And rows brought to
-// (x - center) * scale + shift by scalars of each row.
+// Normalization of dense float32 rows: mean and variance by two passes (or one), then scale and bias. And rows brought
+// to (x - center) * scale + shift by scalars of each row.
 #include <cstdint>
 #include <string>
 
@@ -16,6 +16,9 @@ struct NormalizePlan {
   bool adds_skip = false, adds_bias = false;  // first: sum = from + skip (+ skip_bias, by column)
   bool writes_rows = true;                    // false: statistics only
   bool writes_statistics = false;
+  // With `centers`: mean and variance by one pass, E[d^2] - E[d]^2 of the distances d to the first element of the row.
+  // It loses digits where the row lies far from that, measured by its spread.
+  bool joins_passes = false;
   bool operator==(const NormalizePlan&) const = default;
 };
 std::string to_string(const NormalizePlan& plan);

@@ -258,7 +258,10 @@ struct GroupRun {
 bool lower_group(LowerContext& context) {
   const TensorType& type = context.input_type(0);
   if (type.dtype != DType::f32 || context.input_type(1).dtype != DType::f32) return false;
-  GroupRun group{normalize_kernel({.isa = context.target.isa, .writes_rows = false, .writes_statistics = true}),
+  GroupRun group{normalize_kernel({.isa = context.target.isa,
+                                   .writes_rows = false,
+                                   .writes_statistics = true,
+                                   .joins_passes = context.target.accuracy == Accuracy::fast}),
                  affine_rows_kernel(context.target.isa), planes_of(type.extents())};
   const int64_t count = group.planes.batch * group.planes.channels * group.planes.spatial;
   if (count == 0) return true;

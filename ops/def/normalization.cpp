@@ -212,7 +212,8 @@ bool lower(LowerContext& context) {
   int64_t columns = 1, rows = 1;
   for (size_t i = 0; i < dims.size(); ++i) (i < first_axis(messages, type.rank()) ? rows : columns) *= dims[i];
   if (rows * columns == 0) return columns != 0;
-  NormalizePlan plan{.isa = context.target.isa, .centers = variant.centers};
+  NormalizePlan plan{
+      .isa = context.target.isa, .centers = variant.centers, .joins_passes = context.target.accuracy == Accuracy::fast};
   RowBuffers buffers{context.buffer(context.input(0)), context.buffer(context.output(0))};
   Step step;
   // Takes an input of exactly `count` elements; false: it is there, with another extent.

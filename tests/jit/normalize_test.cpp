@@ -106,9 +106,10 @@ class Operands {
 TEST(NormalizeKernel, MatchesFloat64ForEveryPlanAndTail) {
   std::mt19937 random(5);
   for (const Isa isa : testing::isas_here()) {
-    for (int bits = 0; bits < 128; ++bits) {
+    for (int bits = 0; bits < 256; ++bits) {
       const auto bit = [&](int i) { return (bits >> i & 1) != 0; };
-      const NormalizePlan plan{isa, bit(0), bit(1), bit(2), bit(3), bit(3) && bit(4), bit(5) || !bit(6), bit(6)};
+      const NormalizePlan plan{isa,    bit(0), bit(1), bit(2), bit(3), bit(3) && bit(4), bit(5) || !bit(6),
+                               bit(6), bit(7)};
       for (int i = 0; i < 6; ++i) {
         const Case tested{plan, 1 + static_cast<int64_t>(random() % 4), 1 + static_cast<int64_t>(random() % 150),
                           i % 2 == 0 ? 0.0f : 3.0f};
@@ -125,9 +126,12 @@ TEST(NormalizeKernel, MatchesFloat64ForEveryPlanAndTail) {
 TEST(NormalizeKernel, KeepsItsAccuracyOnWideRowsWithALargeMean) {
   std::mt19937 random(6);
   for (const Isa isa : testing::isas_here()) {
-    Operands operands({{.isa = isa, .has_scale = true, .has_bias = true}, 2, 3072, 50}, random);
-    operands.run();
-    operands.check();
+    for (const bool joins_passes : {false, true}) {
+      Operands operands({{.isa = isa, .has_scale = true, .has_bias = true, .joins_passes = joins_passes}, 2, 3072, 50},
+                        random);
+      operands.run();
+      operands.check();
+    }
   }
 }
 
