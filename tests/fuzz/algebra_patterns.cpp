@@ -1,4 +1,5 @@
 // What passes compute in another order or ahead: factors, sums and masks around convolutions, products and reductions.
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -130,12 +131,42 @@ void masked_attention(GraphMaker& maker, const Recipe& recipe) {
   maker.keep(maker.node("MatMul", {maker.node("Softmax", {masked}, {{"axis", int64_t{-1}}}), v}));
 }
 
+// A reduction of a reduction, of one kind or nearly, over other axes or the same.
+void reduction_of_reduction(GraphMaker& maker, const Recipe& recipe) {
+  static constexpr const char* kOps[] = {"ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"};
+  const GraphMaker::Made x = maker.pick(recipe.picks[0]);
+  const auto reduced = [&](ValueId of, uint32_t pick, bool keeps) {
+    const auto axis = static_cast<int64_t>(pick % maker.dims_of(of).size());
+    return maker.node(one_of(kOps, recipe.picks[2] + (pick % 11 == 0 ? 1 : 0)), {of},
+                      {{"axes", std::vector<int64_t>{axis}}, {"keepdims", int64_t{keeps}}});
+  };
+  const bool keeps = x.dims.size() < 3 || recipe.picks[3] % 2 == 0;
+  const ValueId first = reduced(x.id, recipe.picks[1], keeps);
+  if (recipe.picks[3] % 5 == 0) maker.keep(first);
+  maker.keep(reduced(first, recipe.picks[1] / 16, recipe.picks[3] % 7 == 0 ? true : keeps));
+}
+
+// Wide values all made before the first is read: another order needs less memory.
+void wide_branches(GraphMaker& maker, const Recipe& recipe) {
+  const GraphMaker::Made x = maker.pick(recipe.picks[0]);
+  std::vector<ValueId> wide;
+  for (uint32_t i = 0; i < 2 + recipe.picks[1] % 3; ++i)
+    wide.push_back(maker.node("MatMul", {x.id, maker.weights({x.dims.back(), 60}, -0.4f, 0.4f)}));
+  if (recipe.picks[2] % 2 == 0) std::reverse(wide.begin(), wide.end());
+  ValueId sum = ValueId::none;
+  for (const ValueId each : wide) {
+    const ValueId narrow = maker.node("MatMul", {each, maker.weights({60, 5}, -0.3f, 0.3f)});
+    sum = sum == ValueId::none ? narrow : maker.node("Add", {sum, maker.node("Tanh", {narrow})});
+  }
+  maker.keep(sum);
+}
+
 }  // namespace
 
 const std::vector<PatternFn*>& algebra_patterns() {
-  static const std::vector<PatternFn*> kPatterns = {affine_and_weights, conv_and_conv,    strided_readers,
-                                                    chain_of_products,  scaled_reduction, masked_attention,
-                                                    expanded_mean};
+  static const std::vector<PatternFn*> kPatterns = {affine_and_weights, conv_and_conv,          strided_readers,
+                                                    chain_of_products,  scaled_reduction,       masked_attention,
+                                                    expanded_mean,      reduction_of_reduction, wide_branches};
   return kPatterns;
 }
 

@@ -60,8 +60,10 @@ class GraphMaker {
 
 using PatternFn = void(GraphMaker&, const Recipe&);
 const std::vector<PatternFn*>& all_patterns();
-const std::vector<PatternFn*>& algebra_patterns();   // some of them
-const std::vector<PatternFn*>& exporter_patterns();  // others
+const std::vector<PatternFn*>& picture_patterns();  // some of them
+const std::vector<PatternFn*>& algebra_patterns();  // others
+const std::vector<PatternFn*>& exporter_patterns();
+const std::vector<PatternFn*>& byte_patterns();
 
 // What the patterns of several files share.
 template <class T, size_t N>

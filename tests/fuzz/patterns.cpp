@@ -7,20 +7,6 @@
 
 namespace lathe::testing {
 
-ValueId convolved(GraphMaker& maker, const GraphMaker::Made& x, const Recipe& recipe) {
-  static constexpr int64_t kOutputs[] = {8, 16, 20, 4};
-  const int64_t channels = x.dims[1], size = recipe.picks[1] % 2 == 0 ? 1 : 3;
-  const bool is_depthwise = recipe.picks[2] % 4 == 0;
-  const int64_t outputs = is_depthwise ? channels : one_of(kOutputs, recipe.picks[2] / 4);
-  const int64_t group = is_depthwise ? channels : 1, stride = recipe.picks[3] % 5 == 0 ? 2 : 1, pad = size / 2;
-  std::vector<ValueId> operands{x.id, maker.weights({outputs, channels / group, size, size}, -0.3f, 0.3f)};
-  if (recipe.picks[3] % 3 != 0) operands.push_back(maker.weights({outputs}));
-  return maker.node("Conv", operands,
-                    {{"pads", std::vector<int64_t>{pad, pad, pad, pad}},
-                     {"strides", std::vector<int64_t>{stride, stride}},
-                     {"group", group}});
-}
-
 namespace {
 
 void unary(GraphMaker& maker, const Recipe& recipe) {
@@ -133,14 +119,6 @@ void transpose(GraphMaker& maker, const Recipe& recipe) {
   maker.keep(maker.node("Transpose", {x.id}, {{"perm", perm}}));
 }
 
-// Between picture orders, as TensorFlow's exports do.
-void picture_transpose(GraphMaker& maker, const Recipe& recipe) {
-  const GraphMaker::Made* x = maker.pick_of_rank(recipe.picks[0], 4);
-  if (x == nullptr) return;
-  const std::vector<int64_t> to_last{0, 2, 3, 1}, to_first{0, 3, 1, 2};
-  maker.keep(maker.node("Transpose", {x->id}, {{"perm", recipe.picks[1] % 2 == 0 ? to_last : to_first}}));
-}
-
 void reshape(GraphMaker& maker, const Recipe& recipe) {
   const GraphMaker::Made& x = maker.pick(recipe.picks[0]);
   Dims dims = x.dims;
@@ -177,80 +155,6 @@ void squeeze(GraphMaker& maker, const Recipe& recipe) {
   }
 }
 
-void conv(GraphMaker& maker, const Recipe& recipe) {
-  const GraphMaker::Made* x = maker.pick_of_rank(recipe.picks[0], 4);
-  if (x != nullptr) maker.keep(convolved(maker, *x, recipe));
-}
-
-void conv_and_norm(GraphMaker& maker, const Recipe& recipe) {
-  const GraphMaker::Made* x = maker.pick_of_rank(recipe.picks[0], 4);
-  if (x == nullptr) return;
-  const ValueId y = convolved(maker, *x, recipe);
-  const int64_t channels = maker.dims_of(y)[1];
-  const ValueId scaled =
-      maker.node("BatchNormalization", {y, maker.weights({channels}, 0.5f, 1.5f), maker.weights({channels}),
-                                        maker.weights({channels}), maker.weights({channels}, 0.5f, 2)});
-  maker.keep(recipe.picks[3] % 2 == 0 ? maker.node("Relu", {scaled}) : scaled);
-}
-
-void norm_alone(GraphMaker& maker, const Recipe& recipe) {
-  const GraphMaker::Made& x = maker.pick(recipe.picks[0]);
-  if (x.dims.size() < 2) return;
-  const int64_t channels = x.dims[1];
-  maker.keep(maker.node("BatchNormalization", {x.id, maker.weights({channels}, 0.5f, 1.5f), maker.weights({channels}),
-                                               maker.weights({channels}), maker.weights({channels}, 0.5f, 2)}));
-}
-
-// Several convolutions of one value, as in the heads of detectors.
-void parallel_convs(GraphMaker& maker, const Recipe& recipe) {
-  const GraphMaker::Made* found = maker.pick_of_rank(recipe.picks[0], 4);
-  if (found == nullptr) return;
-  const GraphMaker::Made x = *found;
-  const int64_t size = recipe.picks[1] % 2 == 0 ? 1 : 3, pad = size / 2;
-  for (uint32_t i = 0; i < 2; ++i) {
-    const ValueId y = maker.node("Conv", {x.id, maker.weights({16, x.dims[1], size, size}, -0.3f, 0.3f)},
-                                 {{"pads", std::vector<int64_t>{pad, pad, pad, pad}}});
-    maker.keep(recipe.picks[2] % 3 == 0 ? y : maker.node(recipe.picks[2] % 3 == 1 ? "Relu" : "Sigmoid", {y}));
-  }
-}
-
-// Residual: a convolution added to a value of its shape, then an activation.
-void residual(GraphMaker& maker, const Recipe& recipe) {
-  const GraphMaker::Made* x = maker.pick_of_rank(recipe.picks[0], 4);
-  if (x == nullptr) return;
-  const int64_t channels = x->dims[1];
-  const ValueId y = maker.node("Conv", {x->id, maker.weights({channels, channels, 1, 1}, -0.3f, 0.3f)});
-  const ValueId sum = recipe.picks[1] % 2 == 0 ? maker.node("Add", {y, x->id}) : maker.node("Sum", {x->id, y});
-  maker.keep(recipe.picks[2] % 2 == 0 ? maker.node("Relu", {sum}) : sum);
-}
-
-void pad_then_conv(GraphMaker& maker, const Recipe& recipe) {
-  const GraphMaker::Made* x = maker.pick_of_rank(recipe.picks[0], 4);
-  if (x == nullptr) return;
-  std::vector<int64_t> pads(8, 0);
-  for (const size_t i : {2u, 3u, 6u, 7u}) pads[i] = (recipe.picks[1] >> i) % 3;
-  if (recipe.picks[1] % 7 == 0) pads[1] = 1;  // channels: a near miss
-  std::vector<ValueId> operands{x->id, maker.integers(pads)};
-  if (recipe.picks[2] % 4 == 0) operands.push_back(maker.scalar(recipe.picks[2] % 8 == 0 ? 0.5f : 0.f));
-  const ValueId padded = maker.node("Pad", operands);
-  const Dims dims = maker.dims_of(padded);
-  if (recipe.picks[3] % 3 == 0 && dims[2] > 1 && dims[3] > 1)
-    return maker.keep(maker.node("MaxPool", {padded}, {{"kernel_shape", std::vector<int64_t>{2, 2}}}));
-  if (recipe.picks[3] % 3 == 1) return maker.keep(padded);
-  maker.keep(maker.node("Conv", {padded, maker.weights({8, dims[1], 3, 3}, -0.3f, 0.3f)},
-                        {{"pads", std::vector<int64_t>{1, 1, 1, 1}}}));
-}
-
-void pool(GraphMaker& maker, const Recipe& recipe) {
-  const GraphMaker::Made* x = maker.pick_of_rank(recipe.picks[0], 4);
-  if (x == nullptr) return;
-  if (recipe.picks[1] % 3 == 0) return maker.keep(maker.node("GlobalAveragePool", {x->id}));
-  if (x->dims[2] < 2 || x->dims[3] < 2) return;
-  maker.keep(maker.node(recipe.picks[1] % 3 == 1 ? "MaxPool" : "AveragePool", {x->id},
-                        {{"kernel_shape", std::vector<int64_t>{2, 2}},
-                         {"strides", std::vector<int64_t>(2, 1 + static_cast<int64_t>(recipe.picks[2] % 2))}}));
-}
-
 void concat(GraphMaker& maker, const Recipe& recipe) {
   const GraphMaker::Made a = maker.pick(recipe.picks[0]);
   const size_t axis = recipe.picks[1] % a.dims.size();
@@ -282,29 +186,6 @@ void slice(GraphMaker& maker, const Recipe& recipe) {
   const int64_t first = static_cast<int64_t>(recipe.picks[2]) % extent;
   maker.keep(maker.node("Slice", {x.id, maker.integers({first}), maker.integers({extent}),
                                   maker.integers({static_cast<int64_t>(axis)}), maker.integers({step})}));
-}
-
-// Each second row and column, in four parts: space to depth.
-void space_to_depth(GraphMaker& maker, const Recipe& recipe) {
-  const GraphMaker::Made* x = maker.pick_of_rank(recipe.picks[0], 4);
-  if (x == nullptr || x->dims[2] % 2 != 0 || x->dims[3] % 2 != 0) return;
-  std::vector<ValueId> parts;
-  for (int64_t i = 0; i < 4; ++i) {
-    parts.push_back(maker.node("Slice", {x->id, maker.integers({i % 2, i / 2}), maker.integers({1 << 20, 1 << 20}),
-                                         maker.integers({2, 3}), maker.integers({2, 2})}));
-  }
-  if (recipe.picks[1] % 3 == 0) std::swap(parts[0], parts[3]);
-  maker.keep(maker.node("Concat", parts, {{"axis", int64_t{1}}}));
-}
-
-void shuffle_channels(GraphMaker& maker, const Recipe& recipe) {
-  const GraphMaker::Made* x = maker.pick_of_rank(recipe.picks[0], 4);
-  if (x == nullptr || x->dims[1] % 4 != 0) return;
-  const Dims& dims = x->dims;
-  const int64_t groups = recipe.picks[1] % 2 == 0 ? 2 : 4;
-  const ValueId parts = maker.node("Reshape", {x->id, maker.integers({0, groups, dims[1] / groups, dims[2], dims[3]})});
-  const ValueId turned = maker.node("Transpose", {parts}, {{"perm", std::vector<int64_t>{0, 2, 1, 3, 4}}});
-  maker.keep(maker.node("Reshape", {turned, maker.integers({0, dims[1], dims[2], dims[3]})}));
 }
 
 void reduce(GraphMaker& maker, const Recipe& recipe) {
@@ -394,17 +275,6 @@ void gather(GraphMaker& maker, const Recipe& recipe) {
                         {{"axis", axis}}));
 }
 
-void resize(GraphMaker& maker, const Recipe& recipe) {
-  const GraphMaker::Made* x = maker.pick_of_rank(recipe.picks[0], 4);
-  if (x == nullptr) return;
-  const ValueId doubled =
-      maker.node("Concat", {maker.weights({2}, 1, 1), maker.weights({2}, 2, 2)}, {{"axis", int64_t{0}}});
-  maker.keep(maker.node("Resize", {x->id, ValueId::none, doubled},
-                        {{"mode", std::string("nearest")},
-                         {"coordinate_transformation_mode", std::string("asymmetric")},
-                         {"nearest_mode", std::string("floor")}}));
-}
-
 // Shape arithmetic that must fold: the extents of one value shape another.
 void reshape_by_shape(GraphMaker& maker, const Recipe& recipe) {
   const GraphMaker::Made& x = maker.pick(recipe.picks[0]);
@@ -439,15 +309,9 @@ const std::vector<PatternFn*>& all_patterns() {
                                                transpose,
                                                reshape,
                                                squeeze,
-                                               conv,
-                                               conv_and_norm,
-                                               norm_alone,
-                                               residual,
-                                               pool,
                                                concat,
                                                split,
                                                slice,
-                                               space_to_depth,
                                                reduce,
                                                softmax,
                                                layer_norm,
@@ -457,20 +321,15 @@ const std::vector<PatternFn*>& all_patterns() {
                                                attention,
                                                where,
                                                gather,
-                                               resize,
                                                expand,
-                                               conv,
-                                               pad_then_conv,
                                                parallel_linears,
-                                               shuffle_channels,
-                                               picture_transpose,
                                                reshape_by_shape,
-                                               parallel_convs,
                                                product_with_itself};
   static const std::vector<PatternFn*> kPatterns = [] {
     std::vector<PatternFn*> all = kOwn;
-    all.insert(all.end(), algebra_patterns().begin(), algebra_patterns().end());
-    all.insert(all.end(), exporter_patterns().begin(), exporter_patterns().end());
+    for (const auto* others : {&picture_patterns(), &algebra_patterns(), &exporter_patterns(), &byte_patterns()}) {
+      all.insert(all.end(), others->begin(), others->end());
+    }
     return all;
   }();
   return kPatterns;
