@@ -356,9 +356,10 @@ bool lower_conv(LowerContext& context, ConvProblem problem, const std::optional<
   problem.lanes = lanes;
   problem.has_bias = context.has_input(2);
   problem.epilogue = bound->epilogue;
-  // The largest forms lose digits; the smallest is more accurate than a direct convolution.
-  static constexpr int kMostWinograd[] = {2, 4, 6};  // by Accuracy
+  // The larger a form, the more digits it loses; next to short sums even the smallest does.
+  static constexpr int kMostWinograd[] = {0, 4, 6};  // by Accuracy
   problem.most_winograd = kMostWinograd[static_cast<size_t>(context.target.accuracy)];
+  problem.longest_sum = longest_sum(context.target.accuracy);
   for (ConvShape& phase : problem.phases) phase.lanes = in_block == 0 && !blocks_input ? 1 : lanes;
   merge_axes(problem);
   const int threads = problem.flop() < kFlopPerThread ? 1 : context.target.threads;

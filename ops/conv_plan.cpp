@@ -87,7 +87,8 @@ void choose_blocking(ConvPlan& plan, const ConvProblem& problem) {
   const int64_t panel_of_block = int64_t{plan.blocks} * problem.lanes * 4 * shape.taps() * problem.in_lanes();
   const int64_t in_blocks = (in_channels + problem.in_lanes() - 1) / problem.in_lanes();
   if (panel_of_block * in_blocks > kPanelBytes) {
-    plan.chunk = static_cast<int>(std::max<int64_t>(1, kPanelBytes / panel_of_block));
+    const int fitting = static_cast<int>(std::max<int64_t>(1, kPanelBytes / panel_of_block));
+    plan.chunk = plan.chunk == 0 ? fitting : std::min(plan.chunk, fitting);
   }
   if (input > kInputInCache) {
     const int64_t tiles =
@@ -170,6 +171,7 @@ ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads) {
         if (cols > 1 && cols < width && parts_of(width, cols).large < cols) continue;
         for (const bool embedded : {false, true}) {
           ConvPlan plan{isa, blocks, rows, cols, embedded};
+          plan.chunk = problem.most_blocks_at_once();
           if ((embedded && blocks > 1) || !is_valid(plan, problem) || !prefers(plan, problem)) continue;
           const double cost = cost_of(plan, problem, threads);
           if (best_cost >= 0 && cost >= best_cost) continue;

@@ -18,6 +18,12 @@ double ConvProblem::flop() const {
          static_cast<double>(in_channels / groups);
 }
 
+int ConvProblem::most_blocks_at_once() const {
+  if (longest_sum == 0) return 0;
+  const int most = std::max(1, longest_sum / (in_lanes() * phases[0].taps()));
+  return most < in_blocks() ? most : 0;
+}
+
 std::string to_string(const ConvProblem& problem) {
   std::string text =
       fmt::format("n{} {}>{}/{} {}x{}{} c{}{}", problem.batch, problem.in_channels, problem.out_channels,
@@ -25,6 +31,7 @@ std::string to_string(const ConvProblem& problem) {
                   problem.lanes, problem.has_bias ? " bias" : "");
   for (const ConvShape& phase : problem.phases) text += " | " + to_string(phase);
   if (problem.most_winograd != ConvProblem().most_winograd) text += fmt::format(" w{}", problem.most_winograd);
+  if (problem.longest_sum > 0) text += fmt::format(" sums{}", problem.longest_sum);
   return text + " | " + to_string(problem.epilogue);
 }
 
@@ -66,6 +73,7 @@ ConvPlan plan_of(const Candidate& candidate, Isa isa) {
 bool is_valid(const ConvPlan& plan, const ConvProblem& problem) {
   if (plan.rows < 0 || plan.cols < 1 || plan.unroll < 1 || plan.chunk < 0 || plan.tile_group < 0) return false;
   if (plan.blocks > blocks_alike(problem)) return false;
+  if (const int most = problem.most_blocks_at_once(); most > 0 && (plan.chunk == 0 || plan.chunk > most)) return false;
   if (plan.winograd < 0 || plan.winograd > problem.most_winograd || plan.winograd_group < 0) return false;
   if (plan.winograd > 0 && !is_winograd(problem, plan.winograd)) return false;
   if (plan.ahead && (problem.phases[0].taps() != 1 || plan.rows != 1)) return false;

@@ -22,12 +22,16 @@ struct ConvProblem {
   ConvEpilogue epilogue;
   int most_winograd = 4;  // the largest Winograd output tile that the accuracy level allows; 0: none
 
+  int longest_sum = 0;  // products in one float32 sum, at most (a block of channels may have more); 0: any number
+
   int64_t out_blocks() const { return (out_channels + lanes - 1) / lanes; }
   int in_lanes() const { return phases[0].lanes; }
   int64_t in_blocks() const { return (in_channels + in_lanes() - 1) / in_lanes(); }
   int64_t source_block_bytes() const { return phases[0].y.in * phases[0].x.in * in_lanes() * 4; }
   int64_t target_block_bytes() const { return phases[0].y.out_extent * phases[0].x.out_extent * lanes * 4; }
   int64_t out_pixels() const { return phases[0].y.out_extent * phases[0].x.out_extent; }
+  // Input blocks that may be summed up at once; 0: all.
+  int most_blocks_at_once() const;
   double flop() const;
 };
 

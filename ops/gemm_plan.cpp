@@ -76,6 +76,7 @@ std::string GemmProblem::key() const {
   if (a_stride > 0) text += fmt::format(" lda{}", a_stride);
   if (b_stride > 0) text += fmt::format(" ldb{}", b_stride);
   if (allows_strassen) text += " strassen";
+  if (longest_sum > 0) text += fmt::format(" sums{}", longest_sum);
   if (epilogue) {
     text += " " + to_string(epilogue->expression) + " ";
     for (const GemmInputAccess access : epilogue->inputs) text += access == GemmInputAccess::columns ? 'c' : 'u';
@@ -120,6 +121,7 @@ GemmPlan GemmPlan::from_candidate(const Candidate& candidate) {
 
 bool is_valid(const GemmPlan& plan, const GemmProblem& problem) {
   if (plan.k_block < 1 || plan.row_block < 1 || problem.m < 1 || problem.n < 1 || problem.k < 0) return false;
+  if (problem.longest_sum > 0 && std::min<int64_t>(plan.k_block, problem.k) > problem.longest_sum) return false;
   if (plan.strassen && !can_use_strassen(problem, plan)) return false;
   GemmTilePlan tile;
   tile.isa = problem.isa;
@@ -141,6 +143,7 @@ int worthwhile_threads(double flop, int threads) {
 GemmPlan default_gemm_plan(const GemmProblem& problem) {
   GemmPlan plan;
   choose_tile(problem, plan);
+  if (problem.longest_sum > 0) plan.k_block = std::min(plan.k_block, problem.longest_sum);
   plan.split = choose_split(problem, plan);
   // A block of A's rows shall stay in L2 beside two panels of B.
   constexpr int64_t kRowBlockFloats = 96 << 10;

@@ -22,6 +22,7 @@ struct GemmProblem {
   int threads = 1;
   int64_t a_stride = 0, b_stride = 0;  // of rows, in elements; 0: dense
   bool allows_strassen = false;        // whether the accuracy level does
+  int longest_sum = 0;                 // products in one float32 sum, at most; 0: any number
 
   std::string key() const;  // the tuning task's text
   double flop() const { return 2.0 * static_cast<double>(batches) * double(m) * double(n) * double(k); }

@@ -50,6 +50,7 @@ GemmProblem read_gemm(TextReader& text) {
   if (text.accept(" lda")) problem.a_stride = read_extent(text);
   if (text.accept(" ldb")) problem.b_stride = read_extent(text);
   problem.allows_strassen = text.accept(" strassen");
+  if (text.accept(" sums")) problem.longest_sum = static_cast<int>(text.integer());
   if (text.done()) return problem;
   text.expect(" ");
   GemmEpilogue epilogue;
@@ -147,6 +148,7 @@ ConvProblem read_conv(TextReader& text) {
   }
   if (problem.phases.empty()) text.fail("expected the shape");
   if (text.accept(" w")) problem.most_winograd = static_cast<int>(text.integer());
+  if (text.accept(" sums")) problem.longest_sum = static_cast<int>(text.integer());
   text.expect(" | ");
   problem.epilogue = read_conv_epilogue(text);
   return problem;

@@ -88,8 +88,8 @@ def runtime_outputs(path, feeds, optimize=True):
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]).run(None, feeds)
 
 
-def lathe_outputs(lathe, path, feeds, threads, folder, count):
-    command = [lathe, "run", str(path), "--threads", str(threads), "--output", str(folder / "out")]
+def lathe_outputs(lathe, path, feeds, threads, folder, count, more=()):
+    command = [lathe, "run", str(path), "--threads", str(threads), "--output", str(folder / "out"), *more]
     for i, (name, value) in enumerate(feeds.items()):
         np.save(folder / f"{i}.npy", value)
         command += ["--input", f"{name}={folder / f'{i}.npy'}"]

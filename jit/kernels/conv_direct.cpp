@@ -69,6 +69,7 @@ class DirectEmitter : public Emitter {
       emit_block(plan_.tail, false);
       L(done);
     }
+    add_earlier_visits();
     store_tile();
     end();
   }
@@ -128,9 +129,11 @@ class DirectEmitter : public Emitter {
   }
 
   void start_accumulators() {
-    Xbyak::Label from_target, started;
-    cmp(qword[call_ + offsetof(ConvCall, accumulate)], 0);
-    jne(from_target, T_NEAR);
+    Xbyak::Label from_zero, started;
+    if (plan_.has_bias) {
+      cmp(qword[call_ + offsetof(ConvCall, accumulate)], 0);
+      jne(from_zero, T_NEAR);
+    }
     if (plan_.has_bias) mov(scratch_, qword[call_ + offsetof(ConvCall, bias)]);
     for (int block = 0; block < plan_.blocks; ++block) {
       for (int pixel = 0; pixel < shape_->pixels; ++pixel) {
@@ -143,10 +146,23 @@ class DirectEmitter : public Emitter {
         }
       }
     }
+    if (!plan_.has_bias) return;
     jmp(started, T_NEAR);
-    L(from_target);
-    for_outputs([&](int pixel, int block) { load(accumulator(pixel, block), output_at(pixel, block)); });
+    L(from_zero);
+    for (int i = 0; i < accumulators_; ++i) zero(pool_[static_cast<size_t>(i)]);
     L(started);
+  }
+
+  // Earlier visits' sums come last: of two short sums the rounding errors are smaller than of one long one.
+  void add_earlier_visits() {
+    Xbyak::Label done;
+    cmp(qword[call_ + offsetof(ConvCall, accumulate)], 0);
+    je(done, T_NEAR);
+    for_outputs([&](int pixel, int block) {
+      const Vec& sum = accumulator(pixel, block);
+      vaddps(sum, sum, ptr[output_at(pixel, block)]);
+    });
+    L(done);
   }
 
   // What the end of the tile reads and writes, a few lines at a time. Past the tile they are those of the next one.

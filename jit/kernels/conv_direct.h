@@ -24,7 +24,7 @@ struct ConvCall {
   int64_t prefetch_step = 0;                              // bytes; 0 repeats the same line
   int64_t blocks = 0;                                     // whole input blocks
   int64_t has_tail = 0;                                   // then one more input block of ConvKernelPlan::tail channels
-  int64_t accumulate = 0;                                 // start from target instead of bias
+  int64_t accumulate = 0;                                 // add target instead of bias
   int64_t finish = 0;                                     // the last chunk: apply the epilogue
   int64_t source_block_bytes = 0;                         // from one input block to the next
   int64_t target_block_bytes = 0;                         // from one output block to the next

@@ -40,8 +40,9 @@ class GemmTileEmitter : public Emitter {
     open_frame();
     load_arguments();
     L(next_tile_);
-    init_accumulators();
+    zero_accumulators();
     multiply();
+    add_earlier_blocks();
     finish_tile();
     dec(qword[rsp + kTilesLeft]);
     jnz(next_tile_, T_NEAR);
@@ -86,15 +87,24 @@ class GemmTileEmitter : public Emitter {
   }
 
   // --- C += A * B
-  void init_accumulators() {
-    if (!plan_.accumulate) {
-      for (const Vec& acc : acc_) zero(acc);
-      return;
-    }
+  void zero_accumulators() {
+    for (const Vec& acc : acc_) zero(acc);
+  }
+
+  // C comes last: of two short sums the rounding errors are smaller than of one long one.
+  void add_earlier_blocks() {
+    if (!plan_.accumulate) return;
     if (needs_late_mask()) load_mask(work_[0]);
     mov(c_, ptr[rsp + kC]);
     for (int row = 0; row < plan_.rows; ++row) {
-      for (int v = 0; v < plan_.vecs; ++v) load_columns(acc(row, v), c_ + v * vec_bytes(), v, mask_vec(work_[0]));
+      for (int v = 0; v < plan_.vecs; ++v) {
+        if (is_partial(v)) {
+          load_columns(work_.back(), c_ + v * vec_bytes(), v, mask_vec(work_[0]));
+          vaddps(acc(row, v), acc(row, v), work_.back());
+        } else {
+          vaddps(acc(row, v), acc(row, v), ptr[c_ + v * vec_bytes()]);
+        }
+      }
       if (row + 1 < plan_.rows) add(c_, ptr[args_ + offsetof(GemmTileArgs, c_stride_bytes)]);
     }
   }

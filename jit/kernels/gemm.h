@@ -40,7 +40,7 @@ struct GemmTilePlan {
   int k_unroll = 4;
   int prefetch_lines = 0;        // of the coming weights, for each k_unroll steps
   bool embed_broadcast = false;  // FMA with a broadcast memory operand: no register for A (AVX-512)
-  bool accumulate = false;       // start from C instead of zero
+  bool accumulate = false;       // add C, as it was before
   bool masked = false;           // the last vector of each row is partial: GemmTileArgs::tail_lanes
   bool b_in_place = false;       // B by row stride instead of packed
   std::optional<GemmEpilogue> epilogue;

@@ -55,6 +55,7 @@ TEST(TaskText, ConvolutionsComeBack) {
   problem.phases = {{axis(14, 3, 1, 1), axis(17, 3, 2, 1), lanes}};
   problem.epilogue = {silu_and_add(), {ConvOperand::full}};
   problem.most_winograd = 2;
+  problem.longest_sum = 256;
   const std::string text = task_text(conv_tuning_task(problem, usable_isa(), 1));
   EXPECT_EQ(task_text(parse_task(text, 1)), text);
 }
