@@ -42,6 +42,7 @@ DOORS = [
     (r"zip\.h", r"tools/|tests/tools/"),
     (r"pugixml", r"tools/|tests/tools/"),
     (r"(gtest|gmock)/", r"tests/"),
+    (r"oneapi/", r"tools/onednn/"),  # an opponent, not a part
     (r"benchmark/", r"tests/|tools/"),
     (r"fmt/", r"(?!include/|examples/|docs/)"),
 ]

@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
-"""Tasks of `lathe bench-kernel` beside ONNX Runtime's models of one node, in turns, weights coming from memory.
+"""Tasks of `lathe bench-kernel` beside oneDNN's primitives and ONNX Runtime's models of one node, in turns, weights coming
+from memory.
 
-  tools/compare_kernels.py build/release/tools/lathe --tasks tools/kernel_tasks.txt [--threads 1] [--rounds 3] [--filter 'conv.*256>']
+  tools/compare_kernels.py build/release/tools/lathe --tasks tools/kernel_tasks.txt [--onednn build/release/tools/onednn/onednn_layers]
+    [--only resnet50,vgg19] [--threads 1] [--rounds 3] [--filter 'conv.*256>']
 
-Float32 convolutions and products with constant weights are compared; ONNX Runtime does the Conv or MatMul alone, Lathe also what
-was fused into it. Prints each task's times and ratio, then the geometric mean and the worst. Needs onnx, onnxruntime, numpy.
+Float32 convolutions and products with constant weights are compared. The others do the Conv or MatMul alone (oneDNN with the bias,
+in layouts of its choice), Lathe also what was fused into it. Prints each task's times and the ratio of the faster other to
+Lathe's, then the geometric mean and how many are slower. Needs onnx, onnxruntime, numpy; onednn_layers is built by
+`make compare-kernels` where oneDNN is installed.
 """
 import argparse
 import json
 import math
+import os
 import re
 import statistics
 import subprocess
@@ -21,10 +26,14 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 COLD_BYTES = 64 << 20
+NOISE = 1.03  # a ratio may miss 1 by so much
 AXIS = re.compile(r"(\d+)>(\d+)s(\d+)\[([^\]]*)\](?:every\d+from\d+)?of(\d+)")
+CONV = re.compile(r"conv \S+ n(\d+) (\d+)>(\d+)/(\d+) (\d+)x(\d+) c\d+(?: bias)? \| y(\S.*?\]\S*) x(\S.*?\]\S*) c\d+( \| y)?")
+GEMM = re.compile(r"gemm f32 b1 m(\d+) n(\d+) k(\d+) packed")
 
 
 def axis_of(text):
+    """Extent, taps, stride, dilation, padding before and behind."""
     size_in, size_out, stride, taps, _ = AXIS.match(text).groups()
     offsets = [int(tap.split("@")[1]) for tap in taps.split()]
     dilation = offsets[1] - offsets[0] if len(offsets) > 1 else 1
@@ -34,52 +43,56 @@ def axis_of(text):
     return size_in, len(offsets), stride, dilation, begin, max(end, 0)
 
 
-def model_of(task):
-    """The node, the input's shape and the weights' shape; None for what is not compared."""
-    gemm = re.match(r"gemm f32 b1 m(\d+) n(\d+) k(\d+) packed", task)
-    if gemm:
-        m, n, k = map(int, gemm.groups())
-        return helper.make_node("MatMul", ["x", "w"], ["y"]), (m, k), (k, n)
-    conv = re.match(r"conv \S+ n(\d+) (\d+)>(\d+)/(\d+) (\d+)x(\d+) c\d+(?: bias)? \| y(\S.*?\]\S*) x(\S.*?\]\S*) c\d+( \| y)?", task)
-    if not conv or conv.group(9):
-        return None
-    batch, channels, out, groups, window_y, window_x = map(int, conv.groups()[:6])
-    y, x = axis_of(conv.group(7)), axis_of(conv.group(8))
-    if (y[1], x[1]) != (window_y, window_x):
-        return None
-    node = helper.make_node("Conv", ["x", "w"], ["y"], group=groups, kernel_shape=[y[1], x[1]], strides=[y[2], x[2]],
-                            dilations=[y[3], x[3]], pads=[y[4], x[4], y[5], x[5]])
-    return node, (batch, channels, y[0], x[0]), (out, channels // groups, y[1], x[1])
+class Layer:
+    """A convolution or product in the words of the other engines."""
 
+    def __init__(self, node, x_shape, w_shape, onednn):
+        self.node, self.x_shape, self.w_shape, self.onednn = node, x_shape, w_shape, onednn
 
-class OrtTask:
-    def __init__(self, node, shape, weights, threads):
-        self.x = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
+    @staticmethod
+    def of(task):
+        """None for what is not compared."""
+        gemm = GEMM.match(task)
+        if gemm:
+            m, n, k = map(int, gemm.groups())
+            return Layer(helper.make_node("MatMul", ["x", "w"], ["y"]), (m, k), (k, n), f"gemm {m} {n} {k}")
+        conv = CONV.match(task)
+        if not conv or conv.group(9):
+            return None
+        batch, channels, out, groups, window_y, window_x = map(int, conv.groups()[:6])
+        y, x = axis_of(conv.group(7)), axis_of(conv.group(8))
+        if (y[1], x[1]) != (window_y, window_x):
+            return None
+        node = helper.make_node("Conv", ["x", "w"], ["y"], group=groups, kernel_shape=[y[1], x[1]], strides=[y[2], x[2]],
+                                dilations=[y[3], x[3]], pads=[y[4], x[4], y[5], x[5]])
+        pairs = [value for i in range(6) for value in (y[i], x[i])]  # H W KH KW STRIDE_H ... DILATION_W TOP LEFT BOTTOM RIGHT
+        words = ["conv", batch, channels, out, groups, *pairs[:6], *pairs[8:], *pairs[6:8]]
+        return Layer(node, (batch, channels, y[0], x[0]), (out, channels // groups, y[1], x[1]), " ".join(map(str, words)))
+
+    def ort_ms(self, threads, seconds):
+        x = {"x": np.random.default_rng(0).standard_normal(self.x_shape).astype(np.float32)}
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        copies = max(1, min(16, COLD_BYTES // (4 * math.prod(weights))))
-        self.sessions = []
+        copies = max(1, min(16, COLD_BYTES // (4 * math.prod(self.w_shape))))
+        sessions = []
         for seed in range(copies):
-            w = np.random.default_rng(seed).standard_normal(weights).astype(np.float32)
-            graph = helper.make_graph([node], "task", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+            w = np.random.default_rng(seed).standard_normal(self.w_shape).astype(np.float32)
+            graph = helper.make_graph([self.node], "task", [helper.make_tensor_value_info("x", TensorProto.FLOAT, self.x_shape)],
                                       [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
                                       [numpy_helper.from_array(w, "w")])
             model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-            self.sessions.append(onnxruntime.InferenceSession(model.SerializeToString(), options,
-                                                              providers=["CPUExecutionProvider"]))
-
-    def median_ms(self, seconds):
+            sessions.append(onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]))
         times = []
         end = time.perf_counter() + seconds
         while len(times) < 7 or time.perf_counter() < end:
-            session = self.sessions[len(times) % len(self.sessions)]
+            session = sessions[len(times) % len(sessions)]
             begin = time.perf_counter()
-            session.run(None, self.x)
+            session.run(None, x)
             times.append((time.perf_counter() - begin) * 1e3)
         return statistics.median(times)
 
 
-def lathe_times(lathe, tasks, threads, seconds):
+def lathe_rows(lathe, tasks, threads, seconds):
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file, tempfile.NamedTemporaryFile(suffix=".json") as report:
         file.write("\n".join(tasks) + "\n")
         file.flush()
@@ -89,38 +102,65 @@ def lathe_times(lathe, tasks, threads, seconds):
         return {row["task"]: row for row in json.load(open(report.name))["tasks"]}
 
 
+def onednn_times(program, layers, threads, seconds):
+    done = subprocess.run([program, str(seconds)], input="".join(layer.onednn + "\n" for layer in layers), text=True, check=True,
+                          capture_output=True, env={**os.environ, "OMP_NUM_THREADS": str(threads)})
+    return [float(line) for line in done.stdout.split()]
+
+
+def chosen_tasks(options):
+    """Task: layer, of the models and the filter asked for."""
+    only, model, chosen = [name for name in options.only.split(",") if name], "", {}
+    for line in open(options.tasks):
+        line = line.strip()
+        if line.startswith("#"):
+            model = line[1:].strip().removesuffix(".onnx")
+        elif line and (not only or model in only) and re.search(options.filter, line):
+            layer = Layer.of(line)
+            if layer:
+                chosen[line] = layer
+    return chosen
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lathe")
     parser.add_argument("--tasks", required=True)
+    parser.add_argument("--onednn", default="", help="the program onednn_layers; without it ONNX Runtime alone")
+    parser.add_argument("--only", default="", help="models, separated by commas")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.1, help="for each task and round")
     parser.add_argument("--filter", default="")
     options = parser.parse_args()
-    lines = [line.strip() for line in open(options.tasks) if line.strip() and line[0] != "#"]
-    tasks = {line: model_of(line) for line in lines if re.search(options.filter, line)}
-    tasks = {line: model for line, model in tasks.items() if model}
-    ours, theirs, of_peak = {t: [] for t in tasks}, {t: [] for t in tasks}, {}
-    for _ in range(options.rounds):
-        for task, row in lathe_times(options.lathe, list(tasks), options.threads, options.seconds).items():
-            ours[task].append(row["median_ms"])
-            of_peak[task] = row["of_peak"]
-        for task, model in tasks.items():
-            theirs[task].append(OrtTask(*model, options.threads).median_ms(options.seconds))
-    ratios = {}
-    print(f"{'lathe ms':>9} {'ort ms':>9} {'ratio':>6} {'peak %':>6}  task")
-    for task in tasks:
-        if not ours[task]:
-            continue
-        a, b = statistics.median(ours[task]), statistics.median(theirs[task])
-        ratios[task] = b / a
-        print(f"{a:9.4f} {b:9.4f} {b / a:6.2f} {of_peak[task]:6.0f}  {task[:120]}")
-    if not ratios:
+    tasks = chosen_tasks(options)
+    if not tasks:
         sys.exit("no task to compare")
+    times = {task: {"lathe": [], "ort": [], "onednn": []} for task in tasks}
+    of_peak = {}
+    for _ in range(options.rounds):
+        for task, row in lathe_rows(options.lathe, list(tasks), options.threads, options.seconds).items():
+            times[task]["lathe"].append(row["median_ms"])
+            of_peak[task] = row["of_peak"]
+        if options.onednn:
+            for task, ms in zip(tasks, onednn_times(options.onednn, tasks.values(), options.threads, options.seconds)):
+                times[task]["onednn"].append(ms)
+        for task, layer in tasks.items():
+            times[task]["ort"].append(layer.ort_ms(options.threads, options.seconds))
+    ratios = {}
+    print(f"{'lathe ms':>9} {'ort ms':>9} {'onednn ms':>9} {'ratio':>6} {'peak %':>6}  task")
+    for task in tasks:
+        lathe, ort, onednn = (statistics.median(times[task][name] or [math.inf]) for name in ("lathe", "ort", "onednn"))
+        if math.isinf(lathe):
+            continue  # of another instruction set
+        ratios[task] = min(ort, onednn) / lathe
+        print(f"{lathe:9.4f} {ort:9.4f} {onednn:9.4f} {ratios[task]:6.2f} {of_peak[task]:6.0f}  {task[:110]}")
+    if not ratios:
+        sys.exit("no task for this machine")
     mean = math.exp(statistics.fmean(math.log(r) for r in ratios.values()))
     worst = min(ratios, key=ratios.get)
-    print(f"geometric mean {mean:.3f} over {len(ratios)} tasks; worst {ratios[worst]:.2f}: {worst[:100]}")
+    slower = sum(r * NOISE < 1 for r in ratios.values())
+    print(f"geometric mean {mean:.3f} over {len(ratios)} tasks; {slower} slower; worst {ratios[worst]:.2f}: {worst[:90]}")
 
 
 if __name__ == "__main__":

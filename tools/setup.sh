@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the Debian packages that are missing. Usage: tools/setup.sh build|test|demo|ci ...   (demo, ci: build too)
+# Installs the Debian packages that are missing. Usage: tools/setup.sh build|test|demo|ci|peers ...   (all of them: build too)
 # Quick and silent when all are there. Needs root or sudo only when something is missing.
 set -eu
 
@@ -12,6 +12,7 @@ build="g++@g++:compiler cmake@cmake:build ninja@ninja-build:build pkg-config@pkg
   libpugixml-dev:test-reports"
 test="libgtest-dev:tests libgmock-dev:tests python3@python3:layer-check"
 demo="npm@npm:fetches-the-model tar@tar:unpacks-the-model sha256sum@coreutils:checks-the-model"
+peers="libdnnl-dev:comparisons python3@python3:comparisons"
 ci="clang-format@clang-format:formatting clang-tidy@clang-tidy:lint git@git:file-list"
 
 wanted="$build"
@@ -20,8 +21,9 @@ for group in "$@"; do
     build) ;;
     test) wanted="$wanted $test" ;;
     demo) wanted="$wanted $demo" ;;
+    peers) wanted="$wanted $peers" ;;
     ci) wanted="$wanted $test $ci" ;;
-    *) echo "usage: tools/setup.sh build|test|demo|ci ..." >&2; exit 2 ;;
+    *) echo "usage: tools/setup.sh build|test|demo|ci|peers ..." >&2; exit 2 ;;
   esac
 done
 

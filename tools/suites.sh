@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs a suite that lies outside this repository on the program just built:
-#   tools/suites.sh conformance|conformance-fast|hostile|prove|bench LATHE
+#   tools/suites.sh conformance|conformance-fast|hostile|prove|bench|kernels LATHE
 # SHARED (default ../shared) has the scripts, SUITES (default build/suites) what they make, PYTHON (default python3) runs
 # them. A Python with the packages is made in SUITES where PYTHON lacks them. ARGS are more options for the script; for bench,
 # MODELS is a folder of models and PEERS names the other engines.
@@ -80,6 +80,10 @@ for model in json.load(open(sys.argv[1] + "/models.json")):
     elif [ -d "$models" ]; then
       find "$models" -name '*.onnx'
     fi | while read -r model; do "$lathe" prove ${ARGS:-} $model || exit; done ;;
+  kernels)
+    need_python onnxruntime -r "$shared/bench/requirements.txt"
+    "$python" tools/compare_kernels.py "$lathe" --onednn "$(dirname "$lathe")/onednn/onednn_layers" \
+      --tasks tools/kernel_tasks.txt ${ARGS:-} ;;
   bench)
     script=$shared/bench/peers.py
     need_script "$script"
@@ -90,5 +94,5 @@ for model in json.load(open(sys.argv[1] + "/models.json")):
       --md "$suites/peers.md" \
       --cmd "lathe=$lathe bench {model} --threads {threads} --input-dir {inputs} --output-dir {outputs} --duration {seconds}s --json {json}" ${ARGS:-}
     echo "lathe: the table is in $suites/peers.md" ;;
-  *) echo "usage: tools/suites.sh conformance|conformance-fast|hostile|prove|bench LATHE" >&2; exit 2 ;;
+  *) echo "usage: tools/suites.sh conformance|conformance-fast|hostile|prove|bench|kernels LATHE" >&2; exit 2 ;;
 esac

@@ -6,7 +6,7 @@ build=$1 jobs=${2:-$(nproc)}
 [ $# -ge 2 ] && shift 2 || shift 1
 [ -f "$build/compile_commands.json" ] || cmake -B "$build" -G Ninja --log-level=WARNING
 mkdir -p "$build/tidy"
-[ $# -gt 0 ] || set -- $(git ls-files '*.cpp' ':!tests/package/*')
+[ $# -gt 0 ] || set -- $(git ls-files '*.cpp' ':!tests/package/*' ':!tools/onednn/*')  # which need other packages
 version=$(clang-tidy --version | sha256sum)
 export build version
 printf '%s\n' "$@" | xargs -P "$jobs" -n 1 sh -c '

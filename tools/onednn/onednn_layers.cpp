@@ -1,0 +1,124 @@
+// Times float32 convolutions and matrix products by oneDNN's primitives, for tools/compare_kernels.py.
+//   onednn_layers SECONDS <layers
+// reads "conv BATCH IN OUT GROUPS H W KH KW STRIDE_H STRIDE_W TOP LEFT BOTTOM RIGHT DILATION_H DILATION_W" or "gemm M N
+// K", a layer a line, and prints the median ms of each. The primitive chooses all layouts, so that nothing is reordered
+// while the time runs; the source is warm, the weights come from memory. OMP_NUM_THREADS sets the threads.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <iostream>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+namespace {
+
+using dnnl::memory;
+using Arguments = std::unordered_map<int, memory>;
+
+constexpr size_t kColdBytes = size_t{64} << 20;
+constexpr size_t kFewestRuns = 7, kMostCopies = 256;
+
+struct Context {
+  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
+  dnnl::stream stream{engine};
+};
+
+memory filled(const Context& context, const memory::desc& desc) {
+  memory made(desc, context.engine);
+  auto* values = static_cast<float*>(made.get_data_handle());
+  // Small numbers that differ, so that no product is denormal or overflows.
+  for (size_t i = 0; i < desc.get_size() / sizeof(float); ++i) values[i] = 0.01F * static_cast<float>(i % 201) - 1.0F;
+  return made;
+}
+
+// Median ms of `primitive` with as many copies of the weights as keep them out of the caches.
+double median_ms(Context& context, const dnnl::primitive& primitive, Arguments arguments, const memory::desc& weights,
+                 double seconds) {
+  std::vector<memory> copies;
+  const size_t count = std::clamp(kColdBytes / weights.get_size() + 1, size_t{2}, kMostCopies);
+  for (size_t i = 0; i < count; ++i) copies.push_back(filled(context, weights));
+  std::vector<double> times;
+  const auto begin = std::chrono::steady_clock::now();
+  for (size_t run = 0;; ++run) {
+    arguments[DNNL_ARG_WEIGHTS] = copies[run % count];
+    const auto from = std::chrono::steady_clock::now();
+    primitive.execute(context.stream, arguments);
+    context.stream.wait();
+    const auto to = std::chrono::steady_clock::now();
+    times.push_back(std::chrono::duration<double, std::milli>(to - from).count());
+    if (times.size() >= kFewestRuns && std::chrono::duration<double>(to - begin).count() > seconds) break;
+  }
+  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+  return times[times.size() / 2];
+}
+
+memory::desc any_layout(const memory::dims& dims) { return {dims, memory::data_type::f32, memory::format_tag::any}; }
+
+double time_convolution(Context& context, std::istream& line, double seconds) {
+  std::vector<int64_t> v(16);
+  for (int64_t& value : v) line >> value;
+  const auto [batch, in, out, groups] = std::tie(v[0], v[1], v[2], v[3]);
+  const memory::dims size = {v[4], v[5]}, window = {v[6], v[7]}, strides = {v[8], v[9]};
+  const memory::dims before = {v[10], v[11]}, after = {v[12], v[13]}, dilations = {v[14] - 1, v[15] - 1};
+  memory::dims target = {batch, out};
+  for (size_t i = 0; i < 2; ++i) {
+    const int64_t reach = (window[i] - 1) * (dilations[i] + 1) + 1;
+    target.push_back((size[i] + before[i] + after[i] - reach) / strides[i] + 1);
+  }
+  memory::dims weights = {out / groups, in / groups, window[0], window[1]};
+  if (groups > 1) weights.insert(weights.begin(), groups);
+  const dnnl::convolution_forward::desc desc(dnnl::prop_kind::forward_inference, dnnl::algorithm::convolution_auto,
+                                             any_layout({batch, in, size[0], size[1]}), any_layout(weights),
+                                             memory::desc({out}, memory::data_type::f32, memory::format_tag::a),
+                                             any_layout(target), strides, dilations, before, after);
+  const dnnl::convolution_forward::primitive_desc chosen(desc, context.engine);
+  return median_ms(context, dnnl::convolution_forward(chosen),
+                   {{DNNL_ARG_SRC, filled(context, chosen.src_desc())},
+                    {DNNL_ARG_BIAS, filled(context, chosen.bias_desc())},
+                    {DNNL_ARG_DST, filled(context, chosen.dst_desc())}},
+                   chosen.weights_desc(), seconds);
+}
+
+double time_product(Context& context, std::istream& line, double seconds) {
+  int64_t m = 0, n = 0, k = 0;
+  line >> m >> n >> k;
+  const auto plain = [](const memory::dims& dims) {
+    return memory::desc(dims, memory::data_type::f32, memory::format_tag::ab);
+  };
+  const dnnl::matmul::desc desc(plain({m, k}), any_layout({k, n}), plain({m, n}));
+  const dnnl::matmul::primitive_desc chosen(desc, context.engine);
+  return median_ms(
+      context, dnnl::matmul(chosen),
+      {{DNNL_ARG_SRC, filled(context, chosen.src_desc())}, {DNNL_ARG_DST, filled(context, chosen.dst_desc())}},
+      chosen.weights_desc(), seconds);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc != 2) {
+    std::cerr << "usage: onednn_layers SECONDS <layers\n";
+    return 2;
+  }
+  const double seconds = std::stod(argv[1]);
+  Context context;
+  for (std::string text; std::getline(std::cin, text);) {
+    std::istringstream line(text);
+    std::string kind;
+    line >> kind;
+    if (kind != "conv" && kind != "gemm") {
+      std::cerr << "onednn_layers: expected conv or gemm: " << text << "\n";
+      return 2;
+    }
+    std::cout << (kind == "conv" ? time_convolution(context, line, seconds) : time_product(context, line, seconds))
+              << std::endl;
+  }
+  return 0;
+} catch (const std::exception& error) {
+  std::cerr << "onednn_layers: " << error.what() << "\n";
+  return 1;
+}
