@@ -9,6 +9,7 @@
 #include "ops/conv_strassen.h"
 #include "ops/conv_tuning.h"
 #include "ops/winograd_program.h"
+#include "ops/winograd_stem.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -243,11 +244,13 @@ std::shared_ptr<const StrassenConv> make_strassen(const ConvProblem& problem, co
     return nullptr;
   }
 }
-std::shared_ptr<const WinogradProgram> make_winograd(const ConvProblem& problem, const ConvPlan& plan, int threads,
-                                                     const std::vector<int64_t>& operand_batch_bytes) {
+// Of WinogradProgram and WinogradStem.
+template <class Program>
+std::shared_ptr<const Program> make_winograd(const ConvProblem& problem, const ConvPlan& plan, int threads,
+                                             const std::vector<int64_t>& operand_batch_bytes) {
   if (plan.winograd == 0) return nullptr;
   try {
-    return std::make_shared<const WinogradProgram>(problem, winograd_plan(plan), threads, operand_batch_bytes);
+    return std::make_shared<const Program>(problem, winograd_plan(plan), threads, operand_batch_bytes);
   } catch (const JitError&) {
     return nullptr;
   }
@@ -258,6 +261,7 @@ struct Programs {
   std::shared_ptr<const ConvProgram> dense;
   std::shared_ptr<const DepthwiseProgram> depthwise;
   std::shared_ptr<const WinogradProgram> winograd;
+  std::shared_ptr<const WinogradStem> stem;
   std::shared_ptr<const StrassenConv> strassen;
   std::string plan;
 };
@@ -274,9 +278,10 @@ std::optional<Programs> make_programs(const LowerContext& context, const ConvPro
       return programs;
     }
     ConvPlan plan = plan_of(context.plans.choose(conv_tuning_task(problem, isa, threads)), isa);
-    programs.winograd = make_winograd(problem, plan, threads, operand_batch_bytes);
+    programs.winograd = make_winograd<WinogradProgram>(problem, plan, threads, operand_batch_bytes);
+    programs.stem = make_winograd<WinogradStem>(problem, plan, threads, operand_batch_bytes);
     programs.strassen = make_strassen(problem, plan, threads, operand_batch_bytes);
-    if (!programs.winograd && !programs.strassen) {
+    if (!programs.winograd && !programs.stem && !programs.strassen) {
       plan.winograd = 0;
       plan.strassen = false;
       programs.dense = std::make_shared<const ConvProgram>(problem, plan, threads, operand_batch_bytes);
@@ -291,6 +296,7 @@ std::optional<Programs> make_programs(const LowerContext& context, const ConvPro
 void add_steps(const LowerContext& context, const Programs& programs, int threads, const Buffers& buffers) {
   if (programs.depthwise) add_conv_step(context, programs.depthwise, programs.plan, threads, buffers);
   if (programs.winograd) add_steps_by_part(context, programs.winograd, programs.plan, threads, buffers);
+  if (programs.stem) add_steps_by_part(context, programs.stem, programs.plan, threads, buffers);
   if (programs.strassen) add_steps_by_part(context, programs.strassen, programs.plan, threads, buffers);
   if (programs.dense) add_conv_step(context, programs.dense, programs.plan, threads, buffers);
 }

@@ -115,7 +115,7 @@ double taps_inside(const ConvShape& shape) {
 
 std::vector<int> winograd_forms(const ConvProblem& problem) {
   std::vector<int> forms = {0};
-  for (int outputs = 2; outputs <= problem.most_winograd; outputs += 2) {
+  for (int outputs = 2; outputs <= problem.most_winograd; ++outputs) {
     if (is_winograd(problem, outputs)) forms.push_back(outputs);
   }
   return forms;

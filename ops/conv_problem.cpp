@@ -76,6 +76,7 @@ bool is_valid(const ConvPlan& plan, const ConvProblem& problem) {
   if (const int most = problem.most_blocks_at_once(); most > 0 && (plan.chunk == 0 || plan.chunk > most)) return false;
   if (plan.winograd < 0 || plan.winograd > problem.most_winograd || plan.winograd_group < 0) return false;
   if (plan.winograd > 0 && !is_winograd(problem, plan.winograd)) return false;
+  if (plan.winograd_group > 0 && is_winograd_stem(problem, plan.winograd)) return false;
   if (plan.ahead && (problem.phases[0].taps() != 1 || plan.rows != 1)) return false;
   if (plan.strassen && (plan.winograd > 0 || !is_strassen(problem, plan.isa))) return false;
   ConvKernelPlan kernel;

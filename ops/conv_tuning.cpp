@@ -6,6 +6,7 @@
 #include "ops/conv_program.h"
 #include "ops/conv_strassen.h"
 #include "ops/winograd_program.h"
+#include "ops/winograd_stem.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -15,7 +16,10 @@ namespace {
 class AnyProgram {
  public:
   AnyProgram(const ConvProblem& problem, const ConvPlan& plan, int threads) {
-    if (plan.winograd > 0) {
+    if (plan.winograd > 0 && is_winograd_stem(problem, plan.winograd)) {
+      stem_ = std::make_unique<WinogradStem>(problem, winograd_plan(plan), threads);
+      scratch_ = Tensor(DType::f32, {stem_->scratch_size()});
+    } else if (plan.winograd > 0) {
       winograd_ = std::make_unique<WinogradProgram>(problem, winograd_plan(plan), threads);
       scratch_ = Tensor(DType::f32, {winograd_->scratch_size()});
     } else if (plan.strassen) {
@@ -27,11 +31,14 @@ class AnyProgram {
   }
 
   int64_t packed_size() const {
-    return winograd_ ? winograd_->packed_size() : strassen_ ? strassen_->packed_size() : direct_->packed_size();
+    if (winograd_) return winograd_->packed_size();
+    if (stem_) return stem_->packed_size();
+    return strassen_ ? strassen_->packed_size() : direct_->packed_size();
   }
 
   void run(const ConvArguments& arguments, ThreadTeam& team) {
     if (winograd_) return run_parts(*winograd_, arguments, team);
+    if (stem_) return run_parts(*stem_, arguments, team);
     if (strassen_) return run_parts(*strassen_, arguments, team);
     team.run(team.size(), [&](int thread) { direct_->run(arguments, thread); });
   }
@@ -47,6 +54,7 @@ class AnyProgram {
 
   std::unique_ptr<ConvProgram> direct_;
   std::unique_ptr<WinogradProgram> winograd_;
+  std::unique_ptr<WinogradStem> stem_;
   std::unique_ptr<StrassenConv> strassen_;
   Tensor scratch_;
 };
@@ -101,7 +109,7 @@ class Bench {
 
 TuningTask conv_tuning_task(const ConvProblem& problem, Isa isa, int threads) {
   TuningTask task;
-  task.family = "conv.3";
+  task.family = "conv.4";
   task.key = std::string(name_of(isa)) + " " + to_string(problem);
   task.threads = threads;
   task.flop = problem.flop();

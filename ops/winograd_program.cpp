@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "jit/kernels/winograd_matrices.h"
 #include "src/base/check.h"
 #include "src/base/thread_team.h"
 
@@ -19,12 +18,19 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t off_page(int64_t floats, int64_t lanes) { return floats % (kPageFloats / 4) == 0 ? floats + lanes : floats; }
 
 bool has_plain_taps(const ConvAxis& axis) {
-  if (axis.stride != 1 || axis.out_step != 1 || axis.out_first != 0 || axis.out_extent != axis.out) return false;
+  if (axis.out_step != 1 || axis.out_first != 0 || axis.out_extent != axis.out) return false;
   for (size_t i = 0; i < axis.taps.size(); ++i) {
     if (axis.taps[i].kernel != static_cast<int>(i)) return false;
     if (axis.taps[i].offset != axis.taps[0].offset + static_cast<int64_t>(i)) return false;
   }
   return true;
+}
+
+// Pixels of a phase, of which number i is pixel `first` + i * stride, that lie in a picture.
+std::pair<int, int> pixels_inside(int64_t first, int64_t stride, int64_t extent, int count) {
+  const auto begin = static_cast<int>(std::clamp<int64_t>(divide_up(-std::min<int64_t>(first, 0), stride), 0, count));
+  const int64_t end = first >= extent ? 0 : divide_up(extent - first, stride);
+  return {begin, static_cast<int>(std::clamp<int64_t>(end, begin, count))};
 }
 
 template <class T>
@@ -38,7 +44,7 @@ int index_in(std::vector<T>& kinds, const T& kind) {
 }  // namespace
 
 std::string to_string(const WinogradPlan& plan) {
-  return fmt::format("{} F({},{}) tiles={}", name_of(plan.isa), plan.form.outputs, plan.form.taps, plan.tile_group);
+  return fmt::format("{} {} tiles={}", name_of(plan.isa), to_string(plan.form), plan.tile_group);
 }
 
 WinogradPlan winograd_plan(const ConvPlan& plan) {
@@ -49,31 +55,47 @@ WinogradPlan winograd_plan(const ConvPlan& plan) {
   return made;
 }
 
-bool is_winograd(const ConvProblem& problem, int outputs) {
-  if (problem.phases.size() != 1 || problem.groups != 1 || problem.is_transposed) return false;
-  const ConvShape& shape = problem.phases[0];
-  const size_t taps = shape.x.taps.size();
-  if (shape.lanes != problem.lanes || taps != shape.y.taps.size() || taps < 3 || taps > 5) return false;
-  const int size = outputs + static_cast<int>(taps) - 1;
-  if (outputs < 2 || size % 2 != 0 || size > 8) return false;
-  return has_plain_taps(shape.y) && has_plain_taps(shape.x);
+WinogradForm winograd_form(const ConvProblem& problem, int outputs) {
+  WinogradForm form;
+  form.outputs = outputs;
+  form.taps = static_cast<int>(problem.phases[0].x.taps.size());
+  form.stride = static_cast<int>(problem.phases[0].x.stride);
+  form.is_line = problem.phases[0].y.taps.size() == 1;
+  return form;
 }
 
-WinogradProgram::Axis WinogradProgram::make_axis(const ConvAxis& axis, const WinogradForm& form) {
+bool is_winograd_of_blocks(const ConvProblem& problem, int outputs) {
+  if (problem.phases.size() != 1 || problem.groups != 1 || problem.is_transposed) return false;
+  const ConvAxis &y = problem.phases[0].y, &x = problem.phases[0].x;
+  if (problem.in_lanes() != problem.lanes || outputs < 2 || x.stride < 1 || x.stride > 2 || x.taps.size() > 7)
+    return false;
+  const WinogradForm form = winograd_form(problem, outputs);
+  if (form.taps < 3 || !has_plain_taps(y) || !has_plain_taps(x)) return false;
+  if (y.stride != (form.is_line ? 1 : form.stride) || (!form.is_line && y.taps.size() != x.taps.size())) return false;
+  // Channels of several phases stand side by side.
+  if (form.stride == 2) return outputs <= 4 && form.size() <= 7 && problem.in_channels % problem.lanes == 0;
+  return form.taps <= 5 && form.size() % 2 == 0 && form.size() <= 8;
+}
+
+WinogradProgram::Axis WinogradProgram::make_axis(const ConvAxis& axis, const std::vector<int>& sizes, int outputs) {
   Axis made;
   made.outputs = axis.out;
-  made.tiles = divide_up(axis.out, form.outputs);
+  made.tiles = divide_up(axis.out, outputs);
+  made.tile_outputs = outputs;
   made.first_input = axis.taps[0].offset;
-  std::vector<std::pair<std::pair<int, int>, int>> kinds;
+  made.step = outputs * axis.stride;
+  std::vector<std::pair<std::vector<std::pair<int, int>>, int>> kinds;
   for (int64_t tile = 0; tile < made.tiles; ++tile) {
-    const int64_t corner = tile * form.outputs + made.first_input;
-    const auto first = static_cast<int>(std::clamp<int64_t>(-corner, 0, form.size()));
-    const auto last = static_cast<int>(std::clamp<int64_t>(axis.in - corner, first, form.size()));
-    const auto stored = static_cast<int>(std::min<int64_t>(form.outputs, axis.out - tile * form.outputs));
-    made.kind.push_back(index_in(kinds, {{first, last}, stored}));
+    std::vector<std::pair<int, int>> inputs;
+    for (size_t phase = 0; phase < sizes.size(); ++phase) {
+      const int64_t first = tile * made.step + made.first_input + static_cast<int64_t>(phase);
+      inputs.push_back(pixels_inside(first, axis.stride, axis.in, sizes[phase]));
+    }
+    const auto stored = static_cast<int>(std::min<int64_t>(outputs, axis.out - tile * outputs));
+    made.kind.push_back(index_in(kinds, {inputs, stored}));
   }
-  for (const auto& [input, stored] : kinds) {
-    made.inputs.push_back(input);
+  for (const auto& [inputs, stored] : kinds) {
+    made.inputs.push_back(inputs);
     made.stored.push_back(stored);
   }
   return made;
@@ -85,12 +107,16 @@ WinogradProgram::WinogradProgram(ConvProblem problem, const WinogradPlan& plan, 
       plan_(plan),
       threads_(threads),
       operand_batch_bytes_(std::move(operand_batch_bytes)) {
-  if (!is_winograd(problem_, plan_.form.outputs)) throw JitError("not possible here: " + to_string(plan_));
+  if (!is_winograd_of_blocks(problem_, plan_.form.outputs)) throw JitError("not possible here: " + to_string(plan_));
   operand_batch_bytes_.resize(problem_.epilogue.operands.size());
   const ConvShape& shape = problem_.phases[0];
-  plan_.form.taps = static_cast<int>(shape.x.taps.size());
-  y_ = make_axis(shape.y, plan_.form);
-  x_ = make_axis(shape.x, plan_.form);
+  WinogradForm& form = plan_.form;
+  form = winograd_form(problem_, form.outputs);
+  std::vector<int> rows, columns;
+  for (int phase = 0; phase < form.row_phases(); ++phase) rows.push_back(form.rows(phase));
+  for (int phase = 0; phase < form.column_phases(); ++phase) columns.push_back(form.size(phase));
+  y_ = make_axis(shape.y, rows, form.out_rows());
+  x_ = make_axis(shape.x, columns, form.outputs);
   tiles_ = problem_.batch * y_.tiles * x_.tiles;
   groups_ = 1;
   if (plan_.tile_group > 0) {
@@ -99,138 +125,106 @@ WinogradProgram::WinogradProgram(ConvProblem problem, const WinogradPlan& plan, 
   }
   group_tiles_ = divide_up(tiles_, groups_);
   const int lanes = problem_.lanes;
-  in_stride_ = off_page(problem_.in_blocks() * lanes, lanes);
+  in_stride_ = off_page(winograd_slots(form) * problem_.in_blocks() * lanes, lanes);
   out_stride_ = off_page(problem_.out_blocks() * lanes, lanes);
   in_frequency_ = off_page(group_tiles_ * in_stride_, lanes);
   out_frequency_ = off_page(group_tiles_ * out_stride_, lanes);
+  make_areas();
   make_kernels();
   make_products();
 }
 
+// In groups, tiles go from row to row. All at once, those that are not whole stand at the ends, so that frequencies
+// that they do not need can leave them out.
+void WinogradProgram::make_areas() {
+  const bool sorts = parts() > 1;
+  const int64_t whole_rows = sorts ? y_.whole_tiles() : y_.tiles, whole_columns = sorts ? x_.whole_tiles() : x_.tiles;
+  areas_ = {{whole_rows, y_.tiles, 0, whole_columns},
+            {0, whole_rows, 0, whole_columns},
+            {0, whole_rows, whole_columns, x_.tiles},
+            {whole_rows, y_.tiles, whole_columns, x_.tiles}};
+}
+
+// Tiles that a class of frequencies multiplies, of all.
+WinogradProgram::Tiles WinogradProgram::tiles_of(const WinogradClass& part) const {
+  const auto count = [&](int area) { return areas_[static_cast<size_t>(area)].tiles() * problem_.batch; };
+  Tiles tiles{0, tiles_};
+  if (part.whole_rows) tiles.begin = count(0);
+  if (part.whole_columns) tiles.end -= count(3) + count(2);
+  if (part.whole_rows && !part.whole_columns) tiles.end -= count(3);
+  return tiles;
+}
+
 void WinogradProgram::make_kernels() {
+  const WinogradForm& form = plan_.form;
   for (size_t row = 0; row < y_.inputs.size(); ++row) {
     in_.emplace_back();
     out_.emplace_back();
     for (size_t column = 0; column < x_.inputs.size(); ++column) {
-      in_.back().push_back(winograd_input({plan_.isa, plan_.form, y_.inputs[row].first, y_.inputs[row].second,
-                                           x_.inputs[column].first, x_.inputs[column].second}));
-      out_.back().push_back(winograd_output(
-          {plan_.isa, plan_.form, y_.stored[row], x_.stored[column], problem_.has_bias, problem_.epilogue}));
+      in_.back().emplace_back();
+      for (int y = 0; y < form.row_phases(); ++y) {
+        for (int x = 0; x < form.column_phases(); ++x) {
+          const auto &rows = y_.inputs[row][static_cast<size_t>(y)],
+                     &columns = x_.inputs[column][static_cast<size_t>(x)];
+          in_.back().back().push_back(
+              winograd_input({plan_.isa, form, rows.first, rows.second, columns.first, columns.second, y, x}));
+        }
+      }
+      out_.back().push_back(
+          winograd_output({plan_.isa, form, y_.stored[row], x_.stored[column], problem_.has_bias, problem_.epilogue}));
     }
   }
 }
 
 void WinogradProgram::make_products() {
-  GemmProblem product;
-  product.batches = plan_.form.frequencies();
-  product.n = problem_.out_blocks() * problem_.lanes;
-  product.k = problem_.in_channels;
-  product.isa = plan_.isa;
-  product.a_stride = in_stride_;
-  product.threads = parts() == 1 ? 1 : threads_;
-  std::vector<GemmOffsets> offsets(static_cast<size_t>(product.batches));
-  for (int64_t i = 0; i < product.batches; ++i) {
-    GemmOffsets& at = offsets[static_cast<size_t>(i)];
-    at.a = i * in_frequency_;
-    at.b = i * product.k * product.n;
-    at.c = i * out_frequency_;
+  int64_t weights = 0;
+  for (WinogradClass& part : winograd_classes(plan_.form)) {
+    const Tiles tiles = parts() > 1 ? tiles_of(part) : Tiles{0, group_tiles_};
+    if (tiles.begin == tiles.end) continue;
+    GemmProblem product;
+    product.batches = static_cast<int64_t>(part.frequencies.size());
+    product.m = tiles.end - tiles.begin;
+    product.n = problem_.out_blocks() * problem_.lanes;
+    product.k = part.slots * problem_.in_channels;
+    product.isa = plan_.isa;
+    product.a_stride = in_stride_;
+    product.threads = parts() == 1 ? 1 : threads_;
+    std::vector<GemmOffsets> offsets;
+    for (const int frequency : part.frequencies) {
+      GemmOffsets at;
+      at.a = frequency * in_frequency_ + tiles.begin * in_stride_ + part.first_slot * problem_.in_channels;
+      at.b = static_cast<int64_t>(offsets.size()) * product.k * product.n;
+      at.c = frequency * out_frequency_ + tiles.begin * out_stride_;
+      offsets.push_back(at);
+    }
+    Products made;
+    GemmPlan plan = default_gemm_plan(product);
+    plan.split = GemmSplit::columns;
+    made.by_count.emplace_back(product, plan, offsets);
+    if (tiles_ != groups_ * group_tiles_ && group_tiles_ > 1) {
+      // Of the same panels, so that they share the weights.
+      product.m = group_tiles_ - 1;
+      plan.rows = static_cast<int>(std::min<int64_t>(plan.rows, product.m));
+      made.by_count.emplace_back(product, plan, offsets);
+    }
+    part.format = made.by_count[0].format();
+    part.weights = weights;
+    weights += product.batches * product.k * product.n;
+    classes_.push_back(part);
+    products_.push_back(std::move(made));
   }
-  product.m = group_tiles_;
-  GemmPlan plan = default_gemm_plan(product);
-  plan.split = GemmSplit::columns;
-  products_.emplace_back(product, plan, offsets);
-  if (tiles_ == groups_ * group_tiles_ || group_tiles_ == 1) return;
-  // Of the same panels, so that they share the weights.
-  product.m = group_tiles_ - 1;
-  plan.rows = static_cast<int>(std::min<int64_t>(plan.rows, product.m));
-  products_.emplace_back(product, plan, offsets);
+  packed_size_ = weights;
 }
 
 std::string WinogradProgram::packing() const {
-  const PanelFormat format = products_[0].format();
-  return fmt::format("winograd.1 F({},{}) c{} panels of {}", plan_.form.outputs, plan_.form.taps, problem_.lanes,
-                     format.panel_columns);
+  std::string text = fmt::format("winograd.2 {} c{} panels of", to_string(plan_.form), problem_.lanes);
+  for (const WinogradClass& part : classes_)
+    text += fmt::format(" {}:{}", part.frequencies[0], part.format.panel_columns);
+  return text;
 }
-
-int64_t WinogradProgram::packed_size() const {
-  return plan_.form.frequencies() * problem_.in_channels * problem_.out_blocks() * problem_.lanes;
-}
-
-namespace {
-
-constexpr int kMostLanes = 16, kMostTaps = 5;
-using WeightWindow = double[kMostTaps][kMostTaps][kMostLanes];
-
-// weights * window * weights^T for a block of output channels at once.
-struct WeightTransform {
-  const Matrix& matrix;
-  double once[8][kMostTaps][kMostLanes];
-
-  void run(const WeightWindow& window, float* out, int64_t frequency_stride) {
-    const int taps = matrix.columns;
-    for (int row = 0; row < matrix.rows; ++row) {
-      for (int x = 0; x < taps; ++x) {
-        double sum[kMostLanes] = {};
-        for (int y = 0; y < taps; ++y) {
-          const double factor = matrix.at(row, y);
-          for (int lane = 0; lane < kMostLanes; ++lane) sum[lane] += factor * window[y][x][lane];
-        }
-        std::copy_n(sum, kMostLanes, once[row][x]);
-      }
-    }
-    for (int row = 0; row < matrix.rows; ++row) {
-      for (int column = 0; column < matrix.rows; ++column, out += frequency_stride) {
-        double sum[kMostLanes] = {};
-        for (int x = 0; x < taps; ++x) {
-          const double factor = matrix.at(column, x);
-          for (int lane = 0; lane < kMostLanes; ++lane) sum[lane] += factor * once[row][x][lane];
-        }
-        for (int lane = 0; lane < kMostLanes; ++lane) out[lane] = static_cast<float>(sum[lane]);
-      }
-    }
-  }
-};
-
-// The windows of one block of output channels over one input channel.
-void load_window(const ConvProblem& problem, const float* weights, int64_t first_out, int64_t in,
-                 WeightWindow& window) {
-  const auto taps = static_cast<int>(problem.window_x);
-  for (int lane = 0; lane < problem.lanes; ++lane) {
-    const int64_t out = first_out + lane;
-    const float* from = weights + (out * problem.in_channels + in) * taps * taps;
-    for (int tap = 0; tap < taps * taps; ++tap)
-      window[tap / taps][tap % taps][lane] = out < problem.out_channels ? static_cast<double>(from[tap]) : 0.0;
-  }
-}
-
-}  // namespace
 
 void WinogradProgram::pack(const float* weights, float* packed) const {
-  const WinogradMatrices matrices = winograd_matrices(plan_.form.outputs, plan_.form.taps);
-  const PanelFormat format = products_[0].format();
-  const int64_t columns = problem_.out_blocks() * problem_.lanes, depth = problem_.in_channels;
-  const int64_t frequency = depth * columns;
-  WeightTransform transform{matrices.weights, {}};
-  WeightWindow window = {};
-  // Frequencies lie far apart, often in one set of the caches: several channels go to each at a time.
-  constexpr int64_t kDepthBlock = 16;
-  std::vector<float> block(static_cast<size_t>(plan_.form.frequencies() * kDepthBlock * kMostLanes));
-  for (int64_t first = 0; first < columns; first += problem_.lanes) {
-    const int64_t panel = first / format.panel_columns, width = format.width_of(panel, columns);
-    float* to = packed + panel * format.panel_columns * depth + first % format.panel_columns;
-    for (int64_t begin = 0; begin < depth; begin += kDepthBlock, to += kDepthBlock * width) {
-      const int64_t count = std::min(kDepthBlock, depth - begin);
-      for (int64_t i = 0; i < count; ++i) {
-        load_window(problem_, weights, first, begin + i, window);
-        transform.run(window, block.data() + i * kMostLanes, kDepthBlock * kMostLanes);
-      }
-      for (int64_t f = 0; f < plan_.form.frequencies(); ++f) {
-        for (int64_t i = 0; i < count; ++i)
-          std::copy_n(block.data() + (f * kDepthBlock + i) * kMostLanes, problem_.lanes,
-                      to + f * frequency + i * width);
-      }
-    }
-  }
+  pack_winograd(problem_, plan_.form, classes_, weights, packed);
 }
 
 int64_t WinogradProgram::scratch_size() const {
@@ -247,40 +241,55 @@ WinogradProgram::Tiles WinogradProgram::group_of(int64_t group) const {
 
 template <class Body>
 void WinogradProgram::for_runs(const Tiles& tiles, Body body) const {
-  for (int64_t tile = tiles.begin; tile < tiles.end;) {
-    Run run{};
-    run.x = tile % x_.tiles;
-    run.y = tile / x_.tiles % y_.tiles;
-    run.image = tile / x_.tiles / y_.tiles;
-    run.first = tile - tiles.begin;
-    const int kind = x_.kind[static_cast<size_t>(run.x)];
-    const int64_t most = std::min(tiles.end - tile, x_.tiles - run.x);
-    while (run.count < most && x_.kind[static_cast<size_t>(run.x + run.count)] == kind) ++run.count;
-    body(run, static_cast<size_t>(y_.kind[static_cast<size_t>(run.y)]), static_cast<size_t>(kind));
-    tile += run.count;
+  int64_t area_first = 0;
+  for (const Area& area : areas_) {
+    const int64_t each = area.tiles(), width = area.x_end - area.x_begin, count = each * problem_.batch;
+    const int64_t end = std::min(tiles.end - area_first, count);
+    for (int64_t tile = std::max<int64_t>(0, tiles.begin - area_first); tile < end;) {
+      Run run{};
+      run.x = area.x_begin + tile % width;
+      run.y = area.y_begin + tile / width % (area.y_end - area.y_begin);
+      run.image = tile / each;
+      run.first = area_first + tile - tiles.begin;
+      const int kind = x_.kind[static_cast<size_t>(run.x)];
+      const int64_t most = std::min(end - tile, area.x_end - run.x);
+      while (run.count < most && x_.kind[static_cast<size_t>(run.x + run.count)] == kind) ++run.count;
+      body(run, static_cast<size_t>(y_.kind[static_cast<size_t>(run.y)]), static_cast<size_t>(kind));
+      tile += run.count;
+    }
+    area_first += count;
   }
 }
 
 void WinogradProgram::transform_input(const ConvArguments& arguments, float* frequencies, const Tiles& tiles,
                                       int64_t first_block, int64_t last_block) const noexcept {
   const ConvShape& shape = problem_.phases[0];
-  const int lanes = problem_.lanes, step = plan_.form.outputs;
+  const WinogradForm& form = plan_.form;
+  const int lanes = problem_.lanes;
   WinogradCall call;
-  call.row_bytes = shape.x.in * lanes * 4;
+  call.row_bytes = shape.y.stride * shape.x.in * lanes * 4;
   call.frequency_bytes = in_frequency_ * 4;
-  call.source_step_bytes = int64_t{step} * lanes * 4;
+  call.source_step_bytes = x_.step * lanes * 4;
   call.target_step_bytes = in_stride_ * 4;
-  for (int64_t block = first_block; block < last_block; ++block) {
-    for_runs(tiles, [&](const Run& run, size_t row, size_t column) {
+  // Rows of a tile's channels often lie a page apart: those of few tiles are filled before the next ones.
+  for_runs(tiles, [&](const Run& run, size_t row, size_t column) {
+    for (int64_t block = first_block; block < last_block; ++block) {
       const int64_t plane = (run.image * problem_.in_blocks() + block) * problem_.source_block_bytes();
-      const int64_t pixel = (run.y * step + y_.first_input) * shape.x.in + run.x * step + x_.first_input;
-      call.source =
-          reinterpret_cast<const float*>(reinterpret_cast<intptr_t>(arguments.source) + plane + pixel * lanes * 4);
-      call.target = frequencies + run.first * in_stride_ + block * lanes;
-      call.tiles = run.count;
-      in_[row][column](&call);
-    });
-  }
+      const std::vector<WinogradKernel>& kernels = in_[row][column];
+      for (size_t phase = 0; phase < kernels.size(); ++phase) {
+        const auto y = static_cast<int>(phase) / form.column_phases(),
+                   x = static_cast<int>(phase) % form.column_phases();
+        const int64_t pixel =
+            (run.y * y_.step + y_.first_input + y) * shape.x.in + run.x * x_.step + x_.first_input + x;
+        call.source =
+            reinterpret_cast<const float*>(reinterpret_cast<intptr_t>(arguments.source) + plane + pixel * lanes * 4);
+        call.target =
+            frequencies + run.first * in_stride_ + winograd_slot(form, y, x) * problem_.in_channels + block * lanes;
+        call.tiles = run.count;
+        kernels[phase](&call);
+      }
+    }
+  });
 }
 
 void WinogradProgram::multiply(const ConvArguments& arguments, float* scratch, const Tiles& tiles, const void* next,
@@ -288,27 +297,29 @@ void WinogradProgram::multiply(const ConvArguments& arguments, float* scratch, c
   const int64_t count = tiles.end - tiles.begin;
   GemmOperands operands;
   operands.a = scratch;
-  operands.b = arguments.weights;
   operands.c = scratch + plan_.form.frequencies() * in_frequency_;
   operands.a_stride = in_stride_;
   operands.c_stride = out_stride_;
-  operands.next_weights = next;
-  products_[count == group_tiles_ ? 0 : 1].run(operands, thread, threads);
+  for (size_t i = 0; i < products_.size(); ++i) {
+    operands.b = arguments.weights + classes_[i].weights;
+    operands.next_weights = i + 1 == products_.size() ? next : arguments.weights + classes_[i + 1].weights;
+    products_[i].by_count[count == group_tiles_ ? 0 : 1].run(operands, thread, threads);
+  }
 }
 
 void WinogradProgram::transform_output(const ConvArguments& arguments, const float* frequencies, const Tiles& tiles,
                                        int64_t first_block, int64_t last_block) const noexcept {
-  const int lanes = problem_.lanes, step = plan_.form.outputs;
+  const int lanes = problem_.lanes;
   WinogradCall call;
   call.row_bytes = x_.outputs * lanes * 4;
   call.frequency_bytes = out_frequency_ * 4;
   call.source_step_bytes = out_stride_ * 4;
-  call.target_step_bytes = int64_t{step} * lanes * 4;
-  for (int64_t block = first_block; block < last_block; ++block) {
-    if (problem_.has_bias) call.bias = arguments.bias + block * lanes;
-    for_runs(tiles, [&](const Run& run, size_t row, size_t column) {
-      const int64_t plane =
-          block * problem_.target_block_bytes() + (run.y * step * x_.outputs + run.x * step) * lanes * 4;
+  call.target_step_bytes = int64_t{x_.tile_outputs} * lanes * 4;
+  for_runs(tiles, [&](const Run& run, size_t row, size_t column) {
+    for (int64_t block = first_block; block < last_block; ++block) {
+      if (problem_.has_bias) call.bias = arguments.bias + block * lanes;
+      const int64_t pixel = run.y * y_.tile_outputs * x_.outputs + run.x * x_.tile_outputs;
+      const int64_t plane = block * problem_.target_block_bytes() + pixel * lanes * 4;
       const int64_t image = run.image * problem_.out_blocks() * problem_.target_block_bytes();
       call.source = frequencies + run.first * out_stride_ + block * lanes;
       call.target = reinterpret_cast<float*>(reinterpret_cast<char*>(arguments.target) + image + plane);
@@ -320,8 +331,8 @@ void WinogradProgram::transform_output(const ConvArguments& arguments, const flo
         call.operands[i] = at;
       }
       out_[row][column](&call);
-    });
-  }
+    }
+  });
 }
 
 void WinogradProgram::run_part(int part, const ConvArguments& arguments, float* scratch, int thread) const noexcept {

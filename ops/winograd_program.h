@@ -7,6 +7,7 @@
 #include "ops/conv_problem.h"
 #include "ops/conv_program.h"
 #include "ops/gemm_product.h"
+#include "ops/winograd_weights.h"
 
 namespace lathe {
 
@@ -20,8 +21,16 @@ std::string to_string(const WinogradPlan& plan);
 // Of a plan whose `winograd` is not 0.
 WinogradPlan winograd_plan(const ConvPlan& plan);
 
-// Stride and dilation 1, one group, a square window with a form of `outputs`, channels in blocks.
-bool is_winograd(const ConvProblem& problem, int outputs);
+// Stride 1 or 2, dilation 1, one group, a square window or a line with a form of `outputs`, channels in blocks (with
+// stride 2 in whole ones).
+bool is_winograd_of_blocks(const ConvProblem& problem, int outputs);
+// Stride 2, dilation 1, one group, a square window of 5 to 7 taps, at most four plain channels: for WinogradStem.
+bool is_winograd_stem(const ConvProblem& problem, int outputs);
+inline bool is_winograd(const ConvProblem& problem, int outputs) {
+  return is_winograd_of_blocks(problem, outputs) || is_winograd_stem(problem, outputs);
+}
+// Requires: is_winograd().
+WinogradForm winograd_form(const ConvProblem& problem, int outputs);
 
 // The choice without measurements.
 struct WinogradChoice {
@@ -33,14 +42,14 @@ WinogradChoice choose_winograd(const ConvProblem& problem, Isa isa, int threads)
 
 class WinogradProgram {
  public:
-  // Requires: is_winograd(problem, plan.form.outputs). Throws JitError.
+  // Requires: is_winograd_of_blocks(problem, plan.form.outputs). Throws JitError.
   WinogradProgram(ConvProblem problem, const WinogradPlan& plan, int threads,
                   std::vector<int64_t> operand_batch_bytes = {});
 
   const ConvProblem& problem() const { return problem_; }
   // Names the order of the packed weights.
   std::string packing() const;
-  int64_t packed_size() const;  // floats
+  int64_t packed_size() const { return packed_size_; }  // floats
   void pack(const float* weights, float* packed) const;
 
   int64_t scratch_size() const;  // floats, for all threads together
@@ -53,19 +62,32 @@ class WinogradProgram {
   // Tiles along one axis.
   struct Axis {
     int64_t tiles = 0, outputs = 0, first_input = 0;
-    std::vector<int> kind;                    // of each tile
-    std::vector<std::pair<int, int>> inputs;  // by kind: the pixels that exist, [first, last)
-    std::vector<int> stored;                  // by kind: outputs
+    int64_t tile_outputs = 1, step = 1;                    // outputs and inputs from tile to tile
+    std::vector<int> kind;                                 // of each tile
+    std::vector<std::vector<std::pair<int, int>>> inputs;  // by kind and phase: the pixels that exist, [first, last)
+    std::vector<int> stored;                               // by kind: outputs
+    int64_t whole_tiles() const { return outputs / tile_outputs; }
+  };
+  // Tiles of one image that lie together in the order of all tiles.
+  struct Area {
+    int64_t y_begin, y_end, x_begin, x_end;
+    int64_t tiles() const { return (y_end - y_begin) * (x_end - x_begin); }
   };
   struct Tiles {
-    int64_t begin, end;  // over images, rows and columns of tiles
+    int64_t begin, end;  // over areas, images, rows and columns of tiles
+  };
+  struct Products {
+    std::vector<GemmProduct> by_count;  // of groups of group_tiles_ and of one less
   };
   // One kind's run in a row of tiles.
   struct Run {
     int64_t image, y, x, count, first;  // `first`: of the group's tiles
   };
 
-  static Axis make_axis(const ConvAxis& axis, const WinogradForm& form);
+  // `sizes`: frequencies of each phase.
+  static Axis make_axis(const ConvAxis& axis, const std::vector<int>& sizes, int outputs);
+  void make_areas();
+  Tiles tiles_of(const WinogradClass& part) const;
   void make_kernels();
   void make_products();
   template <class Body>
@@ -83,11 +105,15 @@ class WinogradProgram {
   int threads_;
   std::vector<int64_t> operand_batch_bytes_;
   Axis y_, x_;
-  int64_t tiles_, groups_, group_tiles_;               // of all images; of the largest group
-  int64_t in_stride_, out_stride_;                     // floats from tile to tile within a frequency
-  int64_t in_frequency_, out_frequency_;               // floats from frequency to frequency
-  std::vector<std::vector<WinogradKernel>> in_, out_;  // by kind of row and of column
-  std::vector<GemmProduct> products_;                  // of groups of group_tiles_ and of one less
+  int64_t tiles_, groups_, group_tiles_;  // of all images; of the largest group
+  int64_t in_stride_, out_stride_;        // floats from tile to tile within a frequency
+  int64_t in_frequency_, out_frequency_;  // floats from frequency to frequency
+  std::vector<Area> areas_;
+  std::vector<std::vector<std::vector<WinogradKernel>>> in_;  // by kind of row and of column, and by phases
+  std::vector<std::vector<WinogradKernel>> out_;              // by kind of row and of column
+  std::vector<WinogradClass> classes_;
+  std::vector<Products> products_;  // by class
+  int64_t packed_size_ = 0;
 };
 
 }  // namespace lathe

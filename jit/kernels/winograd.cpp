@@ -17,6 +17,14 @@ Matrix first_rows(const Matrix& matrix, int rows) {
   return {rows, matrix.columns, {matrix.values.begin(), matrix.values.begin() + rows * matrix.columns}};
 }
 
+// Tiles that are not whole leave out frequencies, which nobody may have written.
+bool is_read(const Matrix& matrix, int column) {
+  for (int row = 0; row < matrix.rows; ++row) {
+    if (matrix.at(row, column) != 0) return true;
+  }
+  return false;
+}
+
 // Both transforms go over a grid of vectors twice, once along each axis. What lies between waits in registers as far as
 // they reach, the rest in the stack's frame.
 class TransformEmitter : public Emitter {
@@ -98,8 +106,11 @@ class InputEmitter : public TransformEmitter {
   explicit InputEmitter(const WinogradInputPlan& plan)
       : TransformEmitter(plan.isa, plan.form),
         plan_(plan),
-        transform_(*this, plan.isa, winograd_matrices(plan.form.outputs, plan.form.taps).input) {
-    claim_grid(form_.size(), form_.size(), 0);
+        rows_(form_.rows(plan.row_phase)),
+        columns_(form_.size(plan.column_phase)),
+        across_(*this, plan.isa, column_matrices(plan.form, plan.column_phase).input),
+        down_(*this, plan.isa, row_matrices(plan.form, plan.row_phase).input) {
+    claim_grid(rows_, columns_, 0);
   }
 
   std::shared_ptr<const CodePages> emit(const std::string& name) {
@@ -118,41 +129,43 @@ class InputEmitter : public TransformEmitter {
     });
     close_frame();
     end();
-    transform_.emit_constants();
+    across_.emit_constants();
+    down_.emit_constants();
     return finish(name);
   }
 
  private:
   void transform_rows() {
     mov(moving_, source_);
-    for (int row = 0; row < form_.size(); ++row) {
+    for (int row = 0; row < rows_; ++row) {
       if (row > 0) add(moving_, row_bytes_);
       if (row < plan_.first_row || row >= plan_.last_row || plan_.first_column >= plan_.last_column) {
-        for (int column = 0; column < form_.size(); ++column) put_zero(row, column);
+        for (int column = 0; column < columns_; ++column) put_zero(row, column);
         continue;
       }
-      std::vector<Input> pixels(static_cast<size_t>(form_.size()));
+      std::vector<Input> pixels(static_cast<size_t>(columns_));
       for (int column = plan_.first_column; column < plan_.last_column; ++column) {
         const Vec& pixel = line_[static_cast<size_t>(column)];
-        load(pixel, moving_ + column * vec_bytes());
+        load(pixel, moving_ + column * form_.stride * vec_bytes());
         pixels[static_cast<size_t>(column)] = pixel;
       }
-      transform_.emit(pixels, temps_, [&](int column, const Vec& value) { put(row, column, value); });
+      across_.emit(pixels, temps_, [&](int column, const Vec& value) { put(row, column, value); });
     }
   }
 
   void transform_columns() {
     mov(moving_, target_);
-    for (int column = 0; column < form_.size(); ++column) {
+    for (int column = 0; column < columns_; ++column) {
       if (column > 0) add(moving_, frequency_);
       std::vector<Input> values;
-      for (int row = 0; row < form_.size(); ++row) values.push_back(get(row, column, line_[static_cast<size_t>(row)]));
-      transform_.emit(values, temps_, [&](int row, const Vec& value) { store(frequency_at(moving_, row), value); });
+      for (int row = 0; row < rows_; ++row) values.push_back(get(row, column, line_[static_cast<size_t>(row)]));
+      down_.emit(values, temps_, [&](int row, const Vec& value) { store(frequency_at(moving_, row), value); });
     }
   }
 
   const WinogradInputPlan plan_;
-  LineTransform transform_;
+  const int rows_, columns_;
+  LineTransform across_, down_;
   const std::vector<Vec> line_ = claim_vecs("line", form_.size());
   const std::vector<Vec> temps_ = claim_vecs("temp", LineTransform::kTemps);
 };
@@ -162,8 +175,10 @@ class OutputEmitter : public TransformEmitter {
   explicit OutputEmitter(const WinogradOutputPlan& plan)
       : TransformEmitter(plan.isa, plan.form),
         plan_(plan),
-        down_(*this, plan.isa, first_rows(winograd_matrices(plan.form.outputs, plan.form.taps).output, plan.rows)),
-        across_(*this, plan.isa, first_rows(winograd_matrices(plan.form.outputs, plan.form.taps).output, plan.columns)),
+        down_matrix_(first_rows(row_matrices(plan.form, 0).output, plan.rows)),
+        across_matrix_(first_rows(column_matrices(plan.form, 0).output, plan.columns)),
+        down_(*this, plan.isa, down_matrix_),
+        across_(*this, plan.isa, across_matrix_),
         epilogue_(*this, plan.isa, plan.epilogue) {
     if (epilogue_.temps_needed() > kMostTemps) throw JitError("the epilogue needs too many registers");
     epilogue_temps_ = claim_vecs("epilogue", epilogue_.temps_needed());
@@ -201,10 +216,15 @@ class OutputEmitter : public TransformEmitter {
     mov(moving_, source_);
     for (int column = 0; column < form_.size(); ++column) {
       if (column > 0) add(moving_, frequency_);
-      std::vector<Input> values;
-      for (int row = 0; row < form_.size(); ++row) {
+      if (!is_read(across_matrix_, column)) {
+        for (int row = 0; row < plan_.rows; ++row) put_zero(row, column);
+        continue;
+      }
+      std::vector<Input> values(static_cast<size_t>(form_.rows()));
+      for (int row = 0; row < form_.rows(); ++row) {
+        if (!is_read(down_matrix_, row)) continue;
         load(line_[static_cast<size_t>(row)], frequency_at(moving_, row));
-        values.emplace_back(line_[static_cast<size_t>(row)]);
+        values[static_cast<size_t>(row)] = line_[static_cast<size_t>(row)];
       }
       down_.emit(values, temps_, [&](int row, const Vec& value) { put(row, column, value); });
     }
@@ -244,6 +264,7 @@ class OutputEmitter : public TransformEmitter {
   }
 
   const WinogradOutputPlan plan_;
+  const Matrix down_matrix_, across_matrix_;
   LineTransform down_, across_;
   ConvEpilogueEmitter epilogue_;
   const Gpr scratch_ = claim_gpr("scratch");
@@ -255,14 +276,32 @@ class OutputEmitter : public TransformEmitter {
 
 }  // namespace
 
+WinogradMatrices column_matrices(const WinogradForm& form, int phase) {
+  return form.stride == 1 ? winograd_matrices(form.outputs, form.taps)
+                          : winograd_phase_matrices(form.outputs, form.taps, phase);
+}
+
+// Along y.
+WinogradMatrices row_matrices(const WinogradForm& form, int phase) {
+  if (!form.is_line) return column_matrices(form, phase);
+  const Matrix one{1, 1, {1.0}};
+  return {1, 1, one, one, one};
+}
+
+std::string to_string(const WinogradForm& form) {
+  return fmt::format("F({},{}){}{}", form.outputs, form.taps, form.stride > 1 ? " stride 2" : "",
+                     form.is_line ? " line" : "");
+}
+
 std::string to_string(const WinogradInputPlan& plan) {
-  return fmt::format("winograd_input {} F({},{}) rows {}-{} columns {}-{}", name_of(plan.isa), plan.form.outputs,
-                     plan.form.taps, plan.first_row, plan.last_row, plan.first_column, plan.last_column);
+  return fmt::format("winograd_input {} {} phase {},{} rows {}-{} columns {}-{}", name_of(plan.isa),
+                     to_string(plan.form), plan.row_phase, plan.column_phase, plan.first_row, plan.last_row,
+                     plan.first_column, plan.last_column);
 }
 
 std::string to_string(const WinogradOutputPlan& plan) {
-  return fmt::format("winograd_output {} F({},{}) {}x{} bias={} then {}", name_of(plan.isa), plan.form.outputs,
-                     plan.form.taps, plan.rows, plan.columns, plan.has_bias ? 1 : 0, to_string(plan.epilogue));
+  return fmt::format("winograd_output {} {} {}x{} bias={} then {}", name_of(plan.isa), to_string(plan.form), plan.rows,
+                     plan.columns, plan.has_bias ? 1 : 0, to_string(plan.epilogue));
 }
 
 WinogradKernel winograd_input(const WinogradInputPlan& plan) {

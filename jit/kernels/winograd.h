@@ -1,23 +1,43 @@
 #pragma once
-// The transforms of Winograd's convolution for square windows, on channel blocks: between tiles of pixels, one vector a
-// pixel, and `size` x `size` frequencies, each a matrix with a row for every tile. The products between the two are
-// matrix products (gemm.h).
+// The transforms of Winograd's convolution for square windows and for lines, on channel blocks: between tiles of
+// pixels, one vector a pixel, and frequencies, each a matrix with a row for every tile. The products between the two
+// are matrix products (gemm.h).
+//
+// With stride 2, the pixels of even and of odd number along an axis (phases 0 and 1, from the tile's corner) are two
+// convolutions of stride 1, with the taps of even and of odd number. The second, which has one tap less for odd
+// windows, uses all of the first one's interpolation points but the last: their products add up in the frequencies,
+// and one transform makes outputs of them.
 #include <cstdint>
 #include <string>
 
 #include "jit/kernel.h"
 #include "jit/kernels/conv_epilogue.h"
+#include "jit/kernels/winograd_matrices.h"
 #include "src/base/cpu.h"
 
 namespace lathe {
 
-// F(outputs x outputs, taps x taps).
+// F(outputs x outputs, taps x taps), or F(1 x outputs, 1 x taps).
 struct WinogradForm {
   int outputs = 4, taps = 3;
-  int size() const { return outputs + taps - 1; }
-  int frequencies() const { return size() * size(); }
+  int stride = 1;
+  bool is_line = false;
+  int row_phases() const { return is_line ? 1 : stride; }
+  int column_phases() const { return stride; }
+  // Along x: frequencies of a phase; those of phase 0 are all that there are.
+  int size(int phase = 0) const { return outputs + (taps - phase + stride - 1) / stride - 1; }
+  // Along y.
+  int rows(int phase = 0) const { return is_line ? 1 : size(phase); }
+  int out_rows() const { return is_line ? 1 : outputs; }
+  int frequencies() const { return rows() * size(); }
   bool operator==(const WinogradForm&) const = default;
 };
+
+std::string to_string(const WinogradForm& form);
+
+// The matrices along x and along y.
+WinogradMatrices column_matrices(const WinogradForm& form, int phase);
+WinogradMatrices row_matrices(const WinogradForm& form, int phase);
 
 // Arguments of one call: a run of tiles of one channel block.
 struct WinogradCall {
@@ -33,12 +53,14 @@ struct WinogradCall {
 };
 using WinogradKernel = Kernel<void(WinogradCall*)>;
 
-// The pixels of an input tile that exist: others are zeros.
+// The pixels of an input tile that exist, counted within a phase: others are zeros. The call's `source` is the phase's
+// first pixel, its row_bytes lead to the phase's next row.
 struct WinogradInputPlan {
   Isa isa = Isa::avx2;
   WinogradForm form;
   int first_row = 0, last_row = 0;  // [first, last)
   int first_column = 0, last_column = 0;
+  int row_phase = 0, column_phase = 0;
 };
 std::string to_string(const WinogradInputPlan& plan);
 

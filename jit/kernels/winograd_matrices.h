@@ -25,4 +25,9 @@ struct WinogradMatrices {
 // Requires: outputs + taps - 1 is 4, 6 or 8.
 WinogradMatrices winograd_matrices(int outputs, int taps);
 
+// Those of the taps phase, phase + 2, ... of a convolution with stride 2. `taps`: of both phases together. Phase 1 uses
+// the first interpolation points of phase 0, so that their products may be added.
+// Requires: phase 0 has 3 to 7 points.
+WinogradMatrices winograd_phase_matrices(int outputs, int taps, int phase);
+
 }  // namespace lathe

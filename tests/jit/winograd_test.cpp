@@ -14,7 +14,9 @@ namespace {
 using testing::GuardedFloats;
 using testing::isas_here;
 
-constexpr WinogradForm kForms[] = {{2, 3}, {4, 3}, {6, 3}, {2, 5}, {4, 5}};
+constexpr WinogradForm kForms[] = {{2, 3},       {4, 3},       {6, 3},       {2, 5},       {4, 5},
+                                   {2, 3, 2},    {3, 3, 2},    {4, 3, 2},    {3, 5, 2},    {4, 7, 2},
+                                   {4, 3, 1, 1}, {2, 5, 1, 1}, {2, 3, 2, 1}, {4, 4, 2, 1}, {4, 5, 2}};
 
 std::vector<double> times(const Matrix& matrix, const std::vector<double>& x) {
   std::vector<double> y(static_cast<size_t>(matrix.rows));
@@ -25,17 +27,17 @@ std::vector<double> times(const Matrix& matrix, const std::vector<double>& x) {
   return y;
 }
 
-// matrix * x * matrix^T, for x of matrix.columns squared.
-std::vector<double> on_both_sides(const Matrix& matrix, const std::vector<double>& x) {
-  const int n = matrix.columns, m = matrix.rows;
-  std::vector<double> result(static_cast<size_t>(m * m));
-  for (int i = 0; i < m; ++i) {
-    for (int j = 0; j < m; ++j) {
+// rows * x * columns^T, for x of rows.columns x columns.columns.
+std::vector<double> on_both_sides(const Matrix& rows, const Matrix& columns, const std::vector<double>& x) {
+  std::vector<double> result;
+  for (int i = 0; i < rows.rows; ++i) {
+    for (int j = 0; j < columns.rows; ++j) {
       double sum = 0;
-      for (int a = 0; a < n; ++a) {
-        for (int b = 0; b < n; ++b) sum += matrix.at(i, a) * matrix.at(j, b) * x[static_cast<size_t>(a * n + b)];
+      for (int a = 0; a < rows.columns; ++a) {
+        for (int b = 0; b < columns.columns; ++b)
+          sum += rows.at(i, a) * columns.at(j, b) * x[static_cast<size_t>(a * columns.columns + b)];
       }
-      result[static_cast<size_t>(i * m + j)] = sum;
+      result.push_back(sum);
     }
   }
   return result;
@@ -55,6 +57,7 @@ TEST(WinogradMatrices, ConvolveALine) {
   std::mt19937 random(1);
   std::uniform_real_distribution<double> uniform(-1, 1);
   for (const WinogradForm& form : kForms) {
+    if (form.stride > 1) continue;
     const WinogradMatrices matrices = winograd_matrices(form.outputs, form.taps);
     std::vector<double> x(static_cast<size_t>(form.size())), w(static_cast<size_t>(form.taps));
     for (double& value : x) value = uniform(random);
@@ -71,25 +74,65 @@ TEST(WinogradMatrices, ConvolveALine) {
   }
 }
 
-TEST(WinogradMatrices, AreRefusedForUnknownSizes) { EXPECT_THROW(winograd_matrices(3, 3), JitError); }
+TEST(WinogradMatrices, ConvolveALineByStepsOfTwoWithProductsOfBothPhasesAdded) {
+  std::mt19937 random(4);
+  std::uniform_real_distribution<double> uniform(-1, 1);
+  for (const auto& [outputs, taps] :
+       {std::pair{2, 3}, {3, 3}, {4, 3}, {2, 4}, {4, 4}, {2, 5}, {4, 5}, {3, 7}, {4, 7}}) {
+    std::vector<double> x(static_cast<size_t>(2 * (outputs - 1) + taps)), w(static_cast<size_t>(taps));
+    for (double& value : x) value = uniform(random);
+    for (double& value : w) value = uniform(random);
+    const Matrix output = winograd_phase_matrices(outputs, taps, 0).output;
+    std::vector<double> sums(static_cast<size_t>(output.columns));
+    for (int phase = 0; phase < 2; ++phase) {
+      const WinogradMatrices matrices = winograd_phase_matrices(outputs, taps, phase);
+      std::vector<double> own_x, own_w;
+      for (size_t i = static_cast<size_t>(phase); i < x.size(); i += 2) own_x.push_back(x[i]);
+      for (size_t i = static_cast<size_t>(phase); i < w.size(); i += 2) own_w.push_back(w[i]);
+      const std::vector<double> pixels = times(matrices.input, own_x), weights = times(matrices.weights, own_w);
+      for (size_t i = 0; i < pixels.size(); ++i) sums[i] += pixels[i] * weights[i];
+    }
+    const std::vector<double> got = times(output, sums);
+    for (int i = 0; i < outputs; ++i) {
+      double expected = 0;
+      for (int k = 0; k < taps; ++k) expected += x[static_cast<size_t>(2 * i + k)] * w[static_cast<size_t>(k)];
+      EXPECT_NEAR(got[static_cast<size_t>(i)], expected, 1e-12) << outputs << "," << taps;
+    }
+  }
+}
+
+TEST(WinogradMatrices, AreRefusedForUnknownSizes) {
+  EXPECT_THROW(winograd_matrices(3, 3), JitError);
+  EXPECT_THROW(winograd_phase_matrices(6, 7, 0), JitError);
+}
 
 void check_input(const WinogradInputPlan& plan, std::mt19937& random) {
-  const int size = plan.form.size(), lanes = vector_lanes(plan.isa), tiles = 3, step = 2;
+  const int lanes = vector_lanes(plan.isa), tiles = 3, step = 2, stride = plan.form.stride;
+  const int rows = plan.form.rows(plan.row_phase), columns = plan.form.size(plan.column_phase);
   SCOPED_TRACE(to_string(plan));
   // A picture of which only the pixels named by the plan may be read: three tiles, `step` pixels apart.
-  const int width = (tiles - 1) * step + size;
-  const bool is_whole = plan.first_column == 0 && plan.last_column == size;
+  const int width = (tiles - 1) * step + (columns - 1) * stride + 1;
+  const bool is_whole = plan.first_column == 0 && plan.last_column == columns;
   const int count = is_whole ? tiles : 1;
-  GuardedFloats source(static_cast<size_t>(size * width * lanes));
+  GuardedFloats source(static_cast<size_t>(rows * width * lanes));
   source.randomize(random, -1, 1);
-  for (int y = 0; y < size; ++y) {
-    for (int x = 0; x < size; ++x) {
-      if (y >= plan.first_row && y < plan.last_row && x >= plan.first_column && x < plan.last_column) continue;
+  const auto exists = [&](int y, int column) {
+    return y >= plan.first_row && y < plan.last_row && column >= plan.first_column && column < plan.last_column;
+  };
+  for (int y = 0; y < rows; ++y) {
+    for (int x = 0; x < width; ++x) {
+      bool is_read = false;
+      for (int tile = 0; tile < count; ++tile) {
+        const int from_corner = x - tile * step;
+        is_read |= from_corner % stride == 0 && exists(y, from_corner / stride);
+      }
+      if (is_read) continue;
       for (int lane = 0; lane < lanes; ++lane)
         source[static_cast<size_t>((y * width + x) * lanes + lane)] = std::nanf("");
     }
   }
-  GuardedFloats target(static_cast<size_t>(size * size * tiles * lanes));
+  const int size = plan.form.size();
+  GuardedFloats target(static_cast<size_t>(plan.form.frequencies() * tiles * lanes));
   WinogradCall call;
   call.source = source.data();
   call.target = target.data();
@@ -99,35 +142,41 @@ void check_input(const WinogradInputPlan& plan, std::mt19937& random) {
   call.row_bytes = width * lanes * 4;
   call.frequency_bytes = tiles * lanes * 4;
   winograd_input(plan)(&call);
-  const Matrix matrix = winograd_matrices(plan.form.outputs, plan.form.taps).input;
-  const double tolerance = 4 * size * 6e-8 * norm(matrix) * norm(matrix);
+  const Matrix down = row_matrices(plan.form, plan.row_phase).input;
+  const Matrix across = column_matrices(plan.form, plan.column_phase).input;
+  const double tolerance = 4 * size * 6e-8 * norm(down) * norm(across);
   for (int tile = 0; tile < count; ++tile) {
     for (int lane = 0; lane < lanes; ++lane) {
-      std::vector<double> pixels(static_cast<size_t>(size * size));
+      std::vector<double> pixels(static_cast<size_t>(rows * columns));
       for (int y = plan.first_row; y < plan.last_row; ++y) {
         for (int x = plan.first_column; x < plan.last_column; ++x)
-          pixels[static_cast<size_t>(y * size + x)] =
-              source[static_cast<size_t>((y * width + x + tile * step) * lanes + lane)];
+          pixels[static_cast<size_t>(y * columns + x)] =
+              source[static_cast<size_t>((y * width + x * stride + tile * step) * lanes + lane)];
       }
-      const std::vector<double> expected = on_both_sides(matrix, pixels);
-      for (int f = 0; f < size * size; ++f)
-        ASSERT_NEAR(target[static_cast<size_t>((f * tiles + tile) * lanes + lane)], expected[static_cast<size_t>(f)],
+      const std::vector<double> expected = on_both_sides(down, across, pixels);
+      for (int i = 0; i < rows * columns; ++i) {
+        const int f = i / columns * size + i % columns;
+        ASSERT_NEAR(target[static_cast<size_t>((f * tiles + tile) * lanes + lane)], expected[static_cast<size_t>(i)],
                     tolerance)
             << "frequency " << f << " tile " << tile << " lane " << lane;
+      }
     }
   }
 }
 
 TEST(WinogradInput, TransformsWhatExistsAndReadsNothingElse) {
   std::mt19937 random(2);
+  const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
   for (const Isa isa : isas_here()) {
     for (const WinogradForm& form : kForms) {
-      const int size = form.size();
-      check_input({isa, form, 0, size, 0, size}, random);
-      for (int i = 0; i < 6; ++i) {
-        const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
-        const int row = pick(0, size), column = pick(0, size);
-        check_input({isa, form, row, pick(row, size), column, pick(column, size)}, random);
+      for (int phase = 0; phase < form.row_phases() * form.column_phases(); ++phase) {
+        const int y = phase / form.column_phases(), x = phase % form.column_phases();
+        const int rows = form.rows(y), columns = form.size(x);
+        check_input({isa, form, 0, rows, 0, columns, y, x}, random);
+        for (int i = 0; i < 6; ++i) {
+          const int row = pick(0, rows), column = pick(0, columns);
+          check_input({isa, form, row, pick(row, rows), column, pick(column, columns), y, x}, random);
+        }
       }
     }
   }
@@ -148,9 +197,9 @@ ConvEpilogue rectified_sum() {
 
 void check_output(const WinogradOutputPlan& plan, std::mt19937& random) {
   SCOPED_TRACE(to_string(plan));
-  const int size = plan.form.size(), lanes = vector_lanes(plan.isa), tiles = 2;
+  const int size = plan.form.frequencies(), lanes = vector_lanes(plan.isa), tiles = 2;
   const int width = (tiles - 1) * plan.form.outputs + plan.columns;
-  GuardedFloats source(static_cast<size_t>(size * size * tiles * lanes)), bias(static_cast<size_t>(lanes));
+  GuardedFloats source(static_cast<size_t>(size * tiles * lanes)), bias(static_cast<size_t>(lanes));
   GuardedFloats target(static_cast<size_t>(plan.rows * width * lanes)), operand(target.size());
   for (GuardedFloats* floats : {&source, &bias, &operand}) floats->randomize(random, -1, 1);
   WinogradCall call;
@@ -165,14 +214,14 @@ void check_output(const WinogradOutputPlan& plan, std::mt19937& random) {
   call.operands[0] = operand.data();
   const int64_t count = call.tiles;
   winograd_output(plan)(&call);
-  const Matrix matrix = winograd_matrices(plan.form.outputs, plan.form.taps).output;
-  const double tolerance = 4 * size * 6e-8 * norm(matrix) * norm(matrix);
+  const Matrix down = row_matrices(plan.form, 0).output, across = column_matrices(plan.form, 0).output;
+  const double tolerance = 4 * plan.form.size() * 6e-8 * norm(down) * norm(across);
   for (int tile = 0; tile < count; ++tile) {
     for (int lane = 0; lane < lanes; ++lane) {
-      std::vector<double> values(static_cast<size_t>(size * size));
-      for (int f = 0; f < size * size; ++f)
+      std::vector<double> values(static_cast<size_t>(size));
+      for (int f = 0; f < size; ++f)
         values[static_cast<size_t>(f)] = source[static_cast<size_t>((f * tiles + tile) * lanes + lane)];
-      const std::vector<double> sums = on_both_sides(matrix, values);
+      const std::vector<double> sums = on_both_sides(down, across, values);
       for (int y = 0; y < plan.rows; ++y) {
         for (int x = 0; x < plan.columns; ++x) {
           const auto at = static_cast<size_t>((y * width + x + tile * plan.form.outputs) * lanes + lane);
@@ -190,7 +239,7 @@ TEST(WinogradOutput, StoresOnlyThePixelsThatExist) {
   std::mt19937 random(3);
   for (const Isa isa : isas_here()) {
     for (const WinogradForm& form : kForms) {
-      for (int rows = 1; rows <= form.outputs; ++rows) {
+      for (int rows = 1; rows <= form.out_rows(); ++rows) {
         const int columns = std::uniform_int_distribution<int>(1, form.outputs)(random);
         check_output({isa, form, rows, columns, rows % 2 == 0, {}}, random);
         check_output({isa, form, rows, form.outputs, true, rectified_sum()}, random);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "ops/winograd_program.h"
+#include "ops/winograd_stem.h"
 #include "tests/ops/one_node.h"
 
 namespace lathe {
@@ -17,10 +18,11 @@ std::vector<Isa> usable_isas() {
   return isas;
 }
 
-ConvAxis axis(int64_t in, int taps, int64_t begin_pad, int64_t end_pad) {
+ConvAxis axis(int64_t in, int taps, int64_t begin_pad, int64_t end_pad, int stride = 1) {
   ConvAxis made;
   made.in = in;
-  made.out = made.out_extent = in + begin_pad + end_pad - taps + 1;
+  made.stride = stride;
+  made.out = made.out_extent = (in + begin_pad + end_pad - taps) / stride + 1;
   made.taps.clear();
   for (int i = 0; i < taps; ++i) made.taps.push_back({i, i - begin_pad});
   return made;
@@ -47,7 +49,7 @@ double expected_at(const ConvProblem& problem, const Tensor& in, const Tensor& w
   for (int64_t c = 0; c < problem.in_channels; ++c) {
     for (const ConvTap& ty : shape.y.taps) {
       for (const ConvTap& tx : shape.x.taps) {
-        const int64_t iy = y + ty.offset, ix = x + tx.offset;
+        const int64_t iy = y * shape.y.stride + ty.offset, ix = x * shape.x.stride + tx.offset;
         if (iy < 0 || iy >= shape.y.in || ix < 0 || ix >= shape.x.in) continue;
         const int64_t pixel = ((image * problem.in_channels + c) * shape.y.in + iy) * shape.x.in + ix;
         const int64_t tap =
@@ -60,17 +62,19 @@ double expected_at(const ConvProblem& problem, const Tensor& in, const Tensor& w
 }
 
 // The largest error and the largest output.
+template <class Program = WinogradProgram>
 std::pair<double, double> run_and_compare(const ConvProblem& problem, const WinogradPlan& plan, int threads,
                                           std::mt19937& random) {
   const ConvShape& shape = problem.phases[0];
-  const WinogradProgram program(problem, plan, threads);
+  const Program program(problem, plan, threads);
   const Tensor in = random_tensor({problem.batch, problem.in_channels, shape.y.in, shape.x.in}, random);
   const Tensor weights =
       random_tensor({problem.out_channels, problem.in_channels, problem.window_y, problem.window_x}, random);
   const Tensor bias = random_tensor({problem.out_blocks() * problem.lanes}, random);
   TensorType in_type = TensorType::of(DType::f32, in.dims());
   TensorType out_type = TensorType::of(DType::f32, {problem.batch, problem.out_channels, shape.y.out, shape.x.out});
-  in_type.layout.channel_block = out_type.layout.channel_block = problem.lanes;
+  in_type.layout.channel_block = problem.in_lanes() == 1 ? 0 : problem.lanes;
+  out_type.layout.channel_block = problem.lanes;
   const GuardedMemory source(in_type.storage_bytes()), target(out_type.storage_bytes());
   const GuardedMemory packed(static_cast<size_t>(program.packed_size()) * 4);
   const GuardedMemory scratch(static_cast<size_t>(program.scratch_size()) * 4);
@@ -127,6 +131,106 @@ TEST(Winograd, AgreesWithPlainLoopsOverRandomShapes) {
   }
 }
 
+TEST(Winograd, AgreesWithPlainLoopsForStepsOfTwo) {
+  std::mt19937 random(3);
+  const auto pick = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  for (int i = 0; i < 60; ++i) {
+    const auto taps = static_cast<int>(pick(0, 1) == 0 ? 3 : pick(4, 7));
+    const auto outputs = static_cast<int>(pick(2, 4));
+    const ConvAxis y = axis(pick(taps, 23), taps, pick(0, taps - 1), pick(0, taps - 1), 2);
+    const ConvAxis x = axis(pick(taps, 23), taps, pick(0, taps - 1), pick(0, taps - 1), 2);
+    const auto threads = static_cast<int>(pick(1, 3));
+    for (const Isa isa : usable_isas()) {
+      const ConvProblem problem = problem_of(pick(1, 2), pick(1, 3) * vector_lanes(isa), pick(1, 40), taps, y, x, isa);
+      const WinogradPlan plan{isa, {outputs, taps}, static_cast<int>(pick(0, 1) * pick(1, 12))};
+      SCOPED_TRACE(to_string(problem) + " " + to_string(plan) + " threads " + std::to_string(threads));
+      ASSERT_TRUE(is_winograd(problem, outputs));
+      const auto [error, largest] = run_and_compare(problem, plan, threads, random);
+      const double terms = static_cast<double>(problem.in_channels) * taps * taps;
+      const int points = winograd_form(problem, outputs).size();
+      ASSERT_LE(error, std::sqrt(terms) * 6e-8 * (points <= 4 ? 20 : points <= 6 ? 80 : 240));
+    }
+  }
+}
+
+TEST(WinogradStem, AgreesWithPlainLoopsOverRandomShapes) {
+  std::mt19937 random(6);
+  const auto pick = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  for (int i = 0; i < 60; ++i) {
+    const auto taps = static_cast<int>(pick(5, 7)), outputs = static_cast<int>(pick(2, 4));
+    const ConvAxis y = axis(pick(taps, 40), taps, pick(0, taps - 1), pick(0, taps - 1), 2);
+    const ConvAxis x = axis(pick(taps, 130), taps, pick(0, taps - 1), pick(0, taps - 1), 2);
+    const auto threads = static_cast<int>(pick(1, 3));
+    for (const Isa isa : usable_isas()) {
+      ConvProblem problem = problem_of(pick(1, 2), pick(1, 4), pick(1, 100), taps, y, x, isa);
+      problem.phases[0].lanes = 1;
+      const WinogradPlan plan{isa, {outputs, taps}, 0};
+      SCOPED_TRACE(to_string(problem) + " " + to_string(plan) + " threads " + std::to_string(threads));
+      ASSERT_TRUE(is_winograd_stem(problem, outputs));
+      const auto [error, largest] = run_and_compare<WinogradStem>(problem, plan, threads, random);
+      const double terms = static_cast<double>(problem.in_channels) * taps * taps;
+      const int points = winograd_form(problem, outputs).size();
+      ASSERT_LE(error, std::sqrt(terms) * 6e-8 * (points <= 4 ? 20 : points <= 6 ? 80 : 240));
+    }
+  }
+}
+
+TEST(WinogradStem, KeepsTheErrorBoundOfTheDefaultLevel) {
+  std::mt19937 random(7);
+  for (const Isa isa : usable_isas()) {
+    const ConvAxis both = axis(64, 7, 3, 3, 2);
+    ConvProblem problem = problem_of(1, 3, 64, 7, both, both, isa);
+    problem.phases[0].lanes = 1;
+    const auto [error, largest] = run_and_compare<WinogradStem>(problem, {isa, {4, 7}, 0}, 1, random);
+    EXPECT_LE(error, 5e-6 * largest) << name_of(isa);
+    EXPECT_EQ(choose_conv_plan(problem, isa, 1).winograd, 4);
+    problem.most_winograd = 2;
+    EXPECT_LE(choose_conv_plan(problem, isa, 1).winograd, 2);
+  }
+}
+
+TEST(WinogradStem, IsOnlyForLargeWindowsOfStepsOfTwo) {
+  ConvProblem problem = problem_of(1, 3, 32, 7, axis(32, 7, 3, 3, 2), axis(32, 7, 3, 3, 2), Isa::avx2);
+  EXPECT_FALSE(is_winograd_stem(problem, 4));  // channels in blocks
+  problem.phases[0].lanes = 1;
+  EXPECT_TRUE(is_winograd_stem(problem, 4));
+  problem.in_channels = 5;
+  EXPECT_FALSE(is_winograd_stem(problem, 4));
+  problem.in_channels = 3;
+  problem.phases[0].y = axis(32, 7, 3, 3);
+  EXPECT_FALSE(is_winograd_stem(problem, 4));
+  problem.phases[0].y = problem.phases[0].x = axis(32, 3, 1, 1, 2);
+  EXPECT_FALSE(is_winograd_stem(problem, 4));
+}
+
+TEST(Winograd, AgreesWithPlainLoopsAlongALine) {
+  std::mt19937 random(4);
+  const auto pick = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  for (int i = 0; i < 40; ++i) {
+    const auto stride = static_cast<int>(pick(1, 2)), taps = stride == 2 ? static_cast<int>(pick(3, 7)) : 3;
+    const auto outputs = static_cast<int>(stride == 2 ? pick(2, 4) : 2 * pick(1, 3));
+    const ConvAxis y = axis(pick(1, 3), 1, 0, 0);
+    const ConvAxis x = axis(pick(taps, 40), taps, pick(0, taps - 1), pick(0, taps - 1), stride);
+    const auto threads = static_cast<int>(pick(1, 3));
+    for (const Isa isa : usable_isas()) {
+      ConvProblem problem = problem_of(pick(1, 2), pick(1, 3) * vector_lanes(isa), pick(1, 40), taps, y, x, isa);
+      problem.window_y = 1;
+      const WinogradPlan plan{isa, {outputs, taps}, static_cast<int>(pick(0, 1) * pick(1, 12))};
+      SCOPED_TRACE(to_string(problem) + " " + to_string(plan) + " threads " + std::to_string(threads));
+      ASSERT_TRUE(is_winograd(problem, outputs));
+      const auto [error, largest] = run_and_compare(problem, plan, threads, random);
+      const double terms = static_cast<double>(problem.in_channels) * taps;
+      ASSERT_LE(error, std::sqrt(terms) * 6e-8 * (outputs == 6 ? 100 : 30));
+    }
+  }
+}
+
 // The bound that the default accuracy level promises for one layer: 1e-5 of the largest output.
 TEST(Winograd, KeepsTheErrorBoundOfItsLevel) {
   std::mt19937 random(2);
@@ -140,7 +244,19 @@ TEST(Winograd, KeepsTheErrorBoundOfItsLevel) {
   }
 }
 
-TEST(Winograd, IsOnlyForPlainSquareWindows) {
+TEST(Winograd, KeepsTheErrorBoundOfItsLevelForStepsOfTwo) {
+  std::mt19937 random(5);
+  for (const Isa isa : usable_isas()) {
+    for (const auto& [outputs, bound] : {std::pair{2, 3e-6}, {3, 3e-6}, {4, 6e-6}}) {
+      const ConvAxis both = axis(24, 3, 1, 1, 2);
+      const ConvProblem problem = problem_of(1, 256, 16, 3, both, both, isa);
+      const auto [error, largest] = run_and_compare(problem, {isa, {outputs, 3}, 0}, 1, random);
+      EXPECT_LE(error, bound * largest) << outputs << " " << name_of(isa);
+    }
+  }
+}
+
+TEST(Winograd, IsOnlyForPlainWindows) {
   const ConvAxis plain = axis(12, 3, 1, 1);
   ConvProblem problem = problem_of(1, 32, 32, 3, plain, plain, Isa::avx2);
   EXPECT_TRUE(is_winograd(problem, 4));
@@ -153,6 +269,14 @@ TEST(Winograd, IsOnlyForPlainSquareWindows) {
   problem.phases[0].x = plain;
   problem.phases[0].x.stride = 2;
   EXPECT_FALSE(is_winograd(problem, 4));
+  problem.phases[0].y.stride = 2;
+  EXPECT_TRUE(is_winograd(problem, 4));
+  EXPECT_TRUE(is_winograd(problem, 3));
+  EXPECT_FALSE(is_winograd(problem, 6));
+  problem.in_channels = 33;
+  EXPECT_FALSE(is_winograd(problem, 4));
+  problem.in_channels = 32;
+  problem.phases[0].y = plain;
   problem.phases[0].x = plain;
   for (ConvTap& tap : problem.phases[0].x.taps) tap.offset *= 2;  // dilation
   EXPECT_FALSE(is_winograd(problem, 4));
