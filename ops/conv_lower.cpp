@@ -368,6 +368,9 @@ bool lower_conv(LowerContext& context, ConvProblem problem, const std::optional<
   problem.longest_sum = longest_sum(context.target.accuracy);
   for (ConvShape& phase : problem.phases) phase.lanes = in_block == 0 && !blocks_input ? 1 : lanes;
   merge_axes(problem);
+  const ConvShape shape = problem.phases[0];
+  const std::optional<ConvProblem> taken = taken_for_strassen(problem, isa);
+  if (taken) problem = *taken;
   const int threads = problem.flop() < kFlopPerThread ? 1 : context.target.threads;
   const std::optional<Programs> programs = make_programs(context, problem, threads, bound->batch_bytes);
   if (!programs) return false;
@@ -382,6 +385,12 @@ bool lower_conv(LowerContext& context, ConvProblem problem, const std::optional<
     const BufferId plain = buffers.source;
     buffers.source = context.scratch(blocked.storage_bytes());
     context.add(block_step(plain, buffers.source, in_type.extents(), lanes, threads));
+  }
+  if (taken) {
+    const int64_t blocks = problem.batch * problem.in_blocks();
+    const BufferId source = buffers.source;
+    buffers.source = context.scratch(static_cast<size_t>(blocks * problem.source_block_bytes()));
+    context.add(take_pixels_step(source, buffers.source, blocks, lanes, shape.y, shape.x, threads));
   }
   const BufferId target = buffers.target;
   if (out_block == 0) {

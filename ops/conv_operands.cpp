@@ -201,6 +201,35 @@ Step unblock_step(BufferId blocked, BufferId plain, const Dims& dims, int lanes,
       });
 }
 
+namespace {
+
+// Every `stride`-th of `count` pixels; their extent known while compiling, so that each is a move or two.
+template <int kLanes>
+void take_row(const float* from, int64_t count, int64_t stride, float* to) {
+  for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * kLanes, from + i * stride * kLanes, kLanes * sizeof(float));
+}
+
+}  // namespace
+
+Step take_pixels_step(BufferId source, BufferId target, int64_t blocks, int lanes, const ConvAxis& y, const ConvAxis& x,
+                      int threads) {
+  Step step;
+  step.kernel = "take pixels";
+  step.reads = {source};
+  step.writes = {target};
+  step.threads = threads;
+  step.bytes = 8.0 * static_cast<double>(blocks * y.out * x.out * lanes);
+  step.run = [=](const StepArgs& args) {
+    const Range rows = split_evenly(static_cast<long>(blocks * y.out), args.thread, args.threads);
+    const auto take = lanes == 16 ? take_row<16> : take_row<8>;
+    for (int64_t row = rows.begin; row < rows.end; ++row) {
+      const float* from = args.at<const float>(source) + (row / y.out * y.in + row % y.out * y.stride) * x.in * lanes;
+      take(from, x.out, x.stride, args.at<float>(target) + row * x.out * lanes);
+    }
+  };
+  return step;
+}
+
 std::optional<BoundEpilogue> bind_conv_operands(const LowerContext& context, const Dims& dims, int lanes) {
   BoundEpilogue bound;
   const std::vector<ValueId> inputs = context.epilogue_inputs();

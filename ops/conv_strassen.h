@@ -1,5 +1,6 @@
 #pragma once
 // A pointwise convolution by Strassen's seven half-sized products (ops/strassen.h), bound to its kernels.
+#include <optional>
 #include <vector>
 
 #include "jit/kernels/conv_finish.h"
@@ -12,6 +13,10 @@ namespace lathe {
 bool is_strassen(const ConvProblem& problem, Isa isa);
 // Untuned: it pays.
 bool prefers_strassen(const ConvProblem& problem, Isa isa);
+
+// Of a pointwise convolution with a stride: the one over the pixels that it reads, when Strassen's products make their
+// copy worth it.
+std::optional<ConvProblem> taken_for_strassen(const ConvProblem& problem, Isa isa);
 
 class StrassenConv {
  public:

@@ -34,10 +34,12 @@ struct PointwiseCase {
   int64_t batch, in_channels, out_channels, height, width;
   bool has_bias, has_residual;
   int threads;
+  int64_t stride = 1;
 };
 std::ostream& operator<<(std::ostream& out, const PointwiseCase& c) {
   return out << c.batch << "x" << c.in_channels << ">" << c.out_channels << " " << c.height << "x" << c.width
-             << (c.has_bias ? " bias" : "") << (c.has_residual ? " residual" : "") << " threads " << c.threads;
+             << (c.has_bias ? " bias" : "") << (c.has_residual ? " residual" : "") << " threads " << c.threads
+             << " stride " << c.stride;
 }
 
 // max(x (+ residual), 0)
@@ -53,7 +55,8 @@ OneNode make_node(const PointwiseCase& c, int lanes, std::mt19937& random) {
   e.inputs = {DType::f32};
   int x = e.add({ExprOp::input, 0});
   if (c.has_residual) {
-    one.inputs.push_back(random_tensor({c.batch, c.out_channels, c.height, c.width}, random));
+    one.inputs.push_back(
+        random_tensor({c.batch, c.out_channels, (c.height - 1) / c.stride + 1, (c.width - 1) / c.stride + 1}, random));
     one.is_constant.push_back(false);
     blocks.push_back(lanes);
     e.inputs.push_back(DType::f32);
@@ -61,7 +64,9 @@ OneNode make_node(const PointwiseCase& c, int lanes, std::mt19937& random) {
     epilogue.inputs = 1;
   }
   e.add({ExprOp::max, x, e.add({.op = ExprOp::constant, .value = 0})});
-  one.make("Conv", 11, {}, blocks, lanes, epilogue);
+  Attributes attributes;
+  attributes.set("strides", Dims{c.stride, c.stride});
+  one.make("Conv", 11, attributes, blocks, lanes, epilogue);
   return one;
 }
 
@@ -90,6 +95,27 @@ TEST(StrassenConvolution, AgreesWithTheReferenceOverRandomShapes) {
     }
   }
   EXPECT_EQ(plans.used, cases);
+}
+
+TEST(StrassenConvolution, TakesThePixelsOfAStrideFirst) {
+  std::mt19937 random(32);
+  for (const PointwiseCase& c :
+       {PointwiseCase{1, 256, 256, 14, 15, true, true, 1, 2}, PointwiseCase{2, 256, 320, 17, 13, true, false, 3, 2},
+        PointwiseCase{1, 256, 256, 20, 22, false, true, 2, 3}}) {
+    for (const Isa isa : isas()) {
+      SCOPED_TRACE(::testing::Message() << c << " " << name_of(isa));
+      const OneNode one = make_node(c, vector_lanes(isa), random);
+      StrassenPlans plans;
+      const Tensor expected = one.expected();
+      const std::optional<Tensor> got = one.run(isa, c.threads, plans);
+      ASSERT_TRUE(got.has_value());
+      EXPECT_EQ(plans.used, 1);
+      const double terms = static_cast<double>(c.in_channels);
+      for (int64_t k = 0; k < expected.size(); ++k)
+        ASSERT_NEAR(got->data<float>()[k], expected.data<float>()[k], terms * std::sqrt(terms) * 2e-7)
+            << "element " << k;
+    }
+  }
 }
 
 TEST(StrassenConvolution, IsForPointwiseOnesAtAnAccuracyThatAllowsIt) {
