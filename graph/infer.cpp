@@ -49,7 +49,7 @@ class Inference {
     return outputs;
   }
 
-  void run(Graph& graph) const {
+  void run(Graph& graph) {
     std::vector<NodeId> kept;
     bool folded_any = false;
     for (const NodeId id : graph.order()) {
@@ -61,7 +61,10 @@ class Inference {
       }
     }
     if (folded_any) graph.set_order(std::move(kept));
+    has_changed_ = has_changed_ || folded_any;
   }
+
+  bool has_changed() const { return has_changed_; }
 
  private:
   // A body's formal inputs may be declared without a type, which only a run makes known: until then nothing about what
@@ -157,30 +160,34 @@ class Inference {
     value.type = without_inferred_symbols(type);
   }
 
-  void infer_one(Graph& graph, const Node& node) const {
+  void infer_one(Graph& graph, const Node& node) {
     const std::vector<TensorType> inferred = outputs_of(graph, node);
     for (size_t i = 0; i < node.outputs.size() && i < inferred.size(); ++i) {
       if (node.outputs[i] == ValueId::none) continue;
-      merge(node, graph.value(node.outputs[i]), inferred[i]);
-      name_extents(graph.value(node.outputs[i]).type, node.outputs[i]);
+      Value& value = graph.value(node.outputs[i]);
+      TensorType type = merged(node, value, inferred[i]);
+      name_extents(type, node.outputs[i]);
+      if (type == value.type) continue;
+      value.type = std::move(type);
+      has_changed_ = true;
     }
   }
 
   // A declared extent is only a claim, and buffers are sized by these types: extents are taken from inference alone.
   // The element type is taken from the declaration where inference has none, and must agree where it has.
-  static void merge(const Node& node, Value& value, const TensorType& inferred) {
+  static TensorType merged(const Node& node, const Value& value, const TensorType& inferred) {
     const TensorType declared = value.type.without_shape();
     if (!may_agree(declared, inferred)) {
       throw Error(ErrorCode::invalid_model, describe(node) + ": output '" + value.name + "' is declared " +
                                                 kind_of(declared) + ", but the operator gives " + kind_of(inferred));
     }
-    const Layout layout = value.type.layout;
-    value.type = inferred;
-    value.type.layout = layout;
+    TensorType type = inferred;
+    type.layout = value.type.layout;
     if (inferred.dtype == DType::undefined || (inferred.is_object() && !inferred.container)) {
-      value.type.dtype = declared.dtype;
-      value.type.container = declared.container;
+      type.dtype = declared.dtype;
+      type.container = declared.container;
     }
+    return type;
   }
 
   static std::string kind_of(const TensorType& type) {
@@ -286,6 +293,7 @@ class Inference {
 
   const Limits& limits_;
   int depth_;
+  bool has_changed_ = false;
 };
 
 }  // namespace
@@ -297,7 +305,11 @@ TensorType without_inferred_symbols(TensorType type) {
   return type;
 }
 
-void infer_types(Graph& graph, const Limits& limits) { Inference(limits, 0).run(graph); }
+bool infer_types(Graph& graph, const Limits& limits) {
+  Inference inference(limits, 0);
+  inference.run(graph);
+  return inference.has_changed();
+}
 
 std::vector<TensorType> infer_node(const Graph& graph, const Node& node) {
   const Limits limits;

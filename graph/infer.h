@@ -8,8 +8,8 @@ namespace lathe {
 // (a node with known small integer inputs is run by its reference, and Shape of static dims becomes a constant), so
 // that Shape -> Gather -> Concat -> Reshape chains resolve. Throws Error(invalid_model) naming the node.
 // An unknown extent without a name is given one of its own, "?<value>.<axis>", so that extents that follow from it are
-// known to be equal.
-void infer_types(Graph& graph, const Limits& limits = {});
+// known to be equal. True: a type changed, or something was folded.
+bool infer_types(Graph& graph, const Limits& limits = {});
 // The type without names that infer_types made up: they mean nothing in another graph or to a user.
 TensorType without_inferred_symbols(TensorType type);
 

@@ -25,10 +25,12 @@ class PassRunner {
       if (pass.level <= level && !is_disabled) passes_.push_back(pass);
       if (pass.level <= level && !is_disabled) reports_.push_back({.name = pass.name});
     }
+    settled_at_.assign(passes_.size(), 0);
   }
 
   // Simple passes settle before the fusing ones begin: a fusion hides the parts that it is made of.
   void settle(Graph& graph) {
+    ++version_;  // a body is another graph
     repeat(graph, 1);
     repeat(graph, 99);
     settle_bodies(graph);
@@ -40,7 +42,7 @@ class PassRunner {
 
  private:
   void repeat(Graph& graph, int level) {
-    for (int i = 0; i < kRounds && round(graph, level); ++i) infer_types(graph, context_.limits);
+    for (int i = 0; i < kRounds && round(graph, level); ++i) version_ += infer_types(graph, context_.limits);
   }
 
   bool round(Graph& graph, int level) {
@@ -52,6 +54,8 @@ class PassRunner {
   }
 
   bool run(Graph& graph, size_t i) {
+    // It has seen this very graph, and left it.
+    if (settled_at_[i] == version_) return false;
     PassReport& report = reports_[i];
     const size_t before = graph.order().size();
     const auto begin = std::chrono::steady_clock::now();
@@ -63,6 +67,11 @@ class PassRunner {
     if (changed) report.nodes_after = graph.order().size();
     report.nodes_saved += static_cast<int>(before) - static_cast<int>(graph.order().size());
     report.fired += changed;
+    if (changed) {
+      ++version_;
+    } else {
+      settled_at_[i] = version_;
+    }
     if (changed && context_.fired != nullptr) context_.fired->insert(report.name);
 #ifndef NDEBUG
     if (changed) verify(graph);
@@ -113,6 +122,8 @@ class PassRunner {
   const PassContext& context_;
   std::vector<Pass> passes_;
   std::vector<PassReport> reports_;
+  int version_ = 1;              // of the graph: counts its changes
+  std::vector<int> settled_at_;  // by pass: the last version that it left as it was; 0: none
 };
 
 }  // namespace
@@ -150,6 +161,7 @@ const std::vector<Pass>& load_passes() {
       {"fuse-rms-norm", passes::fuse_rms_norm, 2},
       {"fuse-group-norm", passes::fuse_group_norm, 2},
       {"fuse-instance-norm", passes::fuse_instance_norm, 2},
+      {"fold-norms", passes::fold_norms, 2},
       {"fuse-softmax", passes::fuse_softmax, 2},
       {"fuse-upsample", passes::fuse_upsample, 2},
       // Before Transposes sink, which then pass it.

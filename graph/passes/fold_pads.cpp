@@ -82,12 +82,7 @@ bool fold(Rewriter& rewriter, NodeId id) {
 }  // namespace
 
 bool fold_pads(Graph& graph, const PassContext&) {
-  Rewriter rewriter(graph);
-  const std::vector<NodeId> order = graph.order();
-  for (const NodeId id : order) {
-    if (rewriter.is_live(id)) fold(rewriter, id);
-  }
-  return rewriter.finish();
+  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) { fold(rewriter, id); });
 }
 
 }  // namespace lathe::passes

@@ -98,12 +98,7 @@ bool fuse(Rewriter& rewriter, const OpSchema& schema, NodeId id) {
 bool fuse_group_norm(Graph& graph, const PassContext& context) {
   const OpSchema* schema = context.ops.find("", "GroupNormalization", kVersion);
   if (schema == nullptr) return false;
-  Rewriter rewriter(graph);
-  const std::vector<NodeId> order = graph.order();
-  for (const NodeId id : order) {
-    if (rewriter.is_live(id)) fuse(rewriter, *schema, id);
-  }
-  return rewriter.finish();
+  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) { fuse(rewriter, *schema, id); });
 }
 
 }  // namespace lathe::passes

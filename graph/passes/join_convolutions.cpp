@@ -119,12 +119,7 @@ bool join(Rewriter& rewriter, NodeId id) {
 }  // namespace
 
 bool join_convolutions(Graph& graph, const PassContext&) {
-  Rewriter rewriter(graph);
-  const std::vector<NodeId> order = graph.order();
-  for (const NodeId id : order) {
-    if (rewriter.is_live(id)) join(rewriter, id);
-  }
-  return rewriter.finish();
+  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) { join(rewriter, id); });
 }
 
 }  // namespace lathe::passes

@@ -112,12 +112,7 @@ bool merge(Rewriter& rewriter, NodeId attention) {
 }  // namespace
 
 bool merge_products(Graph& graph, const PassContext&) {
-  Rewriter rewriter(graph);
-  const std::vector<NodeId> order = graph.order();
-  for (const NodeId id : order) {
-    if (rewriter.is_live(id)) merge(rewriter, id);
-  }
-  return rewriter.finish();
+  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) { merge(rewriter, id); });
 }
 
 }  // namespace lathe::passes

@@ -103,12 +103,7 @@ bool reorder(Rewriter& rewriter, NodeId id) {
 }  // namespace
 
 bool order_products(Graph& graph, const PassContext&) {
-  Rewriter rewriter(graph);
-  const std::vector<NodeId> order = graph.order();
-  for (const NodeId id : order) {
-    if (rewriter.is_live(id)) reorder(rewriter, id);
-  }
-  return rewriter.finish();
+  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) { reorder(rewriter, id); });
 }
 
 }  // namespace lathe::passes

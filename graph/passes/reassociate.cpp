@@ -80,12 +80,7 @@ bool join(Rewriter& rewriter, const PassContext& context, NodeId id) {
 }  // namespace
 
 bool reassociate(Graph& graph, const PassContext& context) {
-  Rewriter rewriter(graph);
-  const std::vector<NodeId> order = graph.order();
-  for (const NodeId id : order) {
-    if (rewriter.is_live(id)) join(rewriter, context, id);
-  }
-  return rewriter.finish();
+  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) { join(rewriter, context, id); });
 }
 
 }  // namespace lathe::passes

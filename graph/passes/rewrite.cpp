@@ -79,17 +79,41 @@ std::vector<int> positions_in(const std::vector<NodeId>& order) {
   return position;
 }
 
-Rewriter::Rewriter(Graph& graph) : graph_(graph), uses_(graph.uses()), output_uses_(graph.value_count(), 0) {
+Rewriter::Rewriter(Graph& graph) : graph_(graph), output_uses_(graph.value_count(), 0) {
   for (const ValueId id : graph.outputs) ++output_uses_[index_of(id)];
+}
+
+void Rewriter::list_all() const {
+  first_use_.assign(graph_.value_count(), -1);
+  listed_.reserve(3 * graph_.order().size());
+  for (const NodeId id : graph_.order()) {
+    const std::vector<ValueId>& inputs = graph_.node(id).inputs;
+    for (size_t slot = 0; slot < inputs.size(); ++slot) list_use(inputs[slot], {id, static_cast<int>(slot)});
+  }
+}
+
+void Rewriter::list_use(ValueId id, Graph::Use use) const {
+  if (id == ValueId::none || first_use_.empty()) return;
+  listed_.push_back({use, first_use_[index_of(id)]});
+  first_use_[index_of(id)] = static_cast<int>(listed_.size()) - 1;
+}
+
+int Rewriter::first_use(ValueId id) const {
+  if (first_use_.empty()) list_all();
+  return first_use_[index_of(id)];
+}
+
+bool Rewriter::is_current(ValueId id, const Graph::Use& use) const {
+  const std::vector<ValueId>& inputs = graph_.node(use.node).inputs;
+  return is_live(use.node) && static_cast<size_t>(use.slot) < inputs.size() &&
+         inputs[static_cast<size_t>(use.slot)] == id;
 }
 
 std::vector<Graph::Use> Rewriter::uses(ValueId id) const {
   std::vector<Graph::Use> live;
-  for (const Graph::Use use : uses_[index_of(id)]) {
-    if (!is_live(use.node)) continue;
-    const std::vector<ValueId>& inputs = graph_.node(use.node).inputs;
-    const size_t slot = static_cast<size_t>(use.slot);
-    if (slot < inputs.size() && inputs[slot] == id) live.push_back(use);
+  for (int at = first_use(id); at >= 0; at = listed_[static_cast<size_t>(at)].next) {
+    const Graph::Use& use = listed_[static_cast<size_t>(at)].use;
+    if (is_current(id, use)) live.push_back(use);
   }
   const auto key = [](const Graph::Use& use) { return std::pair(use.node, use.slot); };
   std::sort(live.begin(), live.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
@@ -100,18 +124,19 @@ std::vector<Graph::Use> Rewriter::uses(ValueId id) const {
 
 bool Rewriter::is_used(ValueId id) const {
   if (is_output(id)) return true;
-  return std::any_of(uses_[index_of(id)].begin(), uses_[index_of(id)].end(), [&](const Graph::Use& use) {
-    const std::vector<ValueId>& inputs = graph_.node(use.node).inputs;
-    return is_live(use.node) && static_cast<size_t>(use.slot) < inputs.size() &&
-           inputs[static_cast<size_t>(use.slot)] == id;
-  });
+  for (int at = first_use(id); at >= 0; at = listed_[static_cast<size_t>(at)].next) {
+    if (is_current(id, listed_[static_cast<size_t>(at)].use)) return true;
+  }
+  return false;
 }
 
 NodeId Rewriter::only_user(ValueId id) const {
   if (is_output(id)) return NodeId::none;
   NodeId user = NodeId::none;
-  for (const Graph::Use use : uses(id)) {
-    if (user != NodeId::none && user != use.node) return NodeId::none;
+  for (int at = first_use(id); at >= 0; at = listed_[static_cast<size_t>(at)].next) {
+    const Graph::Use& use = listed_[static_cast<size_t>(at)].use;
+    if (use.node == user || !is_current(id, use)) continue;
+    if (user != NodeId::none) return NodeId::none;
     user = use.node;
   }
   return user;
@@ -128,7 +153,7 @@ NodeId Rewriter::producer_if(ValueId id, std::string_view op) const {
 
 void Rewriter::set_input(NodeId node, size_t slot, ValueId to) {
   graph_.node(node).inputs[slot] = to;
-  if (to != ValueId::none) uses_[index_of(to)].push_back({node, static_cast<int>(slot)});
+  list_use(to, {node, static_cast<int>(slot)});
   is_changed_ = true;
 }
 
@@ -170,7 +195,7 @@ std::string Rewriter::fresh(const std::string& like) { return like + "~" + std::
 
 ValueId Rewriter::add_value(const std::string& like, TensorType type) {
   const ValueId id = graph_.add_value(fresh(like), std::move(type));
-  uses_.emplace_back();
+  if (!first_use_.empty()) first_use_.push_back(-1);
   output_uses_.push_back(0);
   is_changed_ = true;
   return id;
@@ -178,7 +203,7 @@ ValueId Rewriter::add_value(const std::string& like, TensorType type) {
 
 ValueId Rewriter::add_constant(const std::string& like, Tensor tensor) {
   const ValueId id = graph_.add_constant(fresh(like), std::move(tensor));
-  uses_.emplace_back();
+  if (!first_use_.empty()) first_use_.push_back(-1);
   output_uses_.push_back(0);
   is_changed_ = true;
   return id;
@@ -202,9 +227,7 @@ NodeId Rewriter::add(Node node, NodeId place) {
   placed_at_.resize(std::max(placed_at_.size(), index_of(place) + 1));
   placed_at_[index_of(place)].push_back(id);
   const std::vector<ValueId>& inputs = graph_.node(id).inputs;
-  for (size_t slot = 0; slot < inputs.size(); ++slot) {
-    if (inputs[slot] != ValueId::none) uses_[index_of(inputs[slot])].push_back({id, static_cast<int>(slot)});
-  }
+  for (size_t slot = 0; slot < inputs.size(); ++slot) list_use(inputs[slot], {id, static_cast<int>(slot)});
   is_changed_ = true;
   return id;
 }

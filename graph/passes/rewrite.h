@@ -70,14 +70,36 @@ class Rewriter {
 
  private:
   std::string fresh(const std::string& like);
+  void list_all() const;
+  void list_use(ValueId id, Graph::Use use) const;
+  int first_use(ValueId id) const;
+  bool is_current(ValueId id, const Graph::Use& use) const;
 
   Graph& graph_;
-  std::vector<std::vector<Graph::Use>> uses_;  // may hold stale entries: checked when read
+  // Uses by value as lists in one block of memory, made when first asked for: most passes find nothing that they look
+  // for. They may be stale: checked when read.
+  struct ListedUse {
+    Graph::Use use;
+    int next;  // -1: the last one
+  };
+  mutable std::vector<ListedUse> listed_;
+  mutable std::vector<int> first_use_;  // by value; -1: none; empty: not made yet
   std::vector<int> output_uses_;
   std::vector<bool> is_erased_;
   std::vector<std::vector<NodeId>> placed_at_;  // new nodes by the old node whose place they take
   std::vector<NodeId> place_of_;                // by node; none: an old one
   bool is_changed_ = false;
 };
+
+// Most passes: `rewrite_node(rewriter, id)` for each node of `graph` that is live by then, in order. True: changed.
+template <class RewriteNode>
+bool rewrite_each(Graph& graph, RewriteNode rewrite_node) {
+  Rewriter rewriter(graph);
+  const std::vector<NodeId> order = graph.order();
+  for (const NodeId id : order) {
+    if (rewriter.is_live(id)) rewrite_node(rewriter, id);
+  }
+  return rewriter.finish();
+}
 
 }  // namespace lathe

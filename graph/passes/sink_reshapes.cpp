@@ -70,12 +70,7 @@ bool sink(Rewriter& rewriter, NodeId id) {
 }  // namespace
 
 bool sink_reshapes(Graph& graph, const PassContext&) {
-  Rewriter rewriter(graph);
-  const std::vector<NodeId> order = graph.order();
-  for (const NodeId id : order) {
-    if (rewriter.is_live(id)) sink(rewriter, id);
-  }
-  return rewriter.finish();
+  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) { sink(rewriter, id); });
 }
 
 }  // namespace lathe::passes

@@ -159,12 +159,7 @@ bool unpack(Rewriter& rewriter, NodeId id) {
 }  // namespace
 
 bool unpack_heads(Graph& graph, const PassContext&) {
-  Rewriter rewriter(graph);
-  const std::vector<NodeId> order = graph.order();
-  for (const NodeId id : order) {
-    if (rewriter.is_live(id)) unpack(rewriter, id);
-  }
-  return rewriter.finish();
+  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) { unpack(rewriter, id); });
 }
 
 }  // namespace lathe::passes

@@ -118,6 +118,32 @@ TEST(Pipeline, RunsPassesByLevelAndName) {
   EXPECT_EQ(ops_after(99, {"fuse-epilogue", "choose-layouts"}), "Conv Relu");
 }
 
+int looks = 0, changes = 0;
+bool looks_only(Graph&, const PassContext&) {
+  ++looks;
+  return false;
+}
+bool changes_once(Graph& graph, const PassContext&) {
+  if (changes++ > 0) return false;
+  graph.node(graph.order()[0]).attributes.set("alpha", 0.5f);
+  return true;
+}
+
+TEST(Pipeline, RunsAPassAgainOnlyOnAGraphThatChanged) {
+  Net net;
+  net.output(net.op("Relu", {net.input("x", Dims{3})}));
+  infer_types(net.graph);
+  const auto looks_in = [&](const std::vector<Pass>& passes) {
+    looks = changes = 0;
+    Graph graph = net.graph;
+    run_passes(graph, passes, testing::pass_context(), 99, {});
+    return looks;
+  };
+  EXPECT_EQ(looks_in({{"looks", looks_only, 1}}), 1);
+  EXPECT_EQ(looks_in({{"changes", changes_once, 2}, {"looks", looks_only, 2}}), 1);
+  EXPECT_EQ(looks_in({{"looks", looks_only, 1}, {"changes", changes_once, 2}}), 2);
+}
+
 TEST(Pipeline, SettlesBodies) {
   Net body;
   const ValueId captured = body.input("captured", TensorType{});

@@ -96,5 +96,72 @@ TEST(FuseUpsample, LeavesOtherOrdersOfAxes) {
   EXPECT_EQ(fused(net).find("Resize"), std::string::npos) << fused(net);
 }
 
+// ---- fold-norms
+
+std::string folded(PassNet& net) { return ops_of(rewritten(net, {passes::fold_norms})); }
+
+ValueId layer_norm(PassNet& net, ValueId x, bool has_bias = true, int64_t axis = -1) {
+  const int64_t columns = 6;
+  std::vector<ValueId> operands{x, net.weights({columns})};
+  if (has_bias) operands.push_back(net.weights({columns}));
+  return net.op("LayerNormalization", operands, {{"axis", axis}});
+}
+
+TEST(FoldNorms, TakesFactorsAndSummandsOfColumns) {
+  PassNet net;
+  for (const bool has_bias : {true, false}) {
+    ValueId y = layer_norm(net, net.input(Dims{2, 4, 6}), has_bias);
+    y = net.op("Mul", {net.weights({6}), net.op("Add", {y, net.weights({1, 1, 6})})});
+    net.output(net.op("Sub", {net.scalar(2), net.op("Div", {y, net.scalar(3)})}));
+  }
+  EXPECT_EQ(folded(net), "LayerNormalization+Add+Mul+Div+Sub LayerNormalization+Add+Mul+Div+Sub");
+}
+
+TEST(FoldNorms, KnowsTheChannelsOfInstancesAndGroups) {
+  PassNet net;
+  const auto behind = [&](ValueId y) {
+    net.output(net.op("Add", {net.op("Mul", {y, net.weights({4, 1, 1})}), net.weights({1, 4, 1, 1})}));
+  };
+  const ValueId x = net.input(Dims{2, 4, 5, 4});
+  behind(net.op("InstanceNormalization", {x, net.weights({4}), net.weights({4})}));
+  behind(net.op("GroupNormalization", {x, net.weights({4}), net.weights({4})}, {{"num_groups", int64_t{2}}}, 21));
+  behind(net.op("GroupNormalization", {x, net.weights({2}), net.weights({2})}, {{"num_groups", int64_t{2}}}, 18));
+  EXPECT_EQ(folded(net), "InstanceNormalization+Mul+Add GroupNormalization+Mul+Add GroupNormalization Mul Add");
+}
+
+TEST(FoldNorms, LeavesSummandsBehindARootMean) {
+  PassNet net;
+  const ValueId y = net.op("RMSNormalization", {net.input(Dims{2, 4, 6}), net.weights({6})}, {}, 23);
+  net.output(net.op("Add", {net.op("Mul", {y, net.weights({6})}), net.weights({6})}));
+  EXPECT_EQ(folded(net), "RMSNormalization+Mul Add");
+}
+
+TEST(FoldNorms, LeavesOtherAxesReadersAndOverflow) {
+  PassNet net;
+  net.output(net.op("Mul", {layer_norm(net, net.input(Dims{2, 4, 6})), net.weights({4, 1})}));
+  const ValueId read = layer_norm(net, net.input(Dims{2, 4, 6}));
+  net.output(net.op("Mul", {read, net.weights({6})}));
+  net.output(net.op("Neg", {read}));
+  const ValueId wanted = layer_norm(net, net.input(Dims{2, 4, 6}));
+  net.output(wanted);
+  net.output(net.op("Mul", {wanted, net.weights({6})}));
+  const ValueId wide =
+      net.op("LayerNormalization", {net.input(Dims{2, 4, 6}), net.weights({4, 6})}, {{"axis", int64_t{1}}});
+  net.output(net.op("Mul", {wide, net.weights({6})}));
+  const ValueId instance =
+      net.op("InstanceNormalization", {net.input(Dims{2, 4, 4}), net.weights({4}), net.weights({4})});
+  net.output(net.op("Mul", {instance, net.weights({4})}));  // along the pixels
+  EXPECT_EQ(folded(net),
+            "LayerNormalization Mul LayerNormalization Mul Neg LayerNormalization Mul LayerNormalization Mul "
+            "InstanceNormalization Mul");
+  PassNet large;
+  const ValueId y = large.op("LayerNormalization", {large.input({2, 6}), large.weights({6}, 1e30F, 2e30F)});
+  large.output(large.op("Mul", {y, large.scalar(1e30F)}));
+  Graph after = large.graph;
+  const Limits limits;
+  infer_types(after, limits);
+  EXPECT_FALSE(passes::fold_norms(after, {OpRegistry::builtin(), limits, 8}));
+}
+
 }  // namespace
 }  // namespace lathe
