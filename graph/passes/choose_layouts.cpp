@@ -1,6 +1,7 @@
 // Decides which values are stored blocked by channels, and puts a "lathe::Reorder" wherever a reader wants the other
 // layout: one for each value, shared by all its readers.
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "graph/passes/passes.h"
@@ -51,6 +52,7 @@ class LayoutChooser {
     if (node.captures > 0 || node.inputs.empty() || node.inputs[0] == ValueId::none || !has_block_types(node)) {
       return plain(node);
     }
+    if (is_op(node, "Pad")) return pads_pixels_only(node) ? choose_follower(node) : plain(node);
     switch (node.op->layout) {
       case LayoutRole::blocked:
         return choose_blocked(node);
@@ -64,6 +66,40 @@ class LayoutChooser {
         break;
     }
     return plain(node);
+  }
+
+  // By constants, and of elements of whole bytes: other Pads run by their reference, which knows no layout.
+  bool pads_pixels_only(const Node& node) const {
+    const TensorType& x = type(node.inputs[0]);
+    if (x.rank() < 3 || x.dtype == DType::string || bits_of(x.dtype) < 8) return false;
+    for (size_t slot = 1; slot < node.inputs.size(); ++slot) {
+      if (node.inputs[slot] != ValueId::none && !graph_.value(node.inputs[slot]).is_constant()) return false;
+    }
+    if (node.version < 11) return false;
+    const auto pads = integers_of(graph_, node.inputs[1]);
+    std::vector<int64_t> axes(static_cast<size_t>(x.rank()));
+    std::iota(axes.begin(), axes.end(), int64_t{0});
+    if (const ValueId list = input_or_none(node, 3); list != ValueId::none) {
+      axes = integers_of(graph_, list).value_or(std::vector<int64_t>());
+    }
+    if (!pads || pads->size() != 2 * axes.size()) return false;
+    // Other modes repeat what is there, which must not be cut away.
+    const bool repeats = node.attributes.get_string("mode", "constant") != "constant";
+    if (repeats && std::any_of(pads->begin(), pads->end(), [](int64_t count) { return count < 0; })) return false;
+    if (repeats && std::any_of(x.dims.begin(), x.dims.end(), [](const Dim& dim) { return dim.extent < 1; }))
+      return false;
+    for (size_t i = 0; i < axes.size(); ++i) {
+      const bool is_pixels = (axes[i] < 0 ? axes[i] + x.rank() : axes[i]) >= 2;
+      if (!is_pixels && ((*pads)[i] != 0 || (*pads)[i + axes.size()] != 0)) return false;
+    }
+    return true;
+  }
+
+  // As input 0 lies.
+  Choice choose_follower(const Node& node) const {
+    Choice choice = plain(node);
+    choice.output = choice.inputs[0] = layout(node.inputs[0]);
+    return choice;
   }
 
   // Everything that may be blocked has static types; outputs have channels and somewhere to go.

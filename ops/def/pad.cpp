@@ -1,6 +1,8 @@
 // Pad in modes constant, reflect, edge and wrap. Pads come from attributes up to version 10, then from input 1.
 #include <algorithm>
+#include <functional>
 #include <numeric>
+#include <optional>
 
 #include "ops/copy_elements.h"
 #include "ops/copy_infer.h"
@@ -133,44 +135,114 @@ void reference(ReferenceContext& context) {
 }
 
 // Constant mode only: fill, then copy what is kept.
+// Both sides as they lie in memory: with channel blocks, each block is an axis of its own at the end.
+struct PadForm {
+  Dims from, to;
+  std::vector<AxisPad> pads;
+};
+
+PadForm pad_form(const TensorType& from, const TensorType& to, std::vector<AxisPad> pads) {
+  PadForm form{from.extents(), to.extents(), std::move(pads)};
+  const int64_t block = from.layout.channel_block;
+  if (block == 0) return form;
+  for (Dims* dims : {&form.from, &form.to}) {
+    (*dims)[1] = ((*dims)[1] + block - 1) / block;
+    dims->push_back(block);
+  }
+  form.pads.emplace_back();
+  return form;
+}
+
+// What stays of the input, to its place.
+CopyJob kept_part(const PadForm& form) {
+  CopyJob job;
+  const std::vector<int64_t> from_strides = strides_of(form.from), to_strides = strides_of(form.to);
+  for (size_t i = 0; i < form.from.size(); ++i) {
+    const AxisPad& pad = form.pads[i];
+    const int64_t cut_front = std::max<int64_t>(-pad.begin, 0), cut_back = std::max<int64_t>(-pad.end, 0);
+    job.from_offset += cut_front * from_strides[i];
+    job.to_offset += std::max<int64_t>(pad.begin, 0) * to_strides[i];
+    job.axes.push_back({std::max<int64_t>(form.from[i] - cut_front - cut_back, 0), from_strides[i], to_strides[i]});
+  }
+  return job;
+}
+
+int64_t count_of(const CopyJob& job) {
+  int64_t count = 1;
+  for (const MoveAxis& axis : job.axes) count *= axis.count;
+  return count;
+}
+
+// Along each axis in turn, what the mode repeats of the part that is there: by axis, copies within the result. nullopt:
+// it repeats what was cut away.
+std::optional<std::vector<std::vector<CopyJob>>> repeats(const InferContext& messages, const PadForm& form,
+                                                         const std::string& mode, const CopyJob& kept) {
+  const std::vector<int64_t> strides = strides_of(form.to);
+  std::vector<MoveAxis> there = kept.axes;
+  for (size_t i = 0; i < there.size(); ++i) there[i].from_stride = strides[i];
+  int64_t offset = kept.to_offset;
+  std::vector<std::vector<CopyJob>> by_axis;
+  for (size_t i = 0; i < there.size(); ++i) {
+    const AxisPad& pad = form.pads[i];
+    const std::vector<int64_t> table = source_table(messages, mode, form.from[i], form.to[i], pad);
+    offset -= std::max<int64_t>(pad.begin, 0) * strides[i];
+    std::vector<CopyJob> jobs;
+    for (int64_t at = 0; at < form.to[i]; ++at) {
+      const int64_t source = table[static_cast<size_t>(at)] + pad.begin;
+      if (source == at) continue;
+      if (source < 0 || source >= form.to[i]) return std::nullopt;
+      CopyJob job{kept.to, kept.to, offset + source * strides[i], offset + at * strides[i], there};
+      job.axes[i].count = 1;
+      jobs.push_back(std::move(job));
+    }
+    there[i].count = form.to[i];
+    if (!jobs.empty()) by_axis.push_back(std::move(jobs));
+  }
+  return by_axis;
+}
+
+// The value that fills the padding, as a tensor of one element; undefined: zero. nullopt: not known yet.
+std::optional<Tensor> fill_value(const LowerContext& context, DType dtype) {
+  if (context.node.op->since >= 11) {
+    if (!context.has_input(2)) return Tensor();
+    const Tensor value = context.constant(2);
+    if (!value.defined()) return std::nullopt;
+    return value.size() == 1 ? value : Tensor();
+  }
+  const float given = context.node.attributes.get_float("value", 0);
+  if (given == 0) return Tensor();
+  return dtype == DType::f32 ? std::optional(Tensor::scalar<float>(given)) : std::nullopt;
+}
+
 bool lower(LowerContext& context) {
-  const TensorType& type = context.input_type(0);
-  const int bits = bits_of(type.dtype);
-  if (bits < 8 || type.dtype == DType::string) return false;
-  if (context.node.attributes.get_string("mode", "constant") != "constant") return false;
+  const TensorType &type = context.input_type(0), &result = context.output_type(0);
+  if (bits_of(type.dtype) < 8 || type.dtype == DType::string || type.layout != result.layout) return false;
   const auto constant = [&](int i) { return context.has_input(i) ? context.constant(i) : Tensor(); };
-  for (int i = 1; i < context.input_count(); ++i) {
+  for (const int i : {1, 3}) {
     if (context.has_input(i) && !constant(i).defined()) return false;
   }
-  Tensor value = constant(2);
-  if (context.node.op->since < 11) {
-    const float given = context.node.attributes.get_float("value", 0);
-    if (given != 0 && type.dtype != DType::f32) return false;
-    if (given != 0) value = Tensor::scalar<float>(given);
-  }
-  if (value.defined() && value.size() != 1) value = {};
+  const std::optional<Tensor> value = fill_value(context, type.dtype);
+  if (!value) return false;
   const InferContext messages(context.node, {}, {});
-  const std::vector<AxisPad> pads = pads_of(messages, type.rank(), constant(1), constant(3));
-  const Dims from = type.extents(), to = context.output_type(0).extents();
-  const std::vector<int64_t> from_strides = strides_of(from), to_strides = strides_of(to);
-  CopyJob job{context.buffer(context.input(0)), context.buffer(context.output(0)), 0, 0, {}};
-  int64_t elements = 1;
-  for (size_t i = 0; i < from.size(); ++i) {
-    const int64_t cut_front = std::max<int64_t>(-pads[i].begin, 0), cut_back = std::max<int64_t>(-pads[i].end, 0);
-    const int64_t kept = std::max<int64_t>(from[i] - cut_front - cut_back, 0);
-    job.from_offset += cut_front * from_strides[i];
-    job.to_offset += std::max<int64_t>(pads[i].begin, 0) * to_strides[i];
-    job.axes.push_back({kept, from_strides[i], to_strides[i]});
-    elements *= kept;
+  const PadForm form = pad_form(type, result, pads_of(messages, type.rank(), constant(1), constant(3)));
+  CopyJob kept = kept_part(form);
+  kept.from = context.buffer(context.input(0));
+  kept.to = context.buffer(context.output(0));
+  const int64_t total = std::accumulate(form.to.begin(), form.to.end(), int64_t{1}, std::multiplies<>());
+  const std::string mode = context.node.attributes.get_string("mode", "constant");
+  if (form.from == form.to && count_of(kept) == total) return lower_as_same_bytes(context);
+  if (mode == "constant" || total == 0) {
+    if (count_of(kept) != total &&
+        !add_fill_step(context, type.dtype, kept.to, total, value->defined() ? value->raw() : nullptr)) {
+      return false;
+    }
+    return count_of(kept) == 0 || add_copy_step(context, type.dtype, {std::move(kept)});
   }
-  int64_t total = 1;
-  for (const int64_t extent : to) total *= extent;
-  if (from == to && elements == total) return lower_as_same_bytes(context);
-  if (elements != total &&
-      !add_fill_step(context, type.dtype, job.to, total, value.defined() ? value.raw() : nullptr)) {
-    return false;
-  }
-  return elements == 0 || add_copy_step(context, type.dtype, {std::move(job)});
+  const auto repeated = repeats(messages, form, mode, kept);
+  if (!repeated || count_of(kept) == 0) return false;
+  add_copy_step(context, type.dtype, {kept});
+  for (const std::vector<CopyJob>& jobs : *repeated) add_copy_step(context, type.dtype, jobs);
+  return true;
 }
 
 }  // namespace

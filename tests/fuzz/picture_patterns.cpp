@@ -84,7 +84,8 @@ void pad_then_conv(GraphMaker& maker, const Recipe& recipe) {
   if (recipe.picks[1] % 7 == 0) pads[1] = 1;  // channels: a near miss
   std::vector<ValueId> operands{x->id, maker.integers(pads)};
   if (recipe.picks[2] % 4 == 0) operands.push_back(maker.scalar(recipe.picks[2] % 8 == 0 ? 0.5f : 0.f));
-  const ValueId padded = maker.node("Pad", operands);
+  static constexpr const char* kModes[] = {"constant", "constant", "reflect", "edge", "wrap"};
+  const ValueId padded = maker.node("Pad", operands, {{"mode", std::string(one_of(kModes, recipe.picks[3] / 3))}});
   const Dims dims = maker.dims_of(padded);
   if (recipe.picks[3] % 3 == 0 && dims[2] > 1 && dims[3] > 1)
     return maker.keep(maker.node("MaxPool", {padded}, {{"kernel_shape", std::vector<int64_t>{2, 2}}}));

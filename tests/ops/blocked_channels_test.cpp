@@ -92,6 +92,41 @@ TEST(BlockedTranspose, ReadsBlocksOrWritesThem) {
   }
 }
 
+TEST(BlockedPad, PadsPixelsInEachMode) {
+  std::mt19937 random(4);
+  const std::vector<std::pair<Dims, std::vector<int64_t>>> cases{{{2, 20, 3, 5}, {0, 0, 2, 1, 0, 0, 1, 2}},
+                                                                 {{1, 16, 1, 7}, {0, 0, 0, 4, 0, 0, 0, 6}},
+                                                                 {{2, 3, 4}, {0, 0, 3, 0, 0, 0}},
+                                                                 {{1, 40, 2, 2}, {0, 0, 5, 0, 0, 0, 0, 7}}};
+  for (const Isa isa : usable_isas()) {
+    for (const char* mode : {"constant", "reflect", "edge", "wrap"}) {
+      for (const auto& [dims, pads] : cases) {
+        for (const bool is_blocked : {true, false}) {
+          SCOPED_TRACE(std::string(name_of(isa)) + " " + mode + " " + to_string(dims) + " by " + to_string(pads) +
+                       (is_blocked ? " blocked" : ""));
+          OneNode one;
+          one.inputs = {random_tensor(dims, random),
+                        Tensor::from<int64_t>({static_cast<int64_t>(pads.size())}, std::span<const int64_t>(pads)),
+                        Tensor::scalar(0.5f)};
+          one.is_constant = {false, true, true};
+          const int block = is_blocked ? vector_lanes(isa) : 0;
+          Attributes attributes;
+          attributes.set("mode", std::string(mode));
+          one.make("Pad", 13, attributes, {block, 0, 0}, block);
+          const Tensor expected = one.expected();
+          for (const int threads : {1, 3}) {
+            const std::optional<Tensor> got = one.run(isa, threads);
+            ASSERT_TRUE(got) << "the reference ran";
+            for (int64_t i = 0; i < expected.size(); ++i) {
+              ASSERT_EQ(got->data<float>()[i], expected.data<float>()[i]) << i;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(BlockedConcat, JoinsPartsThatAreNoWholeBlocks) {
   std::mt19937 random(2);
   for (const Isa isa : usable_isas()) {

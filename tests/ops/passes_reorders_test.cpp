@@ -77,5 +77,25 @@ TEST(AbsorbReorders, DoesOneSideOnly) {
   EXPECT_EQ(absorbed(net), "Conv Transpose Conv Relu Reorder");
 }
 
+// ---- layouts through Pad
+
+std::string padded(const std::vector<int64_t>& pads, const char* mode) {
+  PassNet net;
+  const ValueId y = conv(net, net.input(Dims{1, 3, 4, 4}), 3, 16);
+  const ValueId wide = net.op("Pad", {y, net.integers(pads)}, {{"mode", std::string(mode)}});
+  net.output(net.op("Relu", {conv(net, wide, 16 + pads[1] + pads[5], 16)}));
+  return absorbed(net);
+}
+
+TEST(ChooseLayouts, GoThroughPadsOfPixels) {
+  EXPECT_EQ(padded({0, 0, 1, 2, 0, 0, -1, 0}, "constant"), "Conv Pad Conv Relu Reorder");
+  EXPECT_EQ(padded({0, 0, 1, 2, 0, 0, 1, 0}, "reflect"), "Conv Pad Conv Relu Reorder");
+}
+
+TEST(ChooseLayouts, StopAtPadsOfChannelsAndAtRepeatsOfWhatIsCut) {
+  EXPECT_EQ(padded({0, 1, 0, 0, 0, -1, 0, 0}, "constant"), "Conv Reorder Pad Reorder Conv Relu Reorder");
+  EXPECT_EQ(padded({0, 0, 1, 2, 0, 0, -1, 0}, "reflect"), "Conv Reorder Pad Reorder Conv Relu Reorder");
+}
+
 }  // namespace
 }  // namespace lathe
