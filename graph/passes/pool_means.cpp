@@ -1,5 +1,5 @@
-// A mean over all pixels is a GlobalAveragePool, which takes blocked channels; and where its axes are dropped, a
-// Reshape behind it, which costs nothing.
+// A mean or maximum over all pixels is a pool, which takes blocked channels; and where its axes are dropped, a Reshape
+// behind it, which costs nothing.
 #include <algorithm>
 
 #include "graph/passes/passes.h"
@@ -29,12 +29,13 @@ bool is_over_all_pixels(const Graph& graph, const Node& node, int rank) {
 bool replace(Rewriter& rewriter, const PassContext& context, NodeId id) {
   Graph& graph = rewriter.graph();
   const Node& node = graph.node(id);
-  if (!is_op(node, "ReduceMean") || node.epilogue || node.outputs[0] == ValueId::none) return false;
+  const bool is_mean = is_op(node, "ReduceMean");
+  if ((!is_mean && !is_op(node, "ReduceMax")) || node.epilogue || node.outputs[0] == ValueId::none) return false;
   const ValueId x = node.inputs[0], result = node.outputs[0];
   const TensorType type = graph.value(x).type;
   if (type.dtype != DType::f32 || !type.has_rank || type.rank() < 4) return false;
   if (!is_over_all_pixels(graph, node, type.rank())) return false;
-  const OpSchema *pool = context.ops.find("", "GlobalAveragePool", kPoolVersion),
+  const OpSchema *pool = context.ops.find("", is_mean ? "GlobalAveragePool" : "GlobalMaxPool", kPoolVersion),
                  *flatten = context.ops.find("", "Flatten", kFlattenVersion);
   if (pool == nullptr || flatten == nullptr) return false;
   const bool keeps_axes = node.attributes.get_int("keepdims", 1) != 0;
@@ -55,12 +56,7 @@ bool replace(Rewriter& rewriter, const PassContext& context, NodeId id) {
 }  // namespace
 
 bool pool_means(Graph& graph, const PassContext& context) {
-  Rewriter rewriter(graph);
-  const std::vector<NodeId> order = graph.order();
-  for (const NodeId id : order) {
-    if (rewriter.is_live(id)) replace(rewriter, context, id);
-  }
-  return rewriter.finish();
+  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) { replace(rewriter, context, id); });
 }
 
 }  // namespace lathe::passes

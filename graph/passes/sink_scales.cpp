@@ -1,5 +1,6 @@
 // A factor on an operand of a matrix product moves behind the product, where it joins other pointwise work and does not
 // stand between the product and the Transposes before it: (x * c) y = (x y) * c.
+#include <algorithm>
 #include <cmath>
 
 #include "graph/passes/passes.h"
@@ -23,6 +24,37 @@ int scaled_slot(const Graph& graph, const Node& node) {
   return -1;
 }
 
+// Where a factor meets an operand of a product, perhaps behind nodes that only move its elements.
+struct Scale {
+  NodeId node = NodeId::none;    // none: there is no factor
+  NodeId reader = NodeId::none;  // of its result, in `slot`: the product, or the first node that moves
+  size_t slot = 0;
+  int scaled = 0;  // slot of the node
+};
+
+bool moves_elements(const Node& node) {
+  static constexpr std::string_view kMovers[] = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"};
+  return node.op->domain.empty() && !node.epilogue &&
+         std::find(std::begin(kMovers), std::end(kMovers), node.op->name) != std::end(kMovers);
+}
+
+Scale scale_of(const Rewriter& rewriter, const Graph& graph, NodeId product, size_t slot) {
+  Scale scale{NodeId::none, product, slot};
+  while (true) {
+    const ValueId read = graph.node(scale.reader).inputs[scale.slot];
+    const NodeId producer = graph.value(read).producer;
+    if (producer == NodeId::none || !rewriter.is_live(producer) || rewriter.only_user(read) != scale.reader) return {};
+    scale.scaled = scaled_slot(graph, graph.node(producer));
+    if (scale.scaled >= 0) {
+      scale.node = producer;
+      return scale;
+    }
+    if (!moves_elements(graph.node(producer))) return {};
+    scale.reader = producer;
+    scale.slot = 0;
+  }
+}
+
 bool sink(Rewriter& rewriter, NodeId product) {
   Graph& graph = rewriter.graph();
   if (!is_op(graph.node(product), "MatMul") || graph.node(product).epilogue) return false;
@@ -30,12 +62,9 @@ bool sink(Rewriter& rewriter, NodeId product) {
   const ValueId result = graph.node(product).outputs[0];
   if (result == ValueId::none) return false;
   for (size_t slot = 0; slot < 2; ++slot) {
-    const ValueId operand = graph.node(product).inputs[slot];
-    const NodeId scale = graph.value(operand).producer;
-    if (scale == NodeId::none || !rewriter.is_live(scale) || rewriter.only_user(operand) != product) continue;
-    const int scaled = scaled_slot(graph, graph.node(scale));
+    const auto [scale, reader, read_slot, scaled] = scale_of(rewriter, graph, product, slot);
     const TensorType type = graph.value(result).type;
-    if (scaled < 0 || type.dtype != DType::f32 || !type.has_rank || type.rank() < 2) continue;
+    if (scale == NodeId::none || type.dtype != DType::f32 || !type.has_rank || type.rank() < 2) continue;
     const ValueId x = graph.node(scale).inputs[static_cast<size_t>(scaled)];
     // The factor's rank must not pass the result's: it has one element, whatever its axes.
     const ValueId factor = graph.node(scale).inputs[1 - static_cast<size_t>(scaled)];
@@ -44,7 +73,7 @@ bool sink(Rewriter& rewriter, NodeId product) {
     Node behind = graph.node(scale);
     behind.name.clear();
     const ValueId inner = rewriter.add_value(graph.value(result).name, type);
-    rewriter.set_input(product, slot, x);
+    rewriter.set_input(reader, read_slot, x);
     rewriter.erase(scale);
     behind.inputs = {inner, factor};
     behind.outputs = {ValueId::none};

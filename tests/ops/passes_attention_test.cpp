@@ -241,5 +241,21 @@ TEST(SinkScales, MovesBothFactorsBehindTheProduct) {
   EXPECT_EQ(ops.substr(0, 6), "MatMul");
 }
 
+TEST(SinkScales, SeesThroughWhatMovesElements) {
+  PassNet net;
+  const ValueId scaled = net.op("Mul", {net.input(Dims{1, 4, 2, 6}), net.scalar(3)});
+  const ValueId moved = net.transpose(net.reshape(scaled, {4, 2, 6}), {1, 0, 2});
+  net.output(net.op("Softmax", {net.op("MatMul", {moved, net.weights({6, 5})})}));
+  EXPECT_EQ(ops_of(rewritten(net, {passes::sink_scales})), "Reshape Transpose MatMul Mul Softmax");
+}
+
+TEST(SinkScales, LeavesFactorsWhoseMovedResultOthersRead) {
+  PassNet net;
+  const ValueId moved = net.reshape(net.op("Mul", {net.input(Dims{1, 4, 6}), net.scalar(3)}), {4, 6});
+  net.output(net.op("MatMul", {moved, net.weights({6, 5})}));
+  net.output(net.op("Softmax", {moved}));
+  EXPECT_EQ(ops_of(rewritten(net, {passes::sink_scales})), "Mul Reshape MatMul Softmax");
+}
+
 }  // namespace
 }  // namespace lathe

@@ -33,6 +33,14 @@ TEST(MergeReductions, SumsAndExtremesWithAxesAsInputs) {
   EXPECT_EQ(merged(net), "ReduceSum ReduceMax");
 }
 
+TEST(MergeReductions, MaximaOfRowsAndColumnsAreAPool) {
+  PassNet net;
+  const ValueId x = net.input(Dims{2, 3, 4, 5});
+  net.output(reduce(net, "ReduceMax", reduce(net, "ReduceMax", x, 3), 2));
+  net.output(reduce(net, "ReduceMin", reduce(net, "ReduceMin", x, 3), 2));
+  EXPECT_EQ(merged(net), "GlobalMaxPool ReduceMin");
+}
+
 TEST(MergeReductions, LeavesOtherKindsReadersAndAxes) {
   PassNet net;
   const ValueId x = net.input(Dims{2, 3, 4, 5});
