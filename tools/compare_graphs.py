@@ -3,11 +3,11 @@
 
     tools/compare_graphs.py --lathe build/release/tools/lathe --models FOLDER [--only NAME,...] [--rounds 5]
 
-FOLDER holds models.json, as tools/compare_models.py reads it. Columns: steps, megabytes that they move, reorders and
-Transposes among them, without passes and with all; the time of a run without and with (the median of rounds of both, in
-turn, on one thread); nodes in the optimized graphs of ONNX Runtime and OpenVINO, where these packages are there
-(constants, inputs and outputs do not count; in parentheses ONNX Runtime's reorders and Transposes); time in passes beside
-ONNX Runtime's whole creation of a session.
+FOLDER holds models.json, as tools/compare_models.py reads it. Columns: nodes that do anything (a node may take several
+steps), megabytes that they move, reorders and Transposes among them, without passes and with all; the time of a run without
+and with (the median of rounds of both, in turn, on one thread); nodes in the optimized graphs of ONNX Runtime and OpenVINO,
+where these packages are there (constants, inputs, outputs and what constants alone decide do not count), and in parentheses
+their reorders and Transposes; time in passes beside ONNX Runtime's whole creation of a session.
 """
 import argparse
 import collections
@@ -26,13 +26,14 @@ def shape_options(entry):
 
 
 def inspect(lathe, path, shapes, level):
-    """Steps by operator, megabytes moved, milliseconds in passes."""
+    """Nodes by operator, megabytes moved, milliseconds in passes."""
     command = [lathe, "inspect", path, "--no-cache", "-t", "1", "--optimization-level", str(level), *shapes]
     text = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
-    steps = collections.Counter(re.findall(r"^  (\w+)\S* +\S.* x\d+ ", text, re.MULTILINE))
-    totals = re.findall(r"^(\d+) steps move ([\d.]+) MB$", text, re.MULTILINE)
+    steps = re.findall(r"^  (\w+)\S* +(\S.*?) +x\d+ ", text, re.MULTILINE)
+    nodes = collections.Counter(kind for kind, _ in dict.fromkeys(steps))
+    moved = re.findall(r"^\d+ steps move ([\d.]+) MB$", text, re.MULTILINE)
     passes = sum(map(float, re.findall(r"^  all of them: ([\d.]+) ms$", text, re.MULTILINE)))
-    return steps, int(totals[0][0]), float(totals[0][1]), passes
+    return nodes, sum(nodes.values()), float(moved[0]), passes
 
 
 def run_ms(lathe, path, shapes, level):
@@ -69,15 +70,33 @@ def runtime_graph(path):
     return sum(nodes.values()), reorders, nodes["Transpose"], statistics.median(times)
 
 
-def openvino_nodes(path):
+def openvino_nodes(path, entry):
+    """OpenVINO: nodes, reorders, Transposes; None without the package."""
     try:
         import openvino
     except ImportError:
         return None
-    compiled = openvino.Core().compile_model(openvino.Core().read_model(path), "CPU", {"INFERENCE_NUM_THREADS": 1})
-    kinds = [str(op.get_rt_info()["layerType"].value if hasattr(op.get_rt_info()["layerType"], "value")
-                 else op.get_rt_info()["layerType"]) for op in compiled.get_runtime_model().get_ops()]
-    return sum(kind not in ("Const", "Constant", "Input", "Output", "Parameter", "Result") for kind in kinds)
+    model = openvino.Core().read_model(path)
+    model.reshape({name: spec["shape"] for name, spec in entry["inputs"].items()})
+    options = {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32"}
+    nodes = collections.Counter()
+    for op in openvino.Core().compile_model(model, "CPU", options).get_runtime_model().get_ops():
+        if not (of_constants(op) or layer_type(op) in ("Input", "Output", "Parameter", "Result")):
+            nodes[layer_type(op)] += 1
+    return sum(nodes.values()), nodes["Reorder"], nodes["Transpose"]
+
+
+def layer_type(op):
+    kind = op.get_rt_info()["layerType"]
+    return str(kind.value if hasattr(kind, "value") else kind)
+
+
+def of_constants(op):
+    """Constants, and what is made of nothing else: computed once."""
+    if layer_type(op) in ("Const", "Constant"):
+        return True
+    inputs = [value.get_node() for value in op.input_values()]
+    return bool(inputs) and all(of_constants(each) for each in inputs)
 
 
 def row(entry, models, lathe, rounds):
@@ -91,13 +110,13 @@ def row(entry, models, lathe, rounds):
         runtime = None
         print(f"ONNX Runtime, {entry['name']}: {str(error)[:100]}")
     try:
-        vino = openvino_nodes(path)
+        vino = openvino_nodes(path, entry)
     except Exception as error:
         vino = None
         print(f"OpenVINO, {entry['name']}: {str(error)[:100]}")
     cells = [entry["name"], f"{before[1]} → {after[1]}", f"{before[2]:.1f} → {after[2]:.1f}",
              f"{after[0]['Reorder']}, {after[0]['Transpose']}", f"{plain:.2f} → {optimized:.2f}",
-             f"{runtime[0]} ({runtime[1]}, {runtime[2]})" if runtime else "-", vino or "-", f"{after[3]:.1f}",
+             *(f"{peer[0]} ({peer[1]}, {peer[2]})" if peer else "-" for peer in (runtime, vino)), f"{after[3]:.1f}",
              f"{runtime[3]:.0f}" if runtime else "-"]
     return "| " + " | ".join(map(str, cells)) + " |"
 
@@ -111,8 +130,8 @@ def main():
     options = parser.parse_args()
     listed = json.loads((options.models / "models.json").read_text())
     only = [name for name in options.only.split(",") if name]
-    print("| model | steps | MB moved | reorders, Transposes left | ms | ONNX Runtime: nodes (reorders, Transposes) "
-          "| OpenVINO: nodes | passes ms | ONNX Runtime: session ms |\n|" + " --- |" * 9, flush=True)
+    print("| model | nodes | MB moved | reorders, Transposes left | ms | ONNX Runtime: nodes (reorders, Transposes) "
+          "| OpenVINO: the same | passes ms | ONNX Runtime: session ms |\n|" + " --- |" * 9, flush=True)
     for entry in listed["models"] if isinstance(listed, dict) else listed:
         if not only or entry["name"] in only:
             print(row(entry, options.models, options.lathe, options.rounds), flush=True)

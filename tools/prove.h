@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,9 +10,11 @@ namespace lathe::tools {
 
 struct ProofOptions {
   SessionOptions session;
-  double tolerance = 2e-4;  // of the largest element of an output
-  int orders = 2;           // in which the load passes run before the usual ones
-  std::string only;         // a pass; empty: each one in turn
+  // Of the largest element of an output. By default 2e-4; 0.1 where the graph quantizes: a rounding may decide about a
+  // whole step there, and later layers carry it on.
+  std::optional<double> tolerance;
+  int orders = 2;    // in which the load passes run before the usual ones
+  std::string only;  // a pass; empty: each one in turn
 };
 
 struct Proof {

@@ -4,8 +4,8 @@
 # SHARED (default ../shared) has the scripts, SUITES (default build/suites) what they make, PYTHON (default python3) runs
 # them. A Python with the packages is made in SUITES where PYTHON lacks them. ARGS are more options for the script; for bench,
 # MODELS is a folder of models and PEERS names the other engines.
-# prove runs each EVERYth (default 1st) test of the conformance suite and each model in MODELS (with the shapes that its
-# models.json names, if it has one) without each graph pass in turn, and with passes in other orders.
+# prove runs each EVERYth (default 1st) test of the conformance suite and each model in MODELS (with inputs as its
+# models.json describes them, if it has one) without each graph pass in turn, and with passes in other orders.
 # conformance-fast is for CI: it ends well, with a line that says so, where scripts or packages cannot be had.
 set -eu
 what=$1 lathe=$(realpath "$2")  # the scripts may run it from a folder of theirs
@@ -73,13 +73,10 @@ case $what in
       xargs -n 50 -P "$jobs" "$lathe" prove -t 1 ${ARGS:-}
     models=${MODELS:-$suites/models}
     if [ -f "$models/models.json" ]; then
-      "$python" -c 'import json, sys
-for model in json.load(open(sys.argv[1] + "/models.json")):
-    print(sys.argv[1] + "/" + model["file"], *("--shape " + name + ":" + "x".join(map(str, spec["shape"]))
-                                               for name, spec in model["inputs"].items() if spec["shape"]))' "$models"
+      "$python" "$(dirname "$0")/prove_models.py" --lathe "$lathe" --models "$models" ${ARGS:-}
     elif [ -d "$models" ]; then
-      find "$models" -name '*.onnx'
-    fi | while read -r model; do "$lathe" prove ${ARGS:-} $model || exit; done ;;
+      find "$models" -name '*.onnx' -print0 | xargs -0 -n 1 "$lathe" prove ${ARGS:-}
+    fi ;;
   kernels)
     need_python onnxruntime -r "$shared/bench/requirements.txt"
     "$python" tools/compare_kernels.py "$lathe" --onednn "$(dirname "$lathe")/onednn/onednn_layers" \
