@@ -50,6 +50,14 @@ int64_t transpose_output(Window& window, size_t axis, int64_t in, int64_t extra,
 
 }  // namespace
 
+std::vector<AttributeSpec> conv_attributes(std::vector<AttributeSpec> more) {
+  using Kind = AttributeSpec::Kind;
+  for (const char* name : {"dilations", "kernel_shape", "pads", "strides"}) more.push_back({name, Kind::integers});
+  more.push_back({"auto_pad", Kind::string});
+  more.push_back({"group", Kind::integer});
+  return more;
+}
+
 ConvNode read_conv(const Node& node, const Dims& in, const Dims& weights) {
   check_ranks(in.size(), weights.size());
   ConvNode conv;

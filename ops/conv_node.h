@@ -2,6 +2,7 @@
 // What the convolution operators read from a node, checked against the shapes. Shared by inference and references.
 #include <stdexcept>
 
+#include "graph/op_schema.h"
 #include "ops/conv_reference.h"
 
 namespace lathe {
@@ -15,6 +16,9 @@ auto named(const Context& context, Body body) {
     context.fail(wrong.what());
   }
 }
+
+// Of Conv in all its kinds; `more`: what one kind has besides.
+std::vector<AttributeSpec> conv_attributes(std::vector<AttributeSpec> more = {});
 
 struct ConvNode {
   ConvSizes sizes;

@@ -1,4 +1,5 @@
 // com.microsoft's convolutions and pooling: with an activation or a sum fused, and channels last.
+#include "ops/conv_node.h"
 #include "ops/expansion.h"
 
 namespace lathe::ops {
@@ -101,11 +102,10 @@ bool expand_group_norm(ExpandContext& context) {
 
 std::vector<OpDef> contrib_convolution_ops() {
   using Kind = AttributeSpec::Kind;
-  const std::vector<AttributeSpec> window = {{"auto_pad", Kind::string},       {"dilations", Kind::integers},
-                                             {"group", Kind::integer},         {"kernel_shape", Kind::integers},
-                                             {"pads", Kind::integers},         {"strides", Kind::integers},
-                                             {"activation", Kind::string},     {"activation_params", Kind::reals},
-                                             {"channels_last", Kind::integer}, {"ceil_mode", Kind::integer}};
+  const std::vector<AttributeSpec> window = conv_attributes({{"activation", Kind::string},
+                                                             {"activation_params", Kind::reals},
+                                                             {"channels_last", Kind::integer},
+                                                             {"ceil_mode", Kind::integer}});
   const std::vector<AttributeSpec> groups = {{"groups", Kind::integer, true},
                                              {"activation", Kind::integer},
                                              {"channels_last", Kind::integer},

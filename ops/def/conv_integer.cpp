@@ -86,22 +86,18 @@ void reference_qlinear(ReferenceContext& context) {
 }  // namespace
 
 std::vector<OpDef> conv_integer_ops() {
-  using Kind = AttributeSpec::Kind;
-  const std::vector<AttributeSpec> attributes = {{"auto_pad", Kind::string}, {"dilations", Kind::integers},
-                                                 {"group", Kind::integer},   {"kernel_shape", Kind::integers},
-                                                 {"pads", Kind::integers},   {"strides", Kind::integers}};
   return {{.schema = {.name = "ConvInteger",
                       .since = 10,
                       .min_inputs = 2,
                       .max_inputs = 4,
-                      .attributes = attributes,
+                      .attributes = conv_attributes(),
                       .infer = infer_integer,
                       .reference = reference_integer}},
           {.schema = {.name = "QLinearConv",
                       .since = 10,
                       .min_inputs = 8,
                       .max_inputs = 9,
-                      .attributes = attributes,
+                      .attributes = conv_attributes(),
                       .infer = infer_qlinear,
                       .reference = reference_qlinear}}};
 }

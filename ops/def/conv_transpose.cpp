@@ -150,23 +150,17 @@ bool lower(LowerContext& context) {
 
 std::vector<OpDef> conv_transpose_ops() {
   using Kind = AttributeSpec::Kind;
-  return {{.schema = {.name = "ConvTranspose",
-                      .min_inputs = 2,
-                      .max_inputs = 3,
-                      .attributes = {{"auto_pad", Kind::string},
-                                     {"dilations", Kind::integers},
-                                     {"group", Kind::integer},
-                                     {"kernel_shape", Kind::integers},
-                                     {"output_padding", Kind::integers},
-                                     {"output_shape", Kind::integers},
-                                     {"pads", Kind::integers},
-                                     {"strides", Kind::integers}},
-                      .infer = infer,
-                      .reference = reference,
-                      .layout = LayoutRole::blocked,
-                      .accepts_blocked = accepts_blocked,
-                      .fuses_epilogue = true},
-           .lower = lower}};
+  return {
+      {.schema = {.name = "ConvTranspose",
+                  .min_inputs = 2,
+                  .max_inputs = 3,
+                  .attributes = conv_attributes({{"output_padding", Kind::integers}, {"output_shape", Kind::integers}}),
+                  .infer = infer,
+                  .reference = reference,
+                  .layout = LayoutRole::blocked,
+                  .accepts_blocked = accepts_blocked,
+                  .fuses_epilogue = true},
+       .lower = lower}};
 }
 
 }  // namespace lathe::ops

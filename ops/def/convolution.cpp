@@ -72,16 +72,10 @@ bool lower(LowerContext& context) {
 }  // namespace
 
 std::vector<OpDef> convolution_ops() {
-  using Kind = AttributeSpec::Kind;
   return {{.schema = {.name = "Conv",
                       .min_inputs = 2,
                       .max_inputs = 3,
-                      .attributes = {{"auto_pad", Kind::string},
-                                     {"dilations", Kind::integers},
-                                     {"group", Kind::integer},
-                                     {"kernel_shape", Kind::integers},
-                                     {"pads", Kind::integers},
-                                     {"strides", Kind::integers}},
+                      .attributes = conv_attributes(),
                       .infer = infer,
                       .reference = reference,
                       .layout = LayoutRole::blocked,

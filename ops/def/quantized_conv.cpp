@@ -59,18 +59,12 @@ bool lower(LowerContext& context) {
 }  // namespace
 
 std::vector<OpDef> quantized_conv_ops() {
-  using Kind = AttributeSpec::Kind;
   // Inputs: x, weights, scale, x_zero, w_zero, bias.
   return {{.schema = {.name = "QuantizedConv",
                       .domain = "lathe",
                       .min_inputs = 3,
                       .max_inputs = 6,
-                      .attributes = {{"auto_pad", Kind::string},
-                                     {"dilations", Kind::integers},
-                                     {"group", Kind::integer},
-                                     {"kernel_shape", Kind::integers},
-                                     {"pads", Kind::integers},
-                                     {"strides", Kind::integers}},
+                      .attributes = conv_attributes(),
                       .infer = infer,
                       .reference = reference,
                       .layout = LayoutRole::blocked,

@@ -1,28 +1,24 @@
 // Quantized groups become products of integers, with the results that the separate operators have.
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <random>
-
-#include "graph/infer.h"
-#include "graph/passes/passes.h"
-#include "graph/verify.h"
 #include "ops/numbers.h"
-#include "ops/op_def.h"
+#include "tests/ops/pass_net.h"
 
 namespace lathe {
 namespace {
 
-struct Net {
-  Graph graph;
-  std::mt19937 random{7};
+// One scale for each of `count` channels.
+Tensor scales(int64_t count, float factor = 1) {
+  Tensor scale(DType::f32, {count});
+  for (int64_t i = 0; i < count; ++i)
+    scale.mutable_data<float>()[i] = factor * (0.002F + 0.0001F * static_cast<float>(i));
+  return scale;
+}
+Tensor bias_of(int64_t count, int32_t step) {
+  Tensor bias(DType::i32, {count});
+  for (int64_t i = 0; i < count; ++i) bias.mutable_data<int32_t>()[i] = static_cast<int32_t>(step * (i - 3));
+  return bias;
+}
 
-  std::string name() { return "v" + std::to_string(graph.value_count()); }
-  ValueId input(const Dims& dims) {
-    graph.inputs.push_back(graph.add_value(name(), TensorType::of(DType::f32, dims)));
-    return graph.inputs.back();
-  }
-  ValueId constant(Tensor tensor) { return graph.add_constant(name(), std::move(tensor)); }
+struct Net : testing::PassNet {
   ValueId bytes(DType dtype, const Dims& dims) {
     Tensor tensor(dtype, dims);
     for (int64_t i = 0; i < tensor.size(); ++i) {
@@ -30,19 +26,6 @@ struct Net {
     }
     return constant(tensor);
   }
-  ValueId op(const char* type, std::vector<ValueId> inputs,
-             std::vector<std::pair<const char*, Attribute>> attributes = {}) {
-    const ValueId result = graph.add_value(name(), {});
-    Node node{.op = &OpRegistry::builtin().require("", type, 17),
-              .version = 17,
-              .name = name(),
-              .inputs = std::move(inputs),
-              .outputs = {result}};
-    for (auto& [key, value] : attributes) node.attributes.set(key, value);
-    graph.add_node(std::move(node));
-    return result;
-  }
-  ValueId scalar(float value) { return constant(Tensor::scalar(value)); }
   ValueId quantize(ValueId x, float scale, uint8_t zero) {
     return op("QuantizeLinear", {x, scalar(scale), constant(Tensor::scalar(zero))});
   }
@@ -52,10 +35,16 @@ struct Net {
   ValueId quantized(ValueId x, float scale, uint8_t zero) { return dequantize(quantize(x, scale, zero), scale, zero); }
   ValueId weights(const Dims& dims, int64_t axis) {
     const int64_t channels = dims[static_cast<size_t>(axis)];
-    Tensor scale(DType::f32, {channels});
-    for (int64_t i = 0; i < channels; ++i) scale.mutable_data<float>()[i] = 0.002F + 0.0001F * static_cast<float>(i);
-    return op("DequantizeLinear", {bytes(DType::i8, dims), constant(scale), constant(Tensor(DType::i8, {channels}))},
+    return op("DequantizeLinear",
+              {bytes(DType::i8, dims), constant(scales(channels)), constant(Tensor(DType::i8, {channels}))},
               {{"axis", axis}});
+  }
+  // What `type` makes of an input whose scale is found at run time, and of weights, as numbers.
+  ValueId dynamic(const char* type, const Dims& input_dims, const Dims& weight_dims, NamedAttributes attributes = {}) {
+    const std::vector<ValueId> parts = op("DynamicQuantizeLinear", {input(input_dims)}, 3, {});
+    const ValueId sums = op(type, {parts[0], bytes(DType::i8, weight_dims), parts[2]}, std::move(attributes));
+    const ValueId real = op("Cast", {sums}, {{"to", int64_t{1}}});
+    return op("Mul", {real, op("Mul", {parts[1], scalar(0.01F)})});
   }
 };
 
@@ -95,7 +84,7 @@ void expect_same_results(Net& net, const Graph& after, double levels) {
 
 TEST(QuantizedPasses, TurnAProductAndWhatFollowsIntoOneProductOfIntegers) {
   Net net;
-  const ValueId x = net.input({2, 8, 32});
+  const ValueId x = net.input(Dims{2, 8, 32});
   const ValueId a = net.quantized(x, 0.008F, 128);
   const ValueId product = net.op("MatMul", {a, net.weights({32, 32}, 1)});
   const ValueId biased = net.op("Add", {net.quantized(product, 0.02F, 120), net.scalar(0.25F)});
@@ -117,7 +106,7 @@ TEST(QuantizedPasses, TurnAProductAndWhatFollowsIntoOneProductOfIntegers) {
 
 TEST(QuantizedPasses, MoveQuantizeLinearInFrontOfTransposesAndTakeThemIntoTheProduct) {
   Net net;
-  const ValueId x = net.input({1, 6, 2, 16}), y = net.input({1, 5, 2, 16});
+  const ValueId x = net.input(Dims{1, 6, 2, 16}), y = net.input(Dims{1, 5, 2, 16});
   const ValueId a = net.op("Transpose", {x}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
   const ValueId b = net.op("Transpose", {y}, {{"perm", std::vector<int64_t>{0, 2, 3, 1}}});
   net.graph.outputs = {net.op("MatMul", {net.quantized(a, 0.01F, 128), net.quantized(b, 0.008F, 127)})};
@@ -129,7 +118,7 @@ TEST(QuantizedPasses, MoveQuantizeLinearInFrontOfTransposesAndTakeThemIntoThePro
 
 TEST(QuantizedPasses, TakeAGemmWithTransposedWeightsAndABias) {
   Net net;
-  const ValueId x = net.input({3, 20});
+  const ValueId x = net.input(Dims{3, 20});
   Tensor bias(DType::f32, {12});
   for (int64_t i = 0; i < 12; ++i) bias.mutable_data<float>()[i] = static_cast<float>(i) - 6;
   net.graph.outputs = {net.op("Gemm", {net.quantized(x, 0.01F, 100), net.weights({12, 20}, 0), net.constant(bias)},
@@ -142,21 +131,17 @@ TEST(QuantizedPasses, TakeAGemmWithTransposedWeightsAndABias) {
 
 TEST(QuantizedPasses, LeaveProductsAloneWhoseScalesRunAcrossTheSum) {
   Net net;
-  const ValueId x = net.input({3, 20});
+  const ValueId x = net.input(Dims{3, 20});
   net.graph.outputs = {net.op("MatMul", {net.quantized(x, 0.01F, 100), net.weights({20, 12}, 0)})};
   EXPECT_EQ(count(optimized(net), "QuantizedMatMul"), 0);
 }
 
 TEST(QuantizedPasses, TurnAConvolutionWithItsResidualIntoOneOfIntegers) {
   Net net;
-  const ValueId x = net.input({1, 8, 6, 6});
+  const ValueId x = net.input(Dims{1, 8, 6, 6});
   const ValueId a = net.quantized(x, 0.008F, 128);
-  Tensor bias(DType::i32, {8}), scale(DType::f32, {8});
-  for (int64_t i = 0; i < 8; ++i) {
-    bias.mutable_data<int32_t>()[i] = static_cast<int32_t>(100 * i - 300);
-    scale.mutable_data<float>()[i] = 0.008F * (0.002F + 0.0001F * static_cast<float>(i));
-  }
-  const ValueId units = net.op("DequantizeLinear", {net.constant(bias), net.constant(scale)}, {{"axis", int64_t{0}}});
+  const ValueId units = net.op("DequantizeLinear", {net.constant(bias_of(8, 100)), net.constant(scales(8, 0.008F))},
+                               {{"axis", int64_t{0}}});
   const ValueId conv =
       net.op("Conv", {a, net.weights({8, 8, 3, 3}, 0), units}, {{"pads", std::vector<int64_t>{1, 1, 1, 1}}});
   const ValueId sum = net.op("Add", {net.quantized(conv, 0.02F, 120), a});
@@ -170,18 +155,7 @@ TEST(QuantizedPasses, TurnAConvolutionWithItsResidualIntoOneOfIntegers) {
 
 TEST(QuantizedPasses, TurnConvIntegerThatIsReadAsFloatIntoOneThatScales) {
   Net net;
-  const ValueId x = net.input({1, 8, 5, 5});
-  Node quantize{.op = &OpRegistry::builtin().require("", "DynamicQuantizeLinear", 17),
-                .version = 17,
-                .name = "quantize",
-                .inputs = {x},
-                .outputs = {net.graph.add_value("q", {}), net.graph.add_value("s", {}), net.graph.add_value("z", {})}};
-  const std::vector<ValueId> parts = quantize.outputs;
-  net.graph.add_node(quantize);
-  const ValueId sums = net.op("ConvInteger", {parts[0], net.bytes(DType::i8, {4, 8, 3, 3}), parts[2]},
-                              {{"pads", std::vector<int64_t>{1, 1, 1, 1}}});
-  const ValueId real = net.op("Cast", {sums}, {{"to", int64_t{1}}});
-  net.graph.outputs = {net.op("Mul", {real, net.op("Mul", {parts[1], net.scalar(0.01F)})})};
+  net.output(net.dynamic("ConvInteger", {1, 8, 5, 5}, {4, 8, 3, 3}, {{"pads", std::vector<int64_t>{1, 1, 1, 1}}}));
   const Graph after = optimized(net);
   EXPECT_EQ(count(after, "ConvInteger"), 0);
   EXPECT_EQ(count(after, "QuantizedConv"), 1);
@@ -190,7 +164,7 @@ TEST(QuantizedPasses, TurnConvIntegerThatIsReadAsFloatIntoOneThatScales) {
 
 TEST(QuantizedPasses, ReadBothBranchesOfASumAsBytes) {
   Net net;
-  const ValueId x = net.quantized(net.input({1, 8, 6, 6}), 0.008F, 128);
+  const ValueId x = net.quantized(net.input(Dims{1, 8, 6, 6}), 0.008F, 128);
   const ValueId a = net.op("Conv", {x, net.weights({8, 8, 1, 1}, 0)});
   const ValueId b = net.op("Conv", {x, net.weights({8, 8, 1, 1}, 0)});
   const ValueId sum = net.op("Add", {net.quantized(a, 0.02F, 120), net.quantized(b, 0.03F, 110)});
@@ -211,18 +185,13 @@ TEST(QuantizedPasses, TakeQLinearConvApartOrTurnItIntoOneOfIntegers) {
   for (const int64_t group : {1, 4}) {
     SCOPED_TRACE(group);
     Net net;
-    const ValueId x = net.quantize(net.input({1, 8, 6, 6}), 0.008F, 128);
-    Tensor scale(DType::f32, {8}), bias(DType::i32, {8});
-    for (int64_t i = 0; i < 8; ++i) {
-      scale.mutable_data<float>()[i] = 0.002F + 0.0001F * static_cast<float>(i);
-      bias.mutable_data<int32_t>()[i] = static_cast<int32_t>(500 * i - 1500);
-    }
-    const ValueId y =
-        net.op("QLinearConv",
-               {x, net.scalar(0.008F), net.constant(Tensor::scalar(uint8_t{128})),
-                net.bytes(DType::i8, {8, 8 / group, 3, 3}), net.constant(scale), net.constant(Tensor(DType::i8, {8})),
-                net.scalar(0.02F), net.constant(Tensor::scalar(uint8_t{100})), net.constant(bias)},
-               {{"group", group}, {"pads", std::vector<int64_t>{1, 1, 1, 1}}});
+    const ValueId x = net.quantize(net.input(Dims{1, 8, 6, 6}), 0.008F, 128);
+    const ValueId y = net.op(
+        "QLinearConv",
+        {x, net.scalar(0.008F), net.constant(Tensor::scalar(uint8_t{128})), net.bytes(DType::i8, {8, 8 / group, 3, 3}),
+         net.constant(scales(8)), net.constant(Tensor(DType::i8, {8})), net.scalar(0.02F),
+         net.constant(Tensor::scalar(uint8_t{100})), net.constant(bias_of(8, 500))},
+        {{"group", group}, {"pads", std::vector<int64_t>{1, 1, 1, 1}}});
     net.graph.outputs = {net.dequantize(y, 0.02F, 100)};
     const Graph after = optimized(net);
     EXPECT_EQ(count(after, "QLinearConv"), 0);
@@ -234,7 +203,7 @@ TEST(QuantizedPasses, TakeQLinearConvApartOrTurnItIntoOneOfIntegers) {
 
 TEST(QuantizedPasses, KeepBytesBetweenConvolutionsAcrossAMaxPool) {
   Net net;
-  const ValueId x = net.input({1, 8, 6, 6});
+  const ValueId x = net.input(Dims{1, 8, 6, 6});
   const ValueId conv = net.op("Conv", {net.quantized(x, 0.008F, 128), net.weights({8, 8, 1, 1}, 0)});
   const ValueId pool = net.op("MaxPool", {net.quantized(conv, 0.02F, 120)},
                               {{"kernel_shape", std::vector<int64_t>{3, 3}}, {"strides", std::vector<int64_t>{2, 2}}});
@@ -249,24 +218,14 @@ TEST(QuantizedPasses, KeepBytesBetweenConvolutionsAcrossAMaxPool) {
 
 TEST(QuantizedPasses, QuantizeAgainWhatWasDequantizedInAnotherWay) {
   Net net;
-  const ValueId x = net.input({1, 8, 6, 6});
+  const ValueId x = net.input(Dims{1, 8, 6, 6});
   net.graph.outputs = {net.quantized(net.quantized(x, 0.02F, 120), 0.02F, 121)};
   EXPECT_EQ(count(optimized(net), "QuantizeLinear"), 2);
 }
 
 TEST(QuantizedPasses, TurnMatMulIntegerThatIsReadAsFloatIntoAProductThatScales) {
   Net net;
-  const ValueId x = net.input({4, 32});
-  Node quantize{.op = &OpRegistry::builtin().require("", "DynamicQuantizeLinear", 17),
-                .version = 17,
-                .name = "quantize",
-                .inputs = {x},
-                .outputs = {net.graph.add_value("q", {}), net.graph.add_value("s", {}), net.graph.add_value("z", {})}};
-  const std::vector<ValueId> parts = quantize.outputs;
-  net.graph.add_node(quantize);
-  const ValueId product = net.op("MatMulInteger", {parts[0], net.bytes(DType::i8, {32, 16}), parts[2]});
-  const ValueId real = net.op("Cast", {product}, {{"to", int64_t{1}}});
-  net.graph.outputs = {net.op("Mul", {real, net.op("Mul", {parts[1], net.scalar(0.01F)})})};
+  net.output(net.dynamic("MatMulInteger", {4, 32}, {32, 16}));
   const Graph after = optimized(net);
   EXPECT_EQ(count(after, "MatMulInteger"), 0);
   EXPECT_EQ(count(after, "Cast"), 0);
