@@ -22,8 +22,21 @@ void turn_block(const float* __restrict in, int64_t rows, int64_t columns, int64
   }
 }
 
+// Constant sizes let the compiler copy without a call.
+template <int64_t columns>
+void copy_whole_rows(const float* in, int64_t rows, int64_t in_stride, float* out) noexcept {
+  for (int64_t row = 0; row < rows; ++row) {
+    std::memcpy(out + row * columns, in + row * in_stride, static_cast<size_t>(columns) * sizeof(float));
+  }
+}
+
 void copy_rows(const float* in, const MatrixView& matrix, int64_t columns, int64_t width, float scale,
                float* out) noexcept {
+  if (scale == 1 && columns == width) {
+    if (width == 16) return copy_whole_rows<16>(in, matrix.rows, matrix.row_stride, out);
+    if (width == 32) return copy_whole_rows<32>(in, matrix.rows, matrix.row_stride, out);
+    if (width == 48) return copy_whole_rows<48>(in, matrix.rows, matrix.row_stride, out);
+  }
   for (int64_t k = 0; k < matrix.rows; ++k, in += matrix.row_stride, out += width) {
     if (scale == 1) {
       std::memcpy(out, in, static_cast<size_t>(columns) * sizeof(float));
