@@ -160,7 +160,7 @@ struct BoundStrassen : ProductBuffers {
   const GemmPlan& plan() const { return product->plan(); }
   bool visits_once(int64_t) const { return false; }
   void operator()(const StepArgs& args) const {
-    product->run(bind(args, 0), args.at<const float>(sums), args.thread, args.threads);
+    product->run(bind(args, product->scratch_elements()), args.at<const float>(sums), args.thread, args.threads);
   }
 };
 
@@ -258,6 +258,9 @@ bool lower_strassen(LowerContext& context, const ProductNode& product, const Gem
   bound.a = product.form.transpose_a ? turned_a(context, product) : context.buffer(context.input(0));
   bound.b = context.constant_buffer(weights);
   bound.sums = context.scratch(checked_bytes(DType::f32, {bound.product->sums_elements()}));
+  if (const int64_t elements = bound.product->scratch_elements(); elements > 0) {
+    bound.scratch = context.scratch(checked_bytes(DType::f32, {problem.threads, elements}));
+  }
   add_sums_step(context, problem, bound);
   const BufferId sums = bound.sums;
   add_product_step(context, product, problem, std::move(bound), weights, {sums});

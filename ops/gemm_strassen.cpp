@@ -17,6 +17,9 @@ StrassenShape shape_of(const GemmProblem& problem, const GemmPlan& plan) {
   shape.vecs = plan.vecs;
   shape.k_unroll = plan.k_unroll;
   shape.embed_broadcast = plan.embed_broadcast;
+  // Rows of C a multiple of 4 KiB apart share one set of L1, and each of them has a page of its own.
+  constexpr int64_t kPageFloats = 1024;
+  shape.aside = problem.n % kPageFloats == 0;
   return shape;
 }
 
@@ -30,11 +33,12 @@ bool can_use_strassen(const GemmProblem& problem, const GemmPlan& plan) {
 StrassenProduct::StrassenProduct(const GemmProblem& problem, const GemmPlan& plan)
     : problem_(problem), plan_(plan), core_(shape_of(problem, plan)) {
   if (!can_use_strassen(problem, plan)) throw JitError("not possible here: " + plan.key());
-  if (!problem.epilogue) return;
+  if (!problem.epilogue && !core_.shape().aside) return;
   GemmTilePlan tile;
   tile.isa = has_avx512(problem.isa) ? Isa::avx512 : Isa::avx2;
   tile.vecs = plan.vecs;
-  tile.accumulate = true;
+  tile.accumulate = !core_.shape().aside;
+  tile.starts_at_a = core_.shape().aside;
   tile.epilogue = problem.epilogue;
   finish_row_ = gemm_tile(tile);
   tile.rows = kFinishRows;
@@ -54,28 +58,35 @@ void StrassenProduct::run(const GemmOperands& operands, const float* sums, int t
   bound.a_layout = {operands.a_stride, vector_lanes(problem_.isa)};
   bound.c_layout = {operands.c_stride, vector_lanes(problem_.isa)};
   bound.next_weights = operands.next_weights;
+  bound.aside = operands.scratch;
   core_.run(bound, thread, threads, [&](int64_t row, int64_t rows, int64_t column) {
     if (!finish_rows_) return;
-    finish(operands, row, rows, column);
-    finish(operands, row, rows, column + problem_.n / 2);
+    const int64_t width = core_.shape().width();
+    finish(operands, row, rows, column, 0);
+    finish(operands, row, rows, column + problem_.n / 2, width);
   });
 }
 
-void StrassenProduct::finish(const GemmOperands& operands, int64_t row, int64_t rows, int64_t column) const noexcept {
+void StrassenProduct::finish(const GemmOperands& operands, int64_t row, int64_t rows, int64_t column,
+                             int64_t column_aside) const noexcept {
   GemmTileArgs args = {};
   args.c_stride_bytes = operands.c_stride * 4;
-  args.a = args.b = operands.b;  // k is 0: not read
-  const GemmEpilogue& epilogue = *problem_.epilogue;
+  args.a_stride_bytes = core_.aside_stride() * 4;
+  args.b = operands.b;  // k is 0: not read
+  const float* aside = operands.scratch + column_aside;
+  const size_t input_count = problem_.epilogue ? problem_.epilogue->inputs.size() : 0;
   for (const int height : {kFinishRows, 1}) {
     args.tiles = rows / height;
     if (args.tiles == 0) continue;
+    args.a = aside;
     args.c = operands.c + row * operands.c_stride + column;
-    for (size_t i = 0; i < epilogue.inputs.size(); ++i) {
-      const bool by_column = epilogue.inputs[i] == GemmInputAccess::columns;
+    for (size_t i = 0; i < input_count; ++i) {
+      const bool by_column = problem_.epilogue->inputs[i] == GemmInputAccess::columns;
       args.inputs[i] = operands.inputs[i] + row * operands.input_strides[i] + (by_column ? column : 0);
       args.input_stride_bytes[i] = operands.input_strides[i] * 4;
     }
     (height == 1 ? finish_row_ : finish_rows_).entry()(&args);
+    aside += args.tiles * height * core_.aside_stride();
     row += args.tiles * height;
     rows -= args.tiles * height;
   }

@@ -21,15 +21,17 @@ class StrassenProduct {
   // Sums of A's quadrants: all threads fill them, then all read them.
   int64_t sums_elements() const { return core_.sums_elements(); }
   void sum(const GemmOperands& operands, float* sums, int thread, int threads) const noexcept;
+  int64_t scratch_elements() const { return core_.aside_elements(); }  // of each thread
   void run(const GemmOperands& operands, const float* sums, int thread, int threads) const noexcept;
 
  private:
-  void finish(const GemmOperands& operands, int64_t row, int64_t rows, int64_t column) const noexcept;
+  void finish(const GemmOperands& operands, int64_t row, int64_t rows, int64_t column,
+              int64_t column_aside) const noexcept;
 
   GemmProblem problem_;
   GemmPlan plan_;
   Strassen core_;
-  GemmTile finish_rows_, finish_row_;  // the epilogue alone; empty: there is none
+  GemmTile finish_rows_, finish_row_;  // the epilogue alone
 };
 
 }  // namespace lathe

@@ -36,7 +36,7 @@ class AnyProduct {
     }
   }
 
-  int64_t scratch_elements() const { return strassen_ ? 0 : plain_->scratch_elements(); }
+  int64_t scratch_elements() const { return strassen_ ? strassen_->scratch_elements() : plain_->scratch_elements(); }
   void run(const GemmOperands& operands, ThreadTeam& team) {
     const auto mine = [&](int thread) {
       GemmOperands own = operands;

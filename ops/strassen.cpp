@@ -173,29 +173,54 @@ void Strassen::sum(const float* a, const StrassenMatrix& a_layout, float* sums, 
   }
 }
 
-const float* Strassen::quadrant_of_b(const Operands& operands, const Panel& panel, int q) const {
-  return operands.b + ((panel.block * panels() + panel.number) * 4 + q) * half_k_ * shape_.width();
+const float* Strassen::quadrant_of_b(const Operands& operands, int64_t block, int64_t panel, int q) const {
+  return operands.b + ((block * panels() + panel) * 4 + q) * half_k_ * shape_.width();
 }
 
-float* Strassen::column_of_c(const Operands& operands, int64_t column) const {
-  return operands.c + column / vector_lanes(shape_.isa) * operands.c_layout.vector_stride;
+int64_t Strassen::aside_stride() const { return 2 * shape_.width() + kLineFloats; }
+
+int64_t Strassen::aside_elements() const {
+  int64_t most_rows = 0;
+  for (const Part& part : parts_) most_rows = std::max(most_rows, 2 * part.half + 1);
+  return shape_.aside ? most_rows * aside_stride() : 0;
+}
+
+StrassenMatrix Strassen::c_layout(const Operands& operands) const {
+  return shape_.aside ? StrassenMatrix{aside_stride(), vector_lanes(shape_.isa)} : operands.c_layout;
+}
+
+float* Strassen::place_in_c(const Operands& operands, const Panel& panel, int side, int64_t row) const {
+  if (shape_.aside) return operands.aside + (row - panel.part.row) * aside_stride() + side * shape_.width();
+  const int64_t column = panel.number * shape_.width() + side * (shape_.n / 2);
+  return operands.c + column / vector_lanes(shape_.isa) * operands.c_layout.vector_stride +
+         row * operands.c_layout.row_stride;
+}
+
+// The thread's next panels; behind its last ones only thread 0 knows what comes.
+const void* Strassen::weights_behind(const Operands& operands, const Panel& panel) const {
+  const bool is_last_block = panel.block + 1 == blocks_, is_last_panel = panel.number + 1 == panel.mine.end;
+  if (is_last_block && is_last_panel && panel.is_last_part && panel.knows_next && operands.next_weights != nullptr) {
+    return operands.next_weights;
+  }
+  int64_t block = panel.block, number = panel.number;
+  if (shape_.aside) {
+    block = is_last_block ? 0 : block + 1;
+    if (is_last_block) number = is_last_panel ? panel.mine.begin : number + 1;
+  } else {
+    number = is_last_panel ? panel.mine.begin : number + 1;
+    if (is_last_panel) block = is_last_block ? 0 : block + 1;
+  }
+  return quadrant_of_b(operands, block, number, 0);
 }
 
 void Strassen::run_panel(const Operands& operands, const Panel& panel) const noexcept {
+  const StrassenMatrix c = c_layout(operands);
   GemmTileArgs args = {};
   args.k = half_k_;
   args.a_stride_bytes = sum_stride() * 4;
-  args.c_stride_bytes = args.input_stride_bytes[0] = operands.c_layout.row_stride * 4;
-  args.c_vector_bytes = operands.c_layout.vector_stride * 4;
-  // The thread's next panels; behind its last ones only thread 0 knows what comes.
-  args.prefetch = quadrant_of_b(operands, panel, 4);
-  if (panel.number + 1 == panel.mine.end) {
-    const bool is_last_block = panel.block + 1 == blocks_;
-    const Panel next{panel.part, is_last_block ? 0 : panel.block + 1, panel.mine.begin, panel.mine, false, false};
-    args.prefetch = quadrant_of_b(operands, next, 0);
-    if (is_last_block && panel.is_last_part && panel.knows_next && operands.next_weights != nullptr)
-      args.prefetch = operands.next_weights;
-  }
+  args.c_stride_bytes = args.input_stride_bytes[0] = c.row_stride * 4;
+  args.c_vector_bytes = c.vector_stride * 4;
+  args.prefetch = weights_behind(operands, panel);
   for (int product = 0; product < kProducts; ++product) run_product(product, operands, panel, args);
   if (panel.is_last_part && shape_.m % 2 != 0) run_last_row(operands, panel);
 }
@@ -204,22 +229,19 @@ void Strassen::run_product(int product, const Operands& operands, const Panel& p
                            GemmTileArgs& args) const noexcept {
   const Term& term = kTerms[product];
   const Part& part = panel.part;
-  args.b = quadrant_of_b(operands, panel, term.b);
+  args.b = quadrant_of_b(operands, panel.block, panel.number, term.b);
   args.b_second_bytes = int64_t{term.b_second - term.b} * half_k_ * shape_.width() * 4;
   const float* a = operands.sums + part.sums + (panel.block * kProducts + product) * part.half * sum_stride();
-  const int64_t c_stride = operands.c_layout.row_stride;
-  const auto target = [&](const Target& to) {
-    const int64_t column = panel.number * shape_.width() + to.quadrant % 2 * (shape_.n / 2);
-    return column_of_c(operands, column) + (part.row + to.quadrant / 2 * part.half) * c_stride;
+  const auto target = [&](const Target& to, int64_t row) {
+    return place_in_c(operands, panel, to.quadrant % 2, part.row + to.quadrant / 2 * part.half + row);
   };
-  float *c = target(term.first), *c_second = target(term.second);
   for (int shorter = 0; shorter < 2; ++shorter) {
     args.tiles = shorter == 0 ? part.tall : part.tiles - part.tall;
     if (args.tiles == 0) continue;
     const int64_t row = shorter == 0 ? 0 : part.tall * part.height;
     args.a = a + row * sum_stride();
-    args.c = c + row * c_stride;
-    args.inputs[0] = c_second + row * c_stride;
+    args.c = target(term.first, row);
+    args.inputs[0] = target(term.second, row);
     products_[static_cast<size_t>(part.height - shorter)][panel.block > 0 ? 1 : 0][static_cast<size_t>(product)]
         .entry()(&args);
   }
@@ -230,14 +252,13 @@ void Strassen::run_last_row(const Operands& operands, const Panel& panel) const 
   const int64_t lanes = vector_lanes(shape_.isa), row = shape_.m - 1;
   GemmTileArgs args = {};
   args.tiles = 1;
-  args.c_vector_bytes = operands.c_layout.vector_stride * 4;
+  args.c_vector_bytes = c_layout(operands).vector_stride * 4;
   args.k = operands.a_layout.vector_stride == lanes ? half_k_ : lanes;
   for (int side = 0; side < 2; ++side) {
-    const int64_t column = panel.number * shape_.width() + side * (shape_.n / 2);
-    args.c = column_of_c(operands, column) + row * operands.c_layout.row_stride;
+    args.c = place_in_c(operands, panel, side, row);
     bool is_first = panel.block == 0;
     for (int half = 0; half < 2; ++half) {
-      const float* b = quadrant_of_b(operands, panel, 2 * half + side);
+      const float* b = quadrant_of_b(operands, panel.block, panel.number, 2 * half + side);
       for (int64_t k = 0; k < half_k_; k += args.k) {
         const int64_t vector = ((2 * panel.block + half) * half_k_ + k) / lanes;
         args.a = operands.a + row * operands.a_layout.row_stride + vector * operands.a_layout.vector_stride;

@@ -23,6 +23,7 @@ struct StrassenShape {
   int k_block = 1024;
   int rows = 14, vecs = 2, k_unroll = 4;
   bool embed_broadcast = false;
+  bool aside = false;      // C is gathered in memory of each thread, dense and near, until it is complete
   bool in_blocks = false;  // A and C are stored in blocks of a vector's channels: [channels / lanes][m][lanes]
 
   int64_t width() const { return int64_t{vecs} * vector_lanes(isa); }  // columns of a panel
@@ -58,20 +59,28 @@ class Strassen {
     float* c;
     StrassenMatrix a_layout, c_layout;
     const void* next_weights;  // what is streamed afterwards; may be null
+    float* aside = nullptr;    // aside_elements() of this thread's own
   };
+  // Of each thread; 0 unless C is gathered aside.
+  int64_t aside_elements() const;
+  // Between rows of what was gathered; the right panel stands beside the left one.
+  int64_t aside_stride() const;
+
   // Columns are split over threads. finish(row, rows, column): C is complete for these rows and the panels that begin
-  // at `column` and n / 2 behind it.
+  // at `column` and n / 2 behind it, in place or aside.
   template <class Finish>
   void run(const Operands& operands, int thread, int threads, Finish finish) const noexcept {
     const Range mine = split_evenly(panels(), thread, threads);
     for (size_t part = 0; part < parts_.size(); ++part) {
-      for (int64_t block = 0; block < blocks_; ++block) {
-        for (int64_t panel = mine.begin; panel < mine.end; ++panel) {
-          run_panel(operands, {parts_[part], block, panel, mine, part + 1 == parts_.size(), thread == 0});
-          if (block + 1 < blocks_) continue;
-          const int64_t last = part + 1 == parts_.size() ? shape_.m : parts_[part].row + 2 * parts_[part].half;
-          finish(parts_[part].row, last - parts_[part].row, panel * shape_.width());
-        }
+      // What is gathered aside is one panel: all blocks of k for it. Else a block's sums stay in L2 for all panels.
+      const int64_t count = mine.end - mine.begin;
+      for (int64_t i = 0; i < blocks_ * count; ++i) {
+        const int64_t block = shape_.aside ? i % blocks_ : i / count;
+        const int64_t panel = mine.begin + (shape_.aside ? i / blocks_ : i % count);
+        run_panel(operands, {parts_[part], block, panel, mine, part + 1 == parts_.size(), thread == 0});
+        if (block + 1 < blocks_) continue;
+        const int64_t last = part + 1 == parts_.size() ? shape_.m : parts_[part].row + 2 * parts_[part].half;
+        finish(parts_[part].row, last - parts_[part].row, panel * shape_.width());
       }
     }
   }
@@ -101,8 +110,11 @@ class Strassen {
   void run_panel(const Operands& operands, const Panel& panel) const noexcept;
   void run_product(int product, const Operands& operands, const Panel& panel, GemmTileArgs& args) const noexcept;
   void run_last_row(const Operands& operands, const Panel& panel) const noexcept;
-  const float* quadrant_of_b(const Operands& operands, const Panel& panel, int q) const;
-  float* column_of_c(const Operands& operands, int64_t column) const;
+  const float* quadrant_of_b(const Operands& operands, int64_t block, int64_t panel, int q) const;
+  const void* weights_behind(const Operands& operands, const Panel& panel) const;
+  StrassenMatrix c_layout(const Operands& operands) const;
+  // A row of the panel on the left (side 0) or the right.
+  float* place_in_c(const Operands& operands, const Panel& panel, int side, int64_t row) const;
 
   StrassenShape shape_;
   int64_t blocks_ = 0, half_k_ = 0;  // of k

@@ -93,9 +93,11 @@ class GemmTileEmitter : public Emitter {
 
   // C comes last: of two short sums the rounding errors are smaller than of one long one.
   void add_earlier_blocks() {
-    if (!plan_.accumulate) return;
+    if (!plan_.accumulate && !plan_.starts_at_a) return;
     if (needs_late_mask()) load_mask(work_[0]);
-    mov(c_, ptr[rsp + kC]);
+    mov(c_, ptr[rsp + (plan_.starts_at_a ? kA : kC)]);
+    const size_t stride =
+        plan_.starts_at_a ? offsetof(GemmTileArgs, a_stride_bytes) : offsetof(GemmTileArgs, c_stride_bytes);
     for (int row = 0; row < plan_.rows; ++row) {
       for (int v = 0; v < plan_.vecs; ++v) {
         if (is_partial(v)) {
@@ -105,7 +107,7 @@ class GemmTileEmitter : public Emitter {
           vaddps(acc(row, v), acc(row, v), ptr[c_ + v * vec_bytes()]);
         }
       }
-      if (row + 1 < plan_.rows) add(c_, ptr[args_ + offsetof(GemmTileArgs, c_stride_bytes)]);
+      if (row + 1 < plan_.rows) add(c_, ptr[args_ + stride]);
     }
   }
 
@@ -422,12 +424,16 @@ bool GemmTilePlan::is_valid() const {
   if (fold != GemmFold::none && (epilogue || masked || accumulate)) return false;
   if (apart && (fold == GemmFold::none || vecs > 4)) return false;
   if (b_sign != 0 && b_in_place) return false;
+  if (starts_at_a && accumulate) return false;
   return vec_registers_needed(*this) <= vector_registers(isa);
 }
 
 std::string GemmTilePlan::key() const {
   std::string text = fmt::format("gemm_tile {} {}x{} k{} p{}{}{}{}{}", name_of(isa), rows, vecs, k_unroll,
-                                 prefetch_lines, embed_broadcast ? " embed" : "", accumulate ? " acc" : "",
+                                 prefetch_lines, embed_broadcast ? " embed" : "",
+                                 accumulate    ? " acc"
+                                 : starts_at_a ? " from A"
+                                               : "",
                                  masked ? " masked" : "", b_in_place ? " inplace" : "");
   static constexpr std::string_view kFolds[] = {"", " set", " add", " subtract"};
   if (fold != GemmFold::none) {

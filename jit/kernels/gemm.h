@@ -41,6 +41,7 @@ struct GemmTilePlan {
   int prefetch_lines = 0;        // of the coming weights, for each k_unroll steps
   bool embed_broadcast = false;  // FMA with a broadcast memory operand: no register for A (AVX-512)
   bool accumulate = false;       // add C, as it was before
+  bool starts_at_a = false;      // add A's rows, as wide as C's: with k = 0 the epilogue from A to C
   bool masked = false;           // the last vector of each row is partial: GemmTileArgs::tail_lanes
   bool b_in_place = false;       // B by row stride instead of packed
   std::optional<GemmEpilogue> epilogue;

@@ -231,6 +231,36 @@ TEST_P(GemmTileTest, MatchesPlainLoopsOverRandomShapes) {
   EXPECT_GE(tried, 200);
 }
 
+TEST_P(GemmTileTest, TakesAsThereAreRowsOfAWithoutAProduct) {
+  const int64_t lanes = vector_lanes(GetParam());
+  for (const int64_t tail : {int64_t{0}, lanes - 3}) {
+    GemmTilePlan plan;
+    plan.isa = GetParam();
+    plan.rows = 3;
+    plan.vecs = 2;
+    plan.starts_at_a = true;
+    plan.masked = tail > 0;
+    const int64_t tiles = 2, rows = 3 * tiles, columns = tail > 0 ? lanes + tail : 2 * lanes;
+    const int64_t a_stride = columns + 5, c_stride = columns + 9;
+    GuardedFloats a(static_cast<size_t>((rows - 1) * a_stride + columns)),
+        c(static_cast<size_t>((rows - 1) * c_stride + columns));
+    for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(i);
+    for (size_t i = 0; i < c.size(); ++i) c[i] = -1;
+    GemmTileArgs args = {};
+    args.a = args.b = a.data();
+    args.c = c.data();
+    args.tiles = tiles;
+    args.a_stride_bytes = a_stride * 4;
+    args.c_stride_bytes = c_stride * 4;
+    args.tail_lanes = tail;
+    gemm_tile(plan)(&args);
+    for (size_t i = 0; i < c.size(); ++i) {
+      const auto row = static_cast<int64_t>(i) / c_stride, column = static_cast<int64_t>(i) % c_stride;
+      ASSERT_EQ(c[i], column < columns ? a[static_cast<size_t>(row * a_stride + column)] : -1) << row << ' ' << column;
+    }
+  }
+}
+
 TEST_P(GemmTileTest, FoldsTheProductIntoOneOrTwoMatrices) {
   std::mt19937 random(20250102);
   const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };

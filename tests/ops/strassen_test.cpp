@@ -46,10 +46,12 @@ class StrassenTest : public ::testing::TestWithParam<Isa> {
     product.pack({b.data(), k, n, n, 1}, 1, packed.data());
     std::vector<float> c(static_cast<size_t>(m * (n + gap)), nan);
     std::vector<float> sums(static_cast<size_t>(product.sums_elements()), nan);
+    std::vector<float> scratch(static_cast<size_t>(product.scratch_elements()), nan);
     GemmOperands operands;
     operands.a = a.data();
     operands.b = packed.data();
     operands.c = c.data();
+    operands.scratch = scratch.data();
     operands.a_stride = k + gap;
     operands.c_stride = n + gap;
     operands.inputs = {bias.data(), residual.data()};
@@ -102,6 +104,26 @@ TEST_P(StrassenTest, MatchesPlainLoopsOverRandomShapes) {
     if (pick(0, 1) == 1) problem.epilogue = bias_residual_relu();
     SCOPED_TRACE(problem.key() + " " + plan.key());
     ASSERT_TRUE(is_valid(plan, problem));
+    EXPECT_LT(error_of(problem, plan, pick(0, 1) * pick(1, 20)), 1e-5);
+  }
+}
+
+TEST_P(StrassenTest, GathersAsideWhereRowsOfCShareASetOfTheCache) {
+  const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); };
+  const int lanes = vector_lanes(GetParam());
+  for (int round = 0; round < 12; ++round) {
+    GemmPlan plan;
+    plan.strassen = true;
+    plan.rows = pick(1, 5);
+    plan.vecs = 2;
+    plan.k_block = pick(1, 2) * 2 * lanes;
+    plan.row_block = pick(4, 50);
+    GemmProblem problem{1, pick(2, 40), 1024, int64_t{pick(1, 3)} * 2 * lanes, GemmOperandB::packed, {}, GetParam()};
+    problem.threads = pick(1, 3);
+    problem.allows_strassen = true;
+    if (round % 2 == 0) problem.epilogue = bias_residual_relu();
+    SCOPED_TRACE(problem.key() + " " + plan.key());
+    EXPECT_GT(StrassenProduct(problem, plan).scratch_elements(), 0);
     EXPECT_LT(error_of(problem, plan, pick(0, 1) * pick(1, 20)), 1e-5);
   }
 }
