@@ -195,9 +195,9 @@ class GemmTileEmitter : public Emitter {
       for (int v = 0; v < plan_.vecs; ++v) {
         const Vec& b_vec = work_[static_cast<size_t>(v)];
         if (plan_.embed_broadcast) {
-          vfmadd231ps(acc(row, v), b_vec, ptr_b[a_at(row, k)]);
+          multiply_add(acc(row, v), b_vec, ptr_b[a_at(row, k)]);
         } else {
-          vfmadd231ps(acc(row, v), b_vec, work_.back());
+          multiply_add(acc(row, v), b_vec, work_.back());
         }
       }
       pace();
@@ -213,13 +213,18 @@ class GemmTileEmitter : public Emitter {
     for (int v = 0; v < plan_.vecs; ++v) {
       const bool partial = plan_.b_in_place && is_partial(v);
       if (plan_.rows == 1 && !partial && plan_.b_sign == 0) {
-        vfmadd231ps(acc(0, v), work_[0], ptr[b_at(k, v)]);
+        multiply_add(acc(0, v), work_[0], ptr[b_at(k, v)]);
         continue;
       }
       load_b(work_.back(), k, v);
       for (int row = 0; row < plan_.rows; ++row)
-        vfmadd231ps(acc(row, v), work_.back(), work_[static_cast<size_t>(row)]);
+        multiply_add(acc(row, v), work_.back(), work_[static_cast<size_t>(row)]);
     }
+  }
+
+  // y may lie in memory.
+  void multiply_add(const Vec& sum, const Vec& x, const Xbyak::Operand& y) {
+    plan_.bf16 ? vdpbf16ps(sum, x, y) : vfmadd231ps(sum, x, y);
   }
 
   void load_b(const Vec& into, int k, int v) {
@@ -335,7 +340,7 @@ class GemmTileEmitter : public Emitter {
           load_columns(into, inputs[i] + v * vec_bytes(), v, mask);
         });
       }
-      store_columns(c_ + v * vec_bytes(), acc, v, mask);
+      plan_.bf16 ? store_bf16(c_ + v * vec_bytes() / 2, acc, v) : store_columns(c_ + v * vec_bytes(), acc, v, mask);
     }
     add(c_, ptr[args_ + offsetof(GemmTileArgs, c_stride_bytes)]);
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -382,6 +387,15 @@ class GemmTileEmitter : public Emitter {
       vmaskmovps(ptr[at], mask, vec);
     }
   }
+  void store_bf16(const Xbyak::RegExp& at, const Vec& vec, int v) {
+    const Xbyak::Ymm half(vec.getIdx());
+    vcvtneps2bf16(half, vec);
+    if (is_partial(v)) {
+      vmovdqu16(ptr[at] | tail_k_, half);
+    } else {
+      vmovdqu16(ptr[at], half);
+    }
+  }
   void emit_constants() {
     if (epilogue_) epilogue_->emit_constants();
     if (!uses_mask_table_) return;
@@ -425,6 +439,10 @@ bool GemmTilePlan::is_valid() const {
   if (apart && (fold == GemmFold::none || vecs > 4)) return false;
   if (b_sign != 0 && b_in_place) return false;
   if (starts_at_a && accumulate) return false;
+  if (bf16 &&
+      (isa != Isa::avx512_bf16 || accumulate || starts_at_a || b_in_place || b_sign != 0 || fold != GemmFold::none)) {
+    return false;
+  }
   return vec_registers_needed(*this) <= vector_registers(isa);
 }
 
@@ -440,6 +458,7 @@ std::string GemmTilePlan::key() const {
     text += fmt::format("{}{}{}", kFolds[static_cast<size_t>(fold)], kFolds[static_cast<size_t>(fold_second)],
                         apart ? " apart" : "");
   }
+  if (bf16) text += " bf16";
   if (b_sign != 0) text += b_sign > 0 ? " B+" : " B-";
   if (epilogue) {
     text += " " + to_string(epilogue->expression) + " ";

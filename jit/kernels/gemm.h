@@ -44,6 +44,9 @@ struct GemmTilePlan {
   bool starts_at_a = false;      // add A's rows, as wide as C's: with k = 0 the epilogue from A to C
   bool masked = false;           // the last vector of each row is partial: GemmTileArgs::tail_lanes
   bool b_in_place = false;       // B by row stride instead of packed
+  // A and C are bfloat16, the epilogue's inputs float32. A's elements come in pairs, and so do B's rows: step k has a
+  // pair of each column; k counts pairs (AVX512-BF16).
+  bool bf16 = false;
   std::optional<GemmEpilogue> epilogue;
   // Into C and into a second matrix, GemmTileArgs::inputs[0], both unmasked and without an epilogue. none: the product
   // goes to C alone, by what stands above.

@@ -5,6 +5,7 @@
 #include "ops/broadcast.h"
 #include "ops/copy_elements.h"
 #include "ops/gemm_lower.h"
+#include "ops/half_lower.h"
 #include "ops/matmul_shape.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
@@ -186,17 +187,23 @@ void reference_gemm(ReferenceContext& context) {
   }
 }
 
+bool lower_floats(LowerContext& context, const MatMulShape& shape, const ProductForm& form) {
+  const DType dtype = context.output_type(0).dtype;
+  if (dtype == DType::bf16 || dtype == DType::f16) return lower_half_product(context, shape, form);
+  return lower_product(context, shape, form);
+}
+
 bool lower_matmul(LowerContext& context) {
   const MatMulShape shape =
       matmul_shape(context.node, context.input_type(0).extents(), context.input_type(1).extents());
-  return lower_product(context, shape, {});
+  return lower_floats(context, shape, {});
 }
 
 bool lower_gemm(LowerContext& context) {
   const ProductForm form = gemm_form(context.node);
   const MatMulShape shape = matmul_shape(context.node, turned(context.input_type(0).extents(), form.transpose_a),
                                          turned(context.input_type(1).extents(), form.transpose_b));
-  return lower_product(context, shape, form);
+  return lower_floats(context, shape, form);
 }
 
 OpSchema matmul_schema() {

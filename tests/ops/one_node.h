@@ -102,6 +102,11 @@ inline Tensor read_bytes(const void* from, const TensorType& type) {
 
 inline Tensor read_value(const void* from, const TensorType& type) {
   if (bits_of(type.dtype) == 8) return read_bytes(from, type);
+  if (bits_of(type.dtype) == 16) {
+    Tensor plain(type.dtype, type.extents());
+    std::memcpy(plain.mutable_raw(), from, plain.bytes());
+    return plain;
+  }
   Tensor plain(DType::f32, type.extents());
   const auto* in = static_cast<const float*>(from);
   const int block = type.layout.channel_block;
