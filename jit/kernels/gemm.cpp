@@ -5,15 +5,15 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "jit/emitter.h"
 #include "jit/expression/epilogue.h"
+#include "jit/kernels/row_tile_emitter.h"
 
 namespace lathe {
 namespace {
 
 constexpr int kF32 = sizeof(float);
+constexpr int kMostRows = 36;  // four registers for A's rows
 constexpr int kCacheLine = 64;
-constexpr int kRowsPerBase = 9;  // rows that one base register reaches with strides 1, 3, 5, 7 scaled by 1, 2, 4, 8
 
 // Few rows: hold A's broadcasts and stream B through one register. Many: hold a row of B, broadcast A one by one.
 bool holds_a(const GemmTilePlan& plan) { return !plan.embed_broadcast && plan.rows < plan.vecs; }
@@ -24,14 +24,13 @@ int vec_registers_needed(const GemmTilePlan& plan) {
   return plan.rows * plan.vecs + work + keeps_mask;
 }
 
-class GemmTileEmitter : public Emitter {
+class GemmTileEmitter : public RowTileEmitter {
  public:
-  explicit GemmTileEmitter(const GemmTilePlan& plan) : Emitter(plan.isa), plan_(plan) {
+  explicit GemmTileEmitter(const GemmTilePlan& plan) : RowTileEmitter(plan.isa, plan.rows), plan_(plan) {
     if (plan.epilogue) {
       epilogue_ = std::make_unique<EpilogueEmitter>(static_cast<Xbyak::CodeGenerator&>(*this), plan.isa,
                                                     plan.epilogue->expression);
     }
-    for (int base = 0; base * kRowsPerBase < plan.rows; ++base) a_.push_back(claim_gpr("a"));
     spills_ = must_spill();
   }
 
@@ -112,65 +111,21 @@ class GemmTileEmitter : public Emitter {
   }
 
   void multiply() {
-    point_at_a();
+    point_at_a(ptr[rsp + kA], ptr[args_ + offsetof(GemmTileArgs, a_stride_bytes)]);
     mov(b_, ptr[args_ + offsetof(GemmTileArgs, b)]);
     if (plan_.prefetch_lines) mov(prefetch_, ptr[rsp + kPrefetch]);
     if (plan_.b_sign != 0) mov(tmp_, ptr[args_ + offsetof(GemmTileArgs, b_second_bytes)]);
     mov(k_left_, ptr[args_ + offsetof(GemmTileArgs, k)]);
-    Xbyak::Label unrolled, rest, single, done;
-    if (plan_.k_unroll > 1) {
-      sub(k_left_, plan_.k_unroll);
-      jl(rest, T_NEAR);
-      align(32);
-      L(unrolled);
-      rank1_updates(plan_.k_unroll, plan_.prefetch_lines);
-      sub(k_left_, plan_.k_unroll);
-      jge(unrolled, T_NEAR);
-      L(rest);
-      add(k_left_, plan_.k_unroll);
-    } else {
-      test(k_left_, k_left_);
-    }
-    jz(done, T_NEAR);
-    L(single);
-    rank1_updates(1, plan_.k_unroll == 1 ? plan_.prefetch_lines : 0);
-    dec(k_left_);
-    jnz(single, T_NEAR);
-    L(done);
+    for_steps(k_left_, plan_.k_unroll,
+              [&](int steps, bool prefetches) { rank1_updates(steps, prefetches ? plan_.prefetch_lines : 0); });
     if (plan_.prefetch_lines) mov(ptr[rsp + kPrefetch], prefetch_);
-  }
-
-  // Row r is at a_[r / 9] + (r % 9) * stride: strides 1, 3, 5, 7 and the scales 1, 2, 4, 8 reach 0 .. 8.
-  void point_at_a() {
-    mov(a_[0], ptr[rsp + kA]);
-    mov(a_stride_[0], ptr[args_ + offsetof(GemmTileArgs, a_stride_bytes)]);
-    const int reach = std::min(plan_.rows - 1, kRowsPerBase);
-    if (reach >= 3) lea(a_stride_[1], ptr[a_stride_[0] + a_stride_[0] * 2]);
-    if (reach >= 5) lea(a_stride_[2], ptr[a_stride_[0] + a_stride_[0] * 4]);
-    if (reach >= 7) lea(a_stride_[3], ptr[a_stride_[1] + a_stride_[0] * 4]);
-    for (size_t base = 1; base < a_.size(); ++base) {
-      lea(a_[base], ptr[a_[base - 1] + a_stride_[0] * 8]);
-      add(a_[base], a_stride_[0]);
-    }
-  }
-  Xbyak::RegExp a_at(int row, int k) const {
-    const Gpr& base = a_[static_cast<size_t>(row / kRowsPerBase)];
-    const int step = row % kRowsPerBase;
-    if (step == 0) return base + k * kF32;
-    int odd = step, scale = 1;
-    for (; odd % 2 == 0; odd /= 2) scale *= 2;
-    return base + a_stride_[static_cast<size_t>(odd / 2)] * scale + k * kF32;
   }
 
   // acc[row][v] += A[row][k] * B[k][v] for the next `steps` values of k, with `lines` prefetches spread among them.
   void rank1_updates(int steps, int lines) {
-    int slot = 0, prefetched = 0;
-    const int slots = steps * std::max(plan_.rows, 1);
+    PrefetchPace paced(steps * plan_.rows, lines);
     const auto pace = [&] {  // called once a row of each step
-      for (; prefetched < lines && prefetched * slots <= slot * lines; ++prefetched) {
-        prefetcht1(ptr[prefetch_ + prefetched * kCacheLine]);
-      }
-      ++slot;
+      paced.next_slot([&](int line) { prefetcht1(ptr[prefetch_ + line * kCacheLine]); });
     };
     for (int k = 0; k < steps; ++k) {
       if (holds_a(plan_)) {
@@ -180,7 +135,7 @@ class GemmTileEmitter : public Emitter {
       }
       if (plan_.b_in_place) add(b_, ptr[args_ + offsetof(GemmTileArgs, b_stride_bytes)]);
     }
-    for (const Gpr& base : a_) add(base, steps * kF32);
+    advance_a(steps);
     if (!plan_.b_in_place) add(b_, steps * plan_.vecs * vec_bytes());
     if (lines) add(prefetch_, lines * kCacheLine);
   }
@@ -413,9 +368,6 @@ class GemmTileEmitter : public Emitter {
   const Gpr args_ = argument(0);
   const Gpr b_ = claim_gpr("b"), c_ = claim_gpr("c");
   const Gpr k_left_ = claim_gpr("k_left"), prefetch_ = claim_gpr("prefetch"), tmp_ = claim_gpr("tmp");
-  const std::vector<Gpr> a_stride_ = {claim_gpr("a_stride"), claim_gpr("3 a_stride"), claim_gpr("5 a_stride"),
-                                      claim_gpr("7 a_stride")};
-  std::vector<Gpr> a_;  // of rows 0, 9, 18, 27
   const std::vector<Vec> acc_ = claim_vecs("acc", plan_.rows* plan_.vecs);
   const std::vector<Vec> work_ = claim_vecs("work", plan_.embed_broadcast ? plan_.vecs
                                                     : holds_a(plan_)      ? plan_.rows + 1
@@ -431,7 +383,7 @@ class GemmTileEmitter : public Emitter {
 }  // namespace
 
 bool GemmTilePlan::is_valid() const {
-  if (rows < 1 || rows > 4 * kRowsPerBase || vecs < 1 || k_unroll < 1 || k_unroll > 16) return false;
+  if (rows < 1 || rows > kMostRows || vecs < 1 || k_unroll < 1 || k_unroll > 16) return false;
   if (prefetch_lines < 0 || (embed_broadcast && !has_avx512(isa))) return false;
   if (epilogue && epilogue->inputs.size() > static_cast<size_t>(kMaxGemmInputs)) return false;
   if (fold == GemmFold::none && fold_second != GemmFold::none) return false;
