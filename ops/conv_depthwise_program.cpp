@@ -52,19 +52,33 @@ void DepthwiseProgram::pack(const float* weights, float* packed) const {
 }
 
 void DepthwiseProgram::run(const ConvArguments& arguments, int thread) const noexcept {
+  const auto units = static_cast<int64_t>(kernels_.strips().size()) * problem_.batch * problem_.out_blocks();
+  const Range range = split_evenly(static_cast<long>(units), thread, threads_);
+  run_units(arguments, range.begin, range.end);
+}
+
+void DepthwiseProgram::run_blocks(const ConvArguments& arguments, int64_t begin, int64_t end) const noexcept {
+  const auto strips = static_cast<int64_t>(kernels_.strips().size());
+  run_units(arguments, begin * strips, end * strips);
+}
+
+void DepthwiseProgram::run_units(const ConvArguments& arguments, int64_t begin, int64_t end) const noexcept {
   const int64_t blocks = problem_.out_blocks(), lanes = problem_.lanes;
   const int64_t window = problem_.window_y * problem_.window_x;
-  const auto strips = static_cast<long>(kernels_.strips().size());
-  const Range range = split_evenly(static_cast<long>(problem_.batch * blocks) * strips, thread, threads_);
+  const int64_t source_block =
+      arguments.source_block_bytes != 0 ? arguments.source_block_bytes : problem_.source_block_bytes();
+  const int64_t target_block =
+      arguments.target_block_bytes != 0 ? arguments.target_block_bytes : problem_.target_block_bytes();
+  const auto strips = static_cast<int64_t>(kernels_.strips().size());
   DepthwiseCall call;
-  for (int64_t unit = range.begin; unit < range.end; ++unit) {
+  for (int64_t unit = begin; unit < end; ++unit) {
     const int64_t plane = unit / strips, image = plane / blocks, block = plane % blocks;
     const DepthwiseStrip& strip = kernels_.strips()[static_cast<size_t>(unit % strips)];
-    const int64_t source = plane * problem_.source_block_bytes() + strip.source;
-    const int64_t target = block * problem_.target_block_bytes() + strip.target;
+    const int64_t source = plane * source_block + strip.source;
+    const int64_t target = block * target_block + strip.target;
     call.source = reinterpret_cast<const float*>(reinterpret_cast<intptr_t>(arguments.source) + source);
-    call.target = reinterpret_cast<float*>(reinterpret_cast<intptr_t>(arguments.target) +
-                                           image * blocks * problem_.target_block_bytes() + target);
+    call.target =
+        reinterpret_cast<float*>(reinterpret_cast<intptr_t>(arguments.target) + image * blocks * target_block + target);
     call.weights = arguments.weights + block * window * lanes;
     call.bias = arguments.bias + block * lanes;
     for (size_t i = 0; i < problem_.epilogue.operands.size(); ++i) {

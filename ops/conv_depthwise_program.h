@@ -20,9 +20,13 @@ class DepthwiseProgram {
   int64_t packed_size() const;
   void pack(const float* weights, float* packed) const;
   void run(const ConvArguments& arguments, int thread) const noexcept;
+  // Of the first image only, some channel blocks.
+  void run_blocks(const ConvArguments& arguments, int64_t begin, int64_t end) const noexcept;
   std::string plan_text() const;
 
  private:
+  void run_units(const ConvArguments& arguments, int64_t begin, int64_t end) const noexcept;
+
   ConvProblem problem_;
   DepthwisePlan plan_;
   int threads_;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "ops/conv_depthwise_program.h"
+#include "ops/conv_node.h"
 #include "ops/conv_operands.h"
 #include "ops/conv_program.h"
 #include "ops/conv_strassen.h"
@@ -17,44 +18,6 @@ namespace {
 
 // Work below this is done before a second thread has woken up.
 constexpr double kFlopPerThread = 400e3;
-
-// A pointwise convolution sees the picture as one row.
-void merge_axes(ConvProblem& problem) {
-  if (problem.phases.size() != 1) return;
-  ConvAxis &y = problem.phases[0].y, &x = problem.phases[0].x;
-  for (const ConvAxis* axis : {&y, &x}) {
-    if (axis->taps.size() != 1 || axis->taps[0].offset != 0 || axis->stride != 1 || axis->in != axis->out ||
-        axis->out_step != 1 || axis->out_extent != axis->out) {
-      return;
-    }
-  }
-  x.in = x.out = x.out_extent = y.in * x.in;
-  y = ConvAxis();
-}
-
-// Bias in whole blocks: a packed constant, the input itself, or scratch that a step fills.
-BufferId bind_bias(const LowerContext& context, int64_t channels, int lanes) {
-  const ValueId id = context.input(2);
-  if (const Tensor constant = context.constant(2); constant.defined()) {
-    return context.constant_buffer(context.packed(id, "channels c" + std::to_string(lanes),
-                                                  [&] { return pad_channels(constant, channels, lanes); }));
-  }
-  const BufferId from = context.buffer(id);
-  if (channels % lanes == 0) return from;
-  const BufferId to = context.scratch(static_cast<size_t>((channels + lanes - 1) / lanes * lanes) * sizeof(float));
-  Step step;
-  step.kernel = "pad bias";
-  step.reads = {from};
-  step.writes = {to};
-  step.run = [=](const StepArgs& args) {
-    const auto* in = args.at<const float>(from);
-    auto* out = args.at<float>(to);
-    std::copy(in, in + channels, out);
-    std::fill(out + channels, out + (channels + lanes - 1) / lanes * lanes, 0.0f);
-  };
-  context.add(std::move(step));
-  return to;
-}
 
 // One bias for each pixel of the windows.
 BufferId bind_shuffled_bias(const LowerContext& context, const PixelShuffle& shuffle, int lanes) {
@@ -142,15 +105,6 @@ BoundWeights bind_weights(const LowerContext& context, const std::shared_ptr<con
   step.run = [=](const StepArgs& args) { program->pack(args.at<const float>(from), args.at<float>(to)); };
   context.add(std::move(step));
   return {to};
-}
-
-bool has_float_types(const LowerContext& context) {
-  for (int i = 0; i < context.input_count(); ++i) {
-    if (context.has_input(i) && context.input_type(i).dtype != DType::f32) return false;
-  }
-  if (context.output_type(0).dtype != DType::f32) return false;
-  return context.input_type(0).storage_bytes() > 0 && context.output_type(0).storage_bytes() > 0 &&
-         context.input_type(1).storage_bytes() > 0;
 }
 
 struct Buffers {
@@ -303,6 +257,68 @@ void add_steps(const LowerContext& context, const Programs& programs, int thread
 
 }  // namespace
 
+BufferId bind_bias(const LowerContext& context, int64_t channels, int lanes) {
+  const ValueId id = context.input(2);
+  if (const Tensor constant = context.constant(2); constant.defined()) {
+    return context.constant_buffer(context.packed(id, "channels c" + std::to_string(lanes),
+                                                  [&] { return pad_channels(constant, channels, lanes); }));
+  }
+  const BufferId from = context.buffer(id);
+  if (channels % lanes == 0) return from;
+  const BufferId to = context.scratch(static_cast<size_t>((channels + lanes - 1) / lanes * lanes) * sizeof(float));
+  Step step;
+  step.kernel = "pad bias";
+  step.reads = {from};
+  step.writes = {to};
+  step.run = [=](const StepArgs& args) {
+    const auto* in = args.at<const float>(from);
+    auto* out = args.at<float>(to);
+    std::copy(in, in + channels, out);
+    std::fill(out + channels, out + (channels + lanes - 1) / lanes * lanes, 0.0f);
+  };
+  context.add(std::move(step));
+  return to;
+}
+
+bool has_float_types(const LowerContext& context) {
+  for (int i = 0; i < context.input_count(); ++i) {
+    if (context.has_input(i) && context.input_type(i).dtype != DType::f32) return false;
+  }
+  if (context.output_type(0).dtype != DType::f32) return false;
+  return context.input_type(0).storage_bytes() > 0 && context.output_type(0).storage_bytes() > 0 &&
+         context.input_type(1).storage_bytes() > 0;
+}
+
+ConvProblem conv_problem_of(const LowerContext& context) {
+  const Dims in = context.input_type(0).extents();
+  const ConvNode conv = read_conv(context.node, in, context.input_type(1).extents());
+  const ConvSizes& sizes = conv.sizes;
+  ConvProblem problem;
+  problem.batch = sizes.batch;
+  problem.in_channels = sizes.in_channels;
+  problem.out_channels = sizes.out_channels;
+  problem.groups = sizes.groups;
+  ConvShape shape;
+  const size_t x = conv.window.axes() - 1;
+  problem.window_x = conv.window.kernel[x];
+  shape.x = conv_axis(conv.window, x, sizes.in[x], sizes.out[x]);
+  if (x == 1) {
+    problem.window_y = conv.window.kernel[0];
+    shape.y = conv_axis(conv.window, 0, sizes.in[0], sizes.out[0]);
+  }
+  problem.phases = {shape};
+  return problem;
+}
+
+void set_accuracy(ConvProblem& problem, Accuracy accuracy) {
+  // The larger a form, the more digits it loses; next to short sums even the smallest does.
+  static constexpr int kMostWinograd[] = {0, 4, 6};  // by Accuracy
+  problem.most_winograd = kMostWinograd[static_cast<size_t>(accuracy)];
+  problem.longest_sum = longest_sum(accuracy);
+}
+
+int conv_threads(double flop, const Target& target) { return flop < kFlopPerThread ? 1 : target.threads; }
+
 ConvAxis conv_axis(const Window& window, size_t axis, int64_t in, int64_t out) {
   ConvAxis result;
   result.in = in;
@@ -362,16 +378,13 @@ bool lower_conv(LowerContext& context, ConvProblem problem, const std::optional<
   problem.lanes = lanes;
   problem.has_bias = context.has_input(2);
   problem.epilogue = bound->epilogue;
-  // The larger a form, the more digits it loses; next to short sums even the smallest does.
-  static constexpr int kMostWinograd[] = {0, 4, 6};  // by Accuracy
-  problem.most_winograd = kMostWinograd[static_cast<size_t>(context.target.accuracy)];
-  problem.longest_sum = longest_sum(context.target.accuracy);
+  set_accuracy(problem, context.target.accuracy);
   for (ConvShape& phase : problem.phases) phase.lanes = in_block == 0 && !blocks_input ? 1 : lanes;
   merge_axes(problem);
   const ConvShape shape = problem.phases[0];
   const std::optional<ConvProblem> taken = taken_for_strassen(problem, isa);
   if (taken) problem = *taken;
-  const int threads = problem.flop() < kFlopPerThread ? 1 : context.target.threads;
+  const int threads = conv_threads(problem.flop(), context.target);
   const std::optional<Programs> programs = make_programs(context, problem, threads, bound->batch_bytes);
   if (!programs) return false;
   Buffers buffers{context.buffer(context.input(0)), context.buffer(context.output(0)), BufferId::none, bound->buffers};

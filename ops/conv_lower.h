@@ -14,6 +14,17 @@ ConvAxis conv_axis(const Window& window, size_t axis, int64_t in, int64_t out);
 // The phases of a transposed convolution along one axis; together they write each output once.
 std::vector<ConvAxis> conv_transpose_axes(const Window& window, size_t axis, int64_t in, int64_t out);
 
+// What a node Conv of 1 or 2 spatial axes computes: channels, windows and its one phase.
+ConvProblem conv_problem_of(const LowerContext& context);
+// All operands are float32 and none is empty.
+bool has_float_types(const LowerContext& context);
+// Input 2 in whole blocks: a packed constant, the input itself, or scratch that a step fills.
+BufferId bind_bias(const LowerContext& context, int64_t channels, int lanes);
+// What the level allows.
+void set_accuracy(ConvProblem& problem, Accuracy accuracy);
+// Threads worth waking up.
+int conv_threads(double flop, const Target& target);
+
 // A transposed convolution whose windows do not overlap (kernel = stride, no padding) is a pointwise convolution to
 // `problem.out_channels` = channels * y * x, each window lying together, whose results are then spread over the
 // picture.

@@ -24,6 +24,19 @@ int ConvProblem::most_blocks_at_once() const {
   return most < in_blocks() ? most : 0;
 }
 
+void merge_axes(ConvProblem& problem) {
+  if (problem.phases.size() != 1) return;
+  ConvAxis &y = problem.phases[0].y, &x = problem.phases[0].x;
+  for (const ConvAxis* axis : {&y, &x}) {
+    if (axis->taps.size() != 1 || axis->taps[0].offset != 0 || axis->stride != 1 || axis->in != axis->out ||
+        axis->out_step != 1 || axis->out_extent != axis->out) {
+      return;
+    }
+  }
+  x.in = x.out = x.out_extent = y.in * x.in;
+  y = ConvAxis();
+}
+
 std::string to_string(const ConvProblem& problem) {
   std::string text =
       fmt::format("n{} {}>{}/{} {}x{}{} c{}{}", problem.batch, problem.in_channels, problem.out_channels,

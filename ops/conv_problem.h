@@ -35,6 +35,9 @@ struct ConvProblem {
   double flop() const;
 };
 
+// A pointwise convolution sees the picture as one row.
+void merge_axes(ConvProblem& problem);
+
 // Names what decides speed: shapes, types, epilogue. The tuner's key.
 std::string to_string(const ConvProblem& problem);
 

@@ -195,7 +195,14 @@ struct ConvProgram::Panel {
 };
 
 void ConvProgram::run(const ConvArguments& arguments, int thread) const noexcept {
-  const Share share = share_of(thread);
+  run_share(arguments, share_of(thread));
+}
+
+void ConvProgram::run_groups(const ConvArguments& arguments, int64_t begin, int64_t end) const noexcept {
+  run_share(arguments, {begin, end, 0, 1});
+}
+
+void ConvProgram::run_share(const ConvArguments& arguments, const Share& share) const noexcept {
   for (const Phase& phase : phases_) {
     const auto tiles = static_cast<long>(phase.tiling.tiles.size());
     const Range units = split_evenly(static_cast<long>(problem_.batch) * tiles, share.part, share.parts);
@@ -229,7 +236,10 @@ void ConvProgram::run_panel(const ConvArguments& arguments, const Phase& phase, 
   const ConvBlockGroup& group = *panel.group;
   const Chunk& chunk = *panel.chunk;
   const ConvKernels& kernels = phase.kernels[static_cast<size_t>(group.count - 1)];
-  const int64_t source_block = problem_.source_block_bytes(), target_block = problem_.target_block_bytes();
+  const int64_t source_block =
+      arguments.source_block_bytes != 0 ? arguments.source_block_bytes : problem_.source_block_bytes();
+  const int64_t target_block =
+      arguments.target_block_bytes != 0 ? arguments.target_block_bytes : problem_.target_block_bytes();
   ConvCall call;
   call.weights = arguments.weights + weights_at(phase, group, chunk.begin);
   call.bias = arguments.bias + int64_t{group.first} * problem_.lanes;

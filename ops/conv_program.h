@@ -13,6 +13,8 @@ struct ConvArguments {
   float* target = nullptr;
   const void* operands[ConvEpilogue::kMaxOperands] = {};
   const void* next_weights = nullptr;  // streamed by whatever runs next; may be null
+  // From one channel block to the next, for planes that are parts of larger ones (conv_chain.h); 0: as in the problem.
+  int64_t source_block_bytes = 0, target_block_bytes = 0;
 };
 
 class ConvProgram {
@@ -28,6 +30,10 @@ class ConvProgram {
 
   // The part of `thread`, of as many threads as the program was made for.
   void run(const ConvArguments& arguments, int thread) const noexcept;
+
+  // Blocks of outputs that are computed together, and some of them. Requires: made for one thread.
+  const std::vector<ConvBlockGroup>& groups() const { return groups_; }
+  void run_groups(const ConvArguments& arguments, int64_t begin, int64_t end) const noexcept;
 
  private:
   struct Phase {
@@ -48,6 +54,7 @@ class ConvProgram {
 
   void make_kernels(Phase& phase);
   Share share_of(int thread) const;
+  void run_share(const ConvArguments& arguments, const Share& share) const noexcept;
   std::vector<Chunk> chunks_of(const ConvBlockGroup& group) const;
   int64_t weights_at(const Phase& phase, const ConvBlockGroup& group, int in_block) const;
   void run_panel(const ConvArguments& arguments, const Phase& phase, const Panel& panel) const noexcept;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "ops/constant_release.h"
+#include "ops/conv_chain_lower.h"
 #include "ops/reference_step.h"
 #include "src/base/check.h"
 
@@ -187,27 +188,51 @@ void lower_node(const Graph& graph, NodeId id, const LowerOptions& options, Lowe
   context.add(reference_step(graph, context.node, out, options.run_body));
 }
 
-}  // namespace
+// One step for the whole chain, or for as much of its end as can be; each other node by itself.
+void lower_chain(const Graph& graph, std::span<const NodeId> chain, const LowerOptions& options, LoweredGraph& out) {
+  std::vector<LowerContext> nodes;
+  for (const NodeId id : chain) nodes.emplace_back(graph, id, options.target, options.packed, options.plans, out);
+  size_t alone = 0;
+  const auto rest = [&] { return std::span<const LowerContext>(nodes).subspan(alone); };
+  while (rest().size() > 1 && !lower_conv_chain(rest(), options.near_cache_bytes)) {
+    lower_node(graph, chain[alone++], options, out);
+  }
+  if (rest().size() == 1) return lower_node(graph, chain.back(), options, out);
+  // What lies between them is nowhere.
+  for (size_t i = alone; i + 1 < chain.size(); ++i)
+    out.buffer(out.of_value[index_of(graph.node(chain[i]).outputs[0])]).bytes = 0;
+}
 
-LoweredGraph lower_graph(const Graph& graph, const LowerOptions& options) {
+template <class AfterNode>
+LoweredGraph lower_all(const Graph& graph, const LowerOptions& options, AfterNode after) {
   LoweredGraph out;
   assign_buffers(graph, out);
-  for (NodeId id : graph.order()) lower_node(graph, id, options, out);
+  const ConvChains chains(graph, options.target, options.near_cache_bytes);
+  for (const NodeId id : graph.order()) {
+    if (chains.is_inner(id)) continue;
+    const std::span<const NodeId> chain = chains.ending_at(id);
+    if (chain.empty()) {
+      lower_node(graph, id, options, out);
+      after(id, out);
+      continue;
+    }
+    lower_chain(graph, chain, options, out);
+    for (const NodeId member : chain) after(member, out);
+  }
   bind_outputs(graph, out);
   return out;
 }
 
+}  // namespace
+
+LoweredGraph lower_graph(const Graph& graph, const LowerOptions& options) {
+  return lower_all(graph, options, [](NodeId, LoweredGraph&) {});
+}
+
 LoweredGraph lower_graph_once(Graph& graph, const LowerOptions& options) {
   graph.drop_unused_constants();
-  LoweredGraph out;
-  assign_buffers(graph, out);
   ConstantRelease release(graph, options.packed);
-  for (NodeId id : graph.order()) {
-    lower_node(graph, id, options, out);
-    release.after_lowering(id, out);
-  }
-  bind_outputs(graph, out);
-  return out;
+  return lower_all(graph, options, [&](NodeId id, LoweredGraph& out) { release.after_lowering(id, out); });
 }
 
 }  // namespace lathe

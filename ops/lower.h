@@ -138,6 +138,8 @@ struct LowerOptions {
   PackedWeights& packed;
   PlanSource& plans;
   BodyRunner run_body;
+  // What stays near a core: larger results between convolutions are kept in bands of rows.
+  size_t near_cache_bytes = cpu_facts().l2_bytes;
 };
 
 // Lowers every node in order. Nodes without a lowering run their reference (see reference_step.h). The graph must

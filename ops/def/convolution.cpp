@@ -48,25 +48,8 @@ bool accepts_blocked(const Node&, std::span<const TensorType> inputs, int) {
 }
 
 bool lower(LowerContext& context) {
-  const Dims in = context.input_type(0).extents(), weights = context.input_type(1).extents();
-  if (in.size() != 3 && in.size() != 4) return false;
-  const ConvNode conv = read_conv(context.node, in, weights);
-  const ConvSizes& sizes = conv.sizes;
-  ConvProblem problem;
-  problem.batch = sizes.batch;
-  problem.in_channels = sizes.in_channels;
-  problem.out_channels = sizes.out_channels;
-  problem.groups = sizes.groups;
-  ConvShape shape;
-  const size_t x = conv.window.axes() - 1;
-  problem.window_x = conv.window.kernel[x];
-  shape.x = conv_axis(conv.window, x, sizes.in[x], sizes.out[x]);
-  if (x == 1) {
-    problem.window_y = conv.window.kernel[0];
-    shape.y = conv_axis(conv.window, 0, sizes.in[0], sizes.out[0]);
-  }
-  problem.phases = {shape};
-  return lower_conv(context, std::move(problem));
+  const int rank = context.input_type(0).rank();
+  return (rank == 3 || rank == 4) && lower_conv(context, conv_problem_of(context));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "ops/pool_windows.h"
 #include "src/base/thread_team.h"
 
 namespace lathe::ops {
@@ -293,11 +294,9 @@ bool lower_pool(LowerContext& context, PoolKind kind) {
   }
   PoolShape shape;
   shape.dtype = in_type.dtype;
-  shape.windows.lanes = lanes;
+  shape.windows = pool_windows(context);
   const size_t x = window.axes() - 1;
   const bool with_padding = context.node.attributes.get_int("count_include_pad", 0) != 0;
-  shape.windows.x = conv_axis(window, x, in[x + 2], out[x + 2]);
-  if (x == 1) shape.windows.y = conv_axis(window, 0, in[2], out[2]);
   if (kind == PoolKind::average) {
     shape.x_counts = counts_of(window, x, in[x + 2], out[x + 2], with_padding);
     shape.y_counts = x == 1 ? counts_of(window, 0, in[2], out[2], with_padding) : std::vector<int>{1};
@@ -343,6 +342,25 @@ OpDef pool(std::string_view name, ReferenceFn* reference, LowerFn* lower, std::v
 }
 
 }  // namespace
+
+}  // namespace lathe::ops
+
+namespace lathe {
+
+ConvShape pool_windows(const LowerContext& context) {
+  const Dims in = context.input_type(0).extents(), out = context.output_type(0).extents();
+  const Window window = ops::read_pool(context.node, in);
+  ConvShape shape;
+  shape.lanes = vector_lanes(context.target.isa);
+  const size_t x = window.axes() - 1;
+  shape.x = conv_axis(window, x, in[x + 2], out[x + 2]);
+  if (x == 1) shape.y = conv_axis(window, 0, in[2], out[2]);
+  return shape;
+}
+
+}  // namespace lathe
+
+namespace lathe::ops {
 
 std::vector<OpDef> pooling_ops() {
   using Kind = AttributeSpec::Kind;
