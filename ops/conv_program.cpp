@@ -82,10 +82,11 @@ void ConvProgram::make_kernels(Phase& phase) {
   const int64_t tiles_each = std::max<int64_t>(1, tiles / (threads_ / channel_threads_));
   const int64_t calls = plan_.tile_group > 0 ? std::min<int64_t>(plan_.tile_group, tiles_each) : tiles_each;
   for (const ConvBlockGroup& group : groups_) {
-    phase.kernels.resize(std::max<size_t>(phase.kernels.size(), static_cast<size_t>(group.count)));
-    ConvKernels& kernels = phase.kernels[static_cast<size_t>(group.count - 1)];
+    phase.kernels.resize(std::max(phase.kernels.size(), kernel_of(group) + 1));
+    ConvKernels& kernels = phase.kernels[kernel_of(group)];
     if (kernels) continue;
     plan.blocks = group.count;
+    plan.half_last = has_half_block(group);
     const int64_t lines_per_round = int64_t{plan.unroll} * plan.blocks * problem_.lanes * 4 / kLine;
     plan.prefetch_lines =
         plan_.prefetch ? static_cast<int>(std::max<int64_t>(1, tiles_along(lines_per_round, static_cast<int>(calls))))
@@ -179,6 +180,17 @@ void ConvProgram::pack(const float* weights, float* packed) const {
   }
 }
 
+// 24 channels are three halves.
+bool ConvProgram::has_half_block(const ConvBlockGroup& group) const {
+  const int64_t last = problem_.out_channels % problem_.lanes;
+  return has_avx512(plan_.isa) && group.first + group.count == problem_.out_blocks() && last > 0 &&
+         2 * last <= problem_.lanes;
+}
+
+size_t ConvProgram::kernel_of(const ConvBlockGroup& group) const {
+  return 2 * static_cast<size_t>(group.count - 1) + (has_half_block(group) ? 1 : 0);
+}
+
 ConvProgram::Share ConvProgram::share_of(int thread) const {
   const int over_pixels = threads_ / channel_threads_;
   const Range range = split_evenly(static_cast<long>(groups_.size()), thread / over_pixels, channel_threads_);
@@ -235,7 +247,7 @@ void ConvProgram::run_share(const ConvArguments& arguments, const Share& share) 
 void ConvProgram::run_panel(const ConvArguments& arguments, const Phase& phase, const Panel& panel) const noexcept {
   const ConvBlockGroup& group = *panel.group;
   const Chunk& chunk = *panel.chunk;
-  const ConvKernels& kernels = phase.kernels[static_cast<size_t>(group.count - 1)];
+  const ConvKernels& kernels = phase.kernels[kernel_of(group)];
   const int64_t source_block =
       arguments.source_block_bytes != 0 ? arguments.source_block_bytes : problem_.source_block_bytes();
   const int64_t target_block =

@@ -110,6 +110,11 @@ class DirectEmitter : public Emitter {
     return pool_[static_cast<size_t>(first_weight_ + set * plan_.blocks + block)];
   }
 
+  // Multiply-adds of half a vector take half the time; they leave zeros in the other half.
+  Vec used(const Vec& vec, int block) const {
+    return plan_.half_last && block == plan_.blocks - 1 ? Vec(Xbyak::Ymm(vec.getIdx())) : vec;
+  }
+
   // body(pixel, block, offset from target) for each accumulator, with block_at_ moving along.
   template <class Body>
   void for_outputs(Body body) {
@@ -243,20 +248,21 @@ class DirectEmitter : public Emitter {
     const int due = plan_.prefetch_lines * (step + 1) / plan_.unroll;
     while (prefetched_ < due) prefetch_line();
     for (int block = 0; block < plan_.blocks; ++block) {
-      load(weight(set, block), weights_ + static_cast<int>(weights_at - weights_moved_ + block * vec_bytes()));
+      load(used(weight(set, block), block),
+           weights_ + static_cast<int>(weights_at - weights_moved_ + block * vec_bytes()));
     }
     for (const ConvUse& use : tap.uses) {
       const Xbyak::RegExp at = source_ + static_cast<int>(use.source + source_at - source_moved_);
       if (plan_.embedded) {
         for (int block = 0; block < plan_.blocks; ++block) {
-          vfmadd231ps(accumulator(use.pixel, block), weight(set, block), ptr_b[at]);
+          vfmadd231ps(used(accumulator(use.pixel, block), block), used(weight(set, block), block), ptr_b[at]);
         }
         continue;
       }
       const Vec& value = pool_[static_cast<size_t>(accumulators_ + next_broadcast_++ % broadcasts_)];
       broadcast(value, at);
       for (int block = 0; block < plan_.blocks; ++block) {
-        vfmadd231ps(accumulator(use.pixel, block), weight(set, block), value);
+        vfmadd231ps(used(accumulator(use.pixel, block), block), used(weight(set, block), block), used(value, block));
       }
     }
   }
@@ -360,13 +366,14 @@ int64_t multiply_adds(const ConvKernelPlan& plan, std::span<const ConvTileShape>
 }  // namespace
 
 std::string to_string(const ConvKernelPlan& plan) {
-  return fmt::format("{} blocks={} {} unroll={} lanes={}+{} prefetch={}+{} bias={} then {}", name_of(plan.isa),
+  return fmt::format("{} blocks={} {} unroll={} lanes={}+{} prefetch={}+{}{} bias={} then {}", name_of(plan.isa),
                      plan.blocks, plan.embedded ? "embedded" : "separate", plan.unroll, plan.lanes, plan.tail,
-                     plan.prefetch_lines, plan.ahead_lines, plan.has_bias ? 1 : 0, to_string(plan.epilogue));
+                     plan.prefetch_lines, plan.ahead_lines, plan.half_last ? " half" : "", plan.has_bias ? 1 : 0,
+                     to_string(plan.epilogue));
 }
 
 bool fits_registers(const ConvKernelPlan& plan, int pixels) {
-  if (plan.embedded && !has_avx512(plan.isa)) return false;
+  if ((plan.embedded || plan.half_last) && !has_avx512(plan.isa)) return false;
   const int broadcasts = plan.embedded ? 0 : 1;
   return pixels >= 1 && plan.blocks >= 1 && plan.blocks * (pixels + 1) + broadcasts <= vector_registers(plan.isa);
 }

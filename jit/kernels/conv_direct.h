@@ -41,6 +41,7 @@ struct ConvKernelPlan {
   int tail = 0;            // channels of the last input block when it is not whole
   int prefetch_lines = 0;  // in each round
   int ahead_lines = 0;     // of the target and of full operands, with each input block: they are there when it ends
+  bool half_last = false;  // at most half of the last output block's lanes are channels (AVX-512 only)
   bool has_bias = false;
   ConvEpilogue epilogue;
 };

@@ -79,6 +79,43 @@ TEST(ConvKernels, RefuseTilesThatNeedTooManyRegisters) {
   plan.blocks = 1;
   plan.embedded = true;  // there is no such operand without AVX-512
   EXPECT_THROW(ConvKernels::make(plan, tiling.shapes), JitError);
+  plan.embedded = false;
+  plan.half_last = true;
+  EXPECT_THROW(ConvKernels::make(plan, tiling.shapes), JitError);
+}
+
+// Two blocks of outputs, of which the second has channels in its first half only.
+TEST(ConvKernels, LeaveZerosInTheUnusedHalfOfTheLastBlock) {
+  if (!has_avx512(usable_isa())) GTEST_SKIP();
+  const ConvTiling tiling = make_conv_tiling(square(4, 1, 1, 0, 16), 1, 4, 16);
+  for (const bool embedded : {false, true}) {
+    ConvKernelPlan plan;
+    plan.isa = Isa::avx512;
+    plan.blocks = 2;
+    plan.embedded = embedded;
+    plan.half_last = true;
+    const ConvKernels kernels = ConvKernels::make(plan, tiling.shapes);
+    alignas(64) float source[16 * 16], weights[16 * 32], target[2][16 * 16];
+    for (int i = 0; i < 256; ++i) source[i] = static_cast<float>(i % 11);
+    for (int i = 0; i < 512; ++i) weights[i] = static_cast<float>(i % 7) - 3;
+    for (const ConvTile& tile : tiling.tiles) {
+      ConvCall call;
+      call.source = source + tile.source / 4;
+      call.target = target[0] + tile.target / 4;
+      call.weights = weights;
+      call.blocks = 1;
+      call.finish = 1;
+      call.target_block_bytes = sizeof(target[0]);
+      kernels.entry(tile.shape)(&call);
+    }
+    for (int pixel = 0; pixel < 16; ++pixel) {
+      for (int lane = 0; lane < 32; ++lane) {
+        float sum = 0;
+        for (int i = 0; i < 16 && lane < 24; ++i) sum += source[pixel * 16 + i] * weights[i * 32 + lane];
+        EXPECT_EQ(target[lane / 16][pixel * 16 + lane % 16], sum) << "pixel " << pixel << " lane " << lane;
+      }
+    }
+  }
 }
 
 TEST(ConvKernels, AddChunksInTheTarget) {
