@@ -68,6 +68,36 @@ void pack_quads(const ByteMatrix& matrix, const PanelPart& part, int64_t k, uint
   std::memset(out + part.columns * 4, 0, static_cast<size_t>((part.width - part.columns) * 4));
 }
 
+// Sixteen rows that lie side by side in memory, as four groups: the groups of four columns change places.
+constexpr int64_t kRowsTogether = 16;
+void pack_four_groups(const ByteMatrix& matrix, const PanelPart& part, int64_t k, uint8_t flip, uint8_t* out) noexcept {
+  const auto* data = static_cast<const uint8_t*>(matrix.data) + part.column * matrix.column_stride + k;
+  const __m128i flips = _mm_set1_epi8(static_cast<char>(flip));
+  const auto load = [&](int64_t column) {
+    const auto* at = reinterpret_cast<const __m128i*>(data + column * matrix.column_stride);
+    return _mm_xor_si128(_mm_loadu_si128(at), flips);
+  };
+  const auto store = [&](int64_t group, int64_t column, __m128i value) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + (group * part.width + column) * 4), value);
+  };
+  int64_t column = 0;
+  for (; column + 4 <= part.columns; column += 4) {
+    const __m128i a = load(column), b = load(column + 1), c = load(column + 2), d = load(column + 3);
+    const __m128i low_ab = _mm_unpacklo_epi32(a, b), high_ab = _mm_unpackhi_epi32(a, b);
+    const __m128i low_cd = _mm_unpacklo_epi32(c, d), high_cd = _mm_unpackhi_epi32(c, d);
+    store(0, column, _mm_unpacklo_epi64(low_ab, low_cd));
+    store(1, column, _mm_unpackhi_epi64(low_ab, low_cd));
+    store(2, column, _mm_unpacklo_epi64(high_ab, high_cd));
+    store(3, column, _mm_unpackhi_epi64(high_ab, high_cd));
+  }
+  for (; column < part.width; ++column) {
+    alignas(16) uint8_t groups[kRowsTogether] = {};
+    if (column < part.columns) _mm_store_si128(reinterpret_cast<__m128i*>(groups), load(column));
+    for (int64_t group = 0; group < 4; ++group)
+      std::memcpy(out + (group * part.width + column) * 4, groups + group * 4, 4);
+  }
+}
+
 int32_t widened(const ByteMatrix& matrix, int64_t row, int64_t column) {
   const uint8_t byte =
       static_cast<const uint8_t*>(matrix.data)[row * matrix.row_stride + column * matrix.column_stride];
@@ -117,7 +147,13 @@ void pack_int8(const ByteMatrix& matrix, const Int8PanelFormat& format, const By
   for (int64_t column = 0; column < matrix.columns; column += format.panel_columns) {
     const int64_t columns = std::min(format.panel_columns, matrix.columns - column);
     const PanelPart part{column, columns, std::min(format.panel_columns, format.padded(columns))};
-    for (int64_t k = 0; k < matrix.rows; k += group_of(format.dot), to += part.width * 4) {
+    int64_t k = 0;
+    if (format.dot != Int8Dot::pairs && matrix.row_stride == 1) {
+      for (; k + kRowsTogether <= matrix.rows; k += kRowsTogether, to += 4 * part.width * 4) {
+        pack_four_groups(matrix, part, k, flip, to);
+      }
+    }
+    for (; k < matrix.rows; k += group_of(format.dot), to += part.width * 4) {
       if (format.dot == Int8Dot::pairs) {
         pack_pairs(matrix, part, k, zeros, reinterpret_cast<int16_t*>(to));
       } else {

@@ -47,6 +47,8 @@ struct EpilogueEmitter::State {
     }
   }
 
+  template <class Registers>
+  void emit_assigned(const AssignedInstruction& assigned, Registers reg);
   void emit(const AssignedInstruction& assigned, const Reg& target, std::span<const Reg> operands);
   void emit_fma(const AssignedInstruction& assigned, const Reg& target, std::span<const Reg> operands);
   void emit_select(const AssignedInstruction& assigned, const Reg& target, std::span<const Reg> operands);
@@ -184,6 +186,24 @@ void EpilogueEmitter::State::emit(const AssignedInstruction& assigned, const Reg
   emit_binary(instruction.op, target, operands[0], operands[1]);
 }
 
+// `reg`: the register of an index.
+template <class Registers>
+void EpilogueEmitter::State::emit_assigned(const AssignedInstruction& assigned, Registers reg) {
+  const Reg target = reg(assigned.target);
+  std::array<Reg, 4> operands = {target, target, target, target};
+  for (size_t k = 0; k < 4; ++k)
+    if (assigned.registers[k] >= 0) operands[k] = reg(assigned.registers[k]);
+  if (assigned.moved_operand >= 0) {
+    const auto moved = static_cast<size_t>(assigned.moved_operand);
+    if (assigned.registers[moved] < 0)
+      load_constant(target, assigned.bits[moved]);
+    else
+      code.vmovaps(target, operands[moved]);
+    operands[moved] = target;
+  }
+  emit(assigned, target, operands);
+}
+
 EpilogueEmitter::EpilogueEmitter(Xbyak::CodeGenerator& code, Isa isa, const Expression& expression)
     : state_(std::make_unique<State>(code, isa, expression)) {}
 
@@ -193,32 +213,31 @@ int EpilogueEmitter::temps_needed() const { return state_->assignment.registers 
 
 void EpilogueEmitter::apply(const Xbyak::Xmm& accumulator, std::span<const Xbyak::Xmm> temps,
                             const std::function<void(int slot, const Xbyak::Xmm& into)>& load_input) {
-  LATHE_CHECK(temps.size() >= static_cast<size_t>(temps_needed()), "an epilogue got too few registers");
-  const auto reg = [&](int index) {
-    return state_->vec(index == 0 ? accumulator.getIdx() : temps[static_cast<size_t>(index) - 1].getIdx());
+  apply(std::span(&accumulator, 1), temps, [&](size_t, int slot, const Xbyak::Xmm& into) { load_input(slot, into); });
+}
+
+void EpilogueEmitter::apply(std::span<const Xbyak::Xmm> accumulators, std::span<const Xbyak::Xmm> temps,
+                            const std::function<void(size_t which, int slot, const Xbyak::Xmm& into)>& load_input) {
+  const auto needed = static_cast<size_t>(temps_needed());
+  LATHE_CHECK(temps.size() >= needed * accumulators.size(), "an epilogue got too few registers");
+  const auto reg = [&](size_t which, int index) {
+    return state_->vec(index == 0 ? accumulators[which].getIdx()
+                                  : temps[which * needed + static_cast<size_t>(index) - 1].getIdx());
   };
   for (const AssignedInstruction& assigned : state_->assignment.code) {
-    const Reg target = reg(assigned.target);
-    if (assigned.instruction.op == VecOp::input) {
-      load_input(static_cast<int>(assigned.instruction.immediate), target);
-      continue;
+    for (size_t which = 0; which < accumulators.size(); ++which) {
+      if (assigned.instruction.op == VecOp::input) {
+        load_input(which, static_cast<int>(assigned.instruction.immediate), reg(which, assigned.target));
+        continue;
+      }
+      state_->emit_assigned(assigned, [&](int index) { return reg(which, index); });
     }
-    std::array<Reg, 4> operands = {target, target, target, target};
-    for (size_t k = 0; k < 4; ++k)
-      if (assigned.registers[k] >= 0) operands[k] = reg(assigned.registers[k]);
-    if (assigned.moved_operand >= 0) {
-      const auto moved = static_cast<size_t>(assigned.moved_operand);
-      if (assigned.registers[moved] < 0)
-        state_->load_constant(target, assigned.bits[moved]);
-      else
-        state_->code.vmovaps(target, operands[moved]);
-      operands[moved] = target;
-    }
-    state_->emit(assigned, target, operands);
   }
   const int result = state_->assignment.result;
-  if (result < 0) state_->load_constant(reg(0), state_->assignment.result_bits);
-  if (result > 0) state_->code.vmovaps(reg(0), reg(result));
+  for (size_t which = 0; which < accumulators.size(); ++which) {
+    if (result < 0) state_->load_constant(reg(which, 0), state_->assignment.result_bits);
+    if (result > 0) state_->code.vmovaps(reg(which, 0), reg(which, result));
+  }
 }
 
 void EpilogueEmitter::emit_constants() {

@@ -27,6 +27,11 @@ class EpilogueEmitter {
   void apply(const Xbyak::Xmm& accumulator, std::span<const Xbyak::Xmm> temps,
              const std::function<void(int slot, const Xbyak::Xmm& into)>& load_input);
 
+  // The same for several accumulators at a time, operation by operation, so that one's latency hides behind the others.
+  // `temps`: temps_needed() for each. `load_input(which, slot, into)`: for the accumulator of this number.
+  void apply(std::span<const Xbyak::Xmm> accumulators, std::span<const Xbyak::Xmm> temps,
+             const std::function<void(size_t which, int slot, const Xbyak::Xmm& into)>& load_input);
+
   // The constants that apply() addresses by rip. Call once, behind the code's last instruction.
   void emit_constants();
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 
 #include "jit/expression/epilogue.h"
@@ -28,7 +29,7 @@ class GemmInt8Emitter : public Int8Emitter {
                                                     plan.epilogue->expression);
     }
     for (int base = 0; base * kRowsPerBase < plan.rows; ++base) a_.push_back(claim_gpr("a"));
-    waiting_ = std::min(waiting_rows(), plan.rows);
+    choose_together();
   }
 
   std::shared_ptr<const CodePages> emit() {
@@ -207,10 +208,25 @@ class GemmInt8Emitter : public Int8Emitter {
   bool needs_mask_vec() const { return plan_.masked && !has_masks(); }
   // Besides the epilogue's: what narrowing of lanes to bytes, and a partial vector on AVX2, take.
   int store_temps() const { return (plan_.requantizes() || !has_masks()) + needs_mask_vec(); }
-  int temps_needed() const { return (epilogue_ ? epilogue_->temps_needed() : 0) + store_temps(); }
-  int waiting_rows() const {
-    const int missing = temps_needed() - static_cast<int>(work_.size()) - free_vecs();
+  int temps_needed(int together) const {
+    return together * (epilogue_ ? epilogue_->temps_needed() : 0) + store_temps();
+  }
+  int waiting_rows(int together) const {
+    const int missing = temps_needed(together) - static_cast<int>(work_.size()) - free_vecs();
     return missing <= 0 ? 0 : (missing + plan_.vecs - 1) / plan_.vecs;
+  }
+  // Vectors go through the epilogue together, of one row or two: as many as hide its latency and find registers.
+  void choose_together() {
+    for (const int rows : {2, 1}) {
+      if (rows > 1 && needs_mask_vec()) continue;  // bytes one by one take a register of the address
+      for (const int most : {4, 2, 1}) {
+        group_rows_ = std::min(rows, plan_.rows);
+        together_ = std::min(most, group_rows_ * plan_.vecs);
+        waiting_ = waiting_rows(together_);
+        if (waiting_ <= plan_.rows - group_rows_) return;
+      }
+    }
+    waiting_ = plan_.rows;
   }
 
   void finish_tile() {
@@ -260,18 +276,19 @@ class GemmInt8Emitter : public Int8Emitter {
       }
     }
     set_store_temps(temps);
-    for (int row = 0; row < plan_.rows; ++row) {
-      finish_row(inputs, temps, 2, [&](int v) {
-        if (row >= ready) load(acc(0, v), at(row, v));
-        return acc(row < ready ? row : 0, v);
+    for (int first = 0; first < plan_.rows; first += group_rows_) {
+      const int count = std::min(group_rows_, plan_.rows - first);
+      finish_group(inputs, temps, count, together_, [&](int row, int v) {
+        if (first + row < ready) return acc(first + row, v);
+        load(acc(row, v), at(first + row, v));
+        return acc(row, v);
       });
     }
   }
 
   void finish_rows_in_loop(const std::vector<Gpr>& inputs, std::vector<Vec> temps) {
-    const size_t together = std::min<size_t>(acc_.size(), 2);
     for (size_t i = 0; i < acc_.size(); ++i) store(rsp + kSpill + static_cast<int>(i) * vec_bytes(), acc_[i]);
-    temps.insert(temps.end(), acc_.begin() + static_cast<long>(together), acc_.end());
+    temps.insert(temps.end(), acc_.begin() + 1, acc_.end());
     set_store_temps(temps);
     if (epilogue_ && static_cast<int>(temps.size()) < epilogue_->temps_needed()) {
       throw JitError("the epilogue needs more registers than there are: " + plan_.key());
@@ -280,60 +297,94 @@ class GemmInt8Emitter : public Int8Emitter {
     Xbyak::Label next_row;
     mov(qword[rsp + kRowsLeft], plan_.rows);
     L(next_row);
-    finish_row(inputs, temps, together, [&](int v) {
-      const Vec& sum = acc_[static_cast<size_t>(v) % together];
-      load(sum, tmp_ + v * vec_bytes());
-      return sum;
+    finish_group(inputs, temps, 1, 1, [&](int, int v) {
+      load(acc_[0], tmp_ + v * vec_bytes());
+      return acc_[0];
     });
     add(tmp_, plan_.vecs * vec_bytes());
     dec(qword[rsp + kRowsLeft]);
     jnz(next_row, T_NEAR);
   }
 
-  // `together`: vectors that `get` may give at a time.
+  // A vector of the rows that are finished, counted from the first of them.
+  struct Sum {
+    int row, v;
+    Vec vec;
+  };
+
+  // One row or two; `together`: vectors that go through the epilogue at a time. get(row, v): a sum, in a register.
   template <class Accumulator>
-  void finish_row(const std::vector<Gpr>& inputs, const std::vector<Vec>& temps, size_t together, Accumulator get) {
-    const int out_bytes = bits_of(plan_.output()) / 8;
-    for (int v = 0; v < plan_.vecs;) {
-      std::vector<Vec> sums;
-      do {
-        sums.push_back(get(v + static_cast<int>(sums.size())));
-        apply_epilogue(sums.back(), v + static_cast<int>(sums.size()) - 1, inputs, temps);
-      } while (can_join(v + static_cast<int>(sums.size())) && sums.size() < together);
-      store_sums(c_ + v * lanes() * out_bytes, sums, v);
-      v += static_cast<int>(sums.size());
+  void finish_group(const std::vector<Gpr>& inputs, const std::vector<Vec>& temps, int rows, int together,
+                    Accumulator get) {
+    std::vector<Sum> sums;  // not yet stored
+    for (int i = 0; i < rows * plan_.vecs; ++i) {
+      const int row = i / plan_.vecs, v = i % plan_.vecs;
+      sums.push_back({row, v, get(row, v)});
+      const bool is_last = i + 1 == rows * plan_.vecs;
+      if (static_cast<int>(sums.size()) < together && !is_last) continue;
+      apply_epilogue(sums, inputs, temps);
+      store_sums(sums);
+      sums.clear();
     }
     add(c_, ptr[args_ + offsetof(GemmInt8TileArgs, c_stride_bytes)]);
+    if (rows > 1) add(c_, ptr[args_ + offsetof(GemmInt8TileArgs, c_stride_bytes)]);
     for (size_t i = 0; i < inputs.size(); ++i) {
-      add(inputs[i], ptr[args_ + offsetof(GemmInt8TileArgs, input_stride_bytes) + 8 * i]);
+      for (int row = 0; row < rows; ++row) {
+        add(inputs[i], ptr[args_ + offsetof(GemmInt8TileArgs, input_stride_bytes) + 8 * i]);
+      }
     }
   }
-  // Vector v is stored together with the one before it.
-  bool can_join(int v) const { return plan_.requantizes() && v < plan_.vecs && !is_partial(v) && v % 2 == 1; }
 
-  void apply_epilogue(const Vec& sum, int v, const std::vector<Gpr>& inputs, const std::vector<Vec>& temps) {
+  void apply_epilogue(const std::vector<Sum>& sums, const std::vector<Gpr>& inputs, const std::vector<Vec>& temps) {
     if (!epilogue_) return;
-    vcvtdq2ps(sum, sum);
-    epilogue_->apply(sum, temps, [&](int slot, const Xbyak::Xmm& into) {
+    std::vector<Vec> vecs;
+    for (const Sum& sum : sums) vecs.push_back(sum.vec);
+    for (const Vec& vec : vecs) vcvtdq2ps(vec, vec);
+    epilogue_->apply(vecs, temps, [&](size_t which, int slot, const Xbyak::Xmm& into) {
       const size_t i = static_cast<size_t>(slot - 1);
       const DType dtype = plan_.epilogue->expression.inputs[i + 1];
-      if (plan_.epilogue->inputs[i] == GemmInputAccess::uniform) {
-        return broadcast_as_float(into, Xbyak::RegExp(inputs[i]), dtype);
+      Xbyak::RegExp row(inputs[i]);
+      if (sums[which].row > 0) {
+        mov(tmp_, ptr[args_ + offsetof(GemmInt8TileArgs, input_stride_bytes) + 8 * i]);
+        row = inputs[i] + tmp_;
       }
-      load_columns(into, inputs[i] + v * lanes() * (bits_of(dtype) / 8), v, dtype);
+      if (plan_.epilogue->inputs[i] == GemmInputAccess::uniform) return broadcast_as_float(into, row, dtype);
+      load_columns(into, row + sums[which].v * lanes() * (bits_of(dtype) / 8), sums[which].v, dtype);
     });
   }
 
-  void store_sums(const Xbyak::RegExp& at, const std::vector<Vec>& sums, int v) {
-    if (!epilogue_) return store_columns(at, sums[0], v, DType::f32);  // 32 bits as they are
-    if (!plan_.requantizes()) return store_columns(at, sums[0], v, plan_.output());
-    if (!is_partial(v)) return store_requantized(at, sums, plan_.store, narrow_);
-    if (has_masks()) {
-      requantize(sums, plan_.store, narrow_);
-      vpmovzxbd(sums[0], Xbyak::Xmm(sums[0].getIdx()));
-      return vpmovdb(ptr[at] | tail_k_, sums[0]);
+  void store_sums(const std::vector<Sum>& sums) {
+    const int out_bytes = bits_of(plan_.output()) / 8;
+    for (size_t i = 0; i < sums.size();) {
+      Xbyak::RegExp row(c_);
+      if (sums[i].row > 0) {
+        mov(tmp_, ptr[args_ + offsetof(GemmInt8TileArgs, c_stride_bytes)]);
+        row = c_ + tmp_;
+      }
+      const Xbyak::RegExp at = row + sums[i].v * lanes() * out_bytes;
+      const bool is_pair =
+          plan_.requantizes() && i + 1 < sums.size() && sums[i + 1].row == sums[i].row && !is_partial(sums[i + 1].v);
+      if (is_pair) {
+        const std::array<Vec, 2> pair = {sums[i].vec, sums[i + 1].vec};
+        store_requantized(at, pair, plan_.store, narrow_);
+      } else {
+        store_sum(at, sums[i]);
+      }
+      i += is_pair ? 2 : 1;
     }
-    store_requantized(rsp + kTailBytes, sums, plan_.store, narrow_);
+  }
+
+  void store_sum(const Xbyak::RegExp& at, const Sum& sum) {
+    if (!epilogue_) return store_columns(at, sum.vec, sum.v, DType::f32);  // 32 bits as they are
+    if (!plan_.requantizes()) return store_columns(at, sum.vec, sum.v, plan_.output());
+    const std::span<const Vec> one(&sum.vec, 1);
+    if (!is_partial(sum.v)) return store_requantized(at, one, plan_.store, narrow_);
+    if (has_masks()) {
+      requantize(one, plan_.store, narrow_);
+      vpmovzxbd(sum.vec, Xbyak::Xmm(sum.vec.getIdx()));
+      return vpmovdb(ptr[at] | tail_k_, sum.vec);
+    }
+    store_requantized(rsp + kTailBytes, one, plan_.store, narrow_);
     copy_tail(at, rsp + kTailBytes);
   }
 
@@ -393,7 +444,8 @@ class GemmInt8Emitter : public Int8Emitter {
   const std::vector<Vec> acc_ = claim_vecs("acc", plan_.rows* plan_.vecs);
   std::vector<Vec> work_ = claim_vecs("work", work_registers(plan_));
   Vec narrow_, mask_;
-  int waiting_ = 0;  // rows that wait in the frame while others are finished
+  int group_rows_ = 1, together_ = 1;  // that are finished at a time: rows, vectors
+  int waiting_ = 0;                    // rows that wait in the frame while others are finished
   const Xbyak::Opmask tail_k_ = k1;
   Xbyak::Label next_tile_, mask_table_;
 };
