@@ -121,7 +121,7 @@ ConvInt8Tile choose_conv_int8_tile(const ConvInt8Problem& problem) {
 std::optional<ConvInt8Tile> overlapped_conv_int8_tile(const ConvInt8Problem& problem) {
   // Beyond so many groups the outputs are a small part of the work, and whole tiles make better use of a broadcast.
   // Each of the first groups hides a pixel of them.
-  constexpr int64_t kMostGroups = 32, kGroupsAhead = 16;
+  constexpr int64_t kMostGroups = 64, kGroupsAhead = 16;
   constexpr int kPixels = 14;  // two sets of them leave registers for a weight, a broadcast and two temporaries
   constexpr int64_t kLeastTiles = 8;
   const ConvShape& shape = problem.shape.phases[0];

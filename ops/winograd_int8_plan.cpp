@@ -37,13 +37,16 @@ std::optional<int64_t> choose_winograd_int8(const WinogradInt8Problem& problem, 
   };
   const double direct = dots(shape.batch * axes.y.out * axes.x.out * axes.taps(), dot);
   const int64_t tile_bytes = WinogradInt8::kFrequencies * (in * 2 + blocks * shape.lanes * 4);
-  int64_t group = std::max(kFewestTiles, kGroupBytes / tile_bytes);
+  // Weights that fit beside the frequencies stay there from group to group.
+  const int64_t weight_bytes = WinogradInt8::kFrequencies * in * blocks * shape.lanes * 2;
+  const int64_t room = weight_bytes < kGroupBytes / 2 ? kGroupBytes - weight_bytes : kGroupBytes;
+  int64_t group = std::max(kFewestTiles, room / tile_bytes);
   const int64_t groups = divide_up(divide_up(tiles, group), threads) * threads;
   group = divide_up(tiles, std::min(groups, tiles));
   // Few tiles: threads share the columns of the products, and stream each weight once.
   if (threads > 1 && group < kFewestTiles) group = 0;
   const int64_t rows = group == 0 ? tiles : group;
-  const double weights = static_cast<double>(WinogradInt8::kFrequencies * in * blocks * shape.lanes * 2);
+  const auto weights = static_cast<double>(weight_bytes);
   const double calls = static_cast<double>(WinogradInt8::kFrequencies * divide_up(tiles, rows) *
                                            divide_up(rows, kFewestTiles) * divide_up(blocks, 2));
   const double products = dots(tiles * WinogradInt8::kFrequencies, Int8Dot::pairs) + calls * kTileCallCycles;

@@ -278,32 +278,41 @@ class OutputEmitter : public TransformEmitter {
     const std::array<Vec, 4> results = transform(values);
     std::vector<Vec> temps = {values[1], values[2], values[3], values[4], temps_[0]};
     temps.insert(temps.end(), spare_.begin(), spare_.end());
-    for (int column = 0; column < plan_.columns; ++column) {
-      const Vec& sum = results[static_cast<size_t>(column)];
+    const std::span<const Vec> stored = std::span<const Vec>(results).first(static_cast<size_t>(plan_.columns));
+    for (const Vec& sum : stored) {
       vpmulld(sum, sum, inverse_);
       vpsrad(sum, sum, 6);
       vpaddd(sum, sum, init_);
-      apply_epilogue(sum, column, temps);
     }
+    apply_epilogue(stored, temps);
     store_row(results, temps[0]);
   }
 
-  void apply_epilogue(const Vec& sum, int column, const std::vector<Vec>& temps) {
+  // As many pixels at a time as there are temporaries for.
+  void apply_epilogue(std::span<const Vec> sums, const std::vector<Vec>& temps) {
     if (!epilogue_) return;
-    vcvtdq2ps(sum, sum);
-    epilogue_->apply(sum, temps, [&](int slot, const Xbyak::Xmm& into) {
-      const auto operand = static_cast<size_t>(slot - 1);
-      const DType dtype = plan_.epilogue.expression->inputs[operand + 1];
-      mov(scratch_, qword[call_ + offsetof(WinogradInt8Call, operands) + 8 * operand]);
-      switch (plan_.epilogue.operands[operand]) {
-        case ConvOperand::scalar:
-          return broadcast_as_float(into, Xbyak::RegExp(scratch_), dtype);
-        case ConvOperand::per_channel:
-          return load_as_float(into, Xbyak::RegExp(scratch_), dtype);
-        case ConvOperand::full:
-          return load_as_float(into, element_at(scratch_, column, dtype), dtype);
-      }
-    });
+    for (const Vec& sum : sums) vcvtdq2ps(sum, sum);
+    const auto needed = static_cast<size_t>(std::max(1, epilogue_->temps_needed()));
+    const size_t together = std::min<size_t>(temps.size() / needed, sums.size());
+    for (size_t first = 0; first < sums.size(); first += together) {
+      const size_t count = std::min(together, sums.size() - first);
+      epilogue_->apply(sums.subspan(first, count), temps, [&](size_t which, int slot, const Xbyak::Xmm& into) {
+        load_operand(static_cast<size_t>(slot - 1), static_cast<int>(first + which), into);
+      });
+    }
+  }
+
+  void load_operand(size_t operand, int column, const Xbyak::Xmm& into) {
+    const DType dtype = plan_.epilogue.expression->inputs[operand + 1];
+    mov(scratch_, qword[call_ + offsetof(WinogradInt8Call, operands) + 8 * operand]);
+    switch (plan_.epilogue.operands[operand]) {
+      case ConvOperand::scalar:
+        return broadcast_as_float(into, Xbyak::RegExp(scratch_), dtype);
+      case ConvOperand::per_channel:
+        return load_as_float(into, Xbyak::RegExp(scratch_), dtype);
+      case ConvOperand::full:
+        return load_as_float(into, element_at(scratch_, column, dtype), dtype);
+    }
   }
   // Column `column` of the row.
   Xbyak::RegExp element_at(const Gpr& base, int column, DType dtype) const {
