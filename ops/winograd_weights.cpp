@@ -21,6 +21,7 @@ struct PhaseTransform {
         double sum[kMostLanes] = {};
         for (int y = 0; y < rows.columns; ++y) {
           const double factor = rows.at(row, y);
+          if (factor == 0) continue;
           const auto& taps = window[row_phase + y * row_step][column_phase + x * column_step];
           for (int lane = 0; lane < kMostLanes; ++lane) sum[lane] += factor * taps[lane];
         }
@@ -32,6 +33,7 @@ struct PhaseTransform {
         double sum[kMostLanes] = {};
         for (int x = 0; x < columns.columns; ++x) {
           const double factor = columns.at(column, x);
+          if (factor == 0) continue;
           for (int lane = 0; lane < kMostLanes; ++lane) sum[lane] += factor * once[row][x][lane];
         }
         for (int lane = 0; lane < kMostLanes; ++lane) out[lane] = static_cast<float>(sum[lane]);
@@ -43,12 +45,14 @@ struct PhaseTransform {
 // The windows of one block of output channels over one input channel.
 void load_window(const ConvProblem& problem, const float* weights, int64_t first_out, int64_t in,
                  WeightWindow& window) {
-  const auto width = static_cast<int>(problem.window_x), taps = static_cast<int>(problem.window_y) * width;
+  const int64_t height = problem.window_y, width = problem.window_x;
   for (int lane = 0; lane < problem.lanes; ++lane) {
     const int64_t out = first_out + lane;
-    const float* from = weights + (out * problem.in_channels + in) * taps;
-    for (int tap = 0; tap < taps; ++tap)
-      window[tap / width][tap % width][lane] = out < problem.out_channels ? static_cast<double>(from[tap]) : 0.0;
+    const bool exists = out < problem.out_channels;
+    const float* from = exists ? weights + (out * problem.in_channels + in) * height * width : nullptr;
+    for (int64_t y = 0; y < height; ++y) {
+      for (int64_t x = 0; x < width; ++x) window[y][x][lane] = exists ? static_cast<double>(from[y * width + x]) : 0.0;
+    }
   }
 }
 
