@@ -78,6 +78,11 @@ void ConvProgram::make_kernels(Phase& phase) {
         plan_.chunk > 0 ? std::min<int64_t>(plan_.chunk, problem_.in_blocks()) : problem_.in_blocks();
     plan.ahead_lines = static_cast<int>(tiles_along(plan_.cols * problem_.lanes * 4 / kLine, static_cast<int>(blocks)));
   }
+  // Tiles of a row that is split evenly have this many pixels, or one less.
+  constexpr size_t kFewGroups = 8;  // of many, only the first finds its input missing
+  if (plan_.ahead && groups_.size() <= kFewGroups && problem_.in_lanes() == problem_.lanes &&
+      problem_.phases[0].x.stride == 1)
+    plan.source_lines = static_cast<int>(tiles_along(plan_.cols * problem_.lanes * 4, kLine));
   const int64_t tiles = static_cast<int64_t>(phase.tiling.tiles.size()) * problem_.batch;
   const int64_t tiles_each = std::max<int64_t>(1, tiles / (threads_ / channel_threads_));
   const int64_t calls = plan_.tile_group > 0 ? std::min<int64_t>(plan_.tile_group, tiles_each) : tiles_each;

@@ -60,6 +60,7 @@ class DirectEmitter : public Emitter {
     if (plan_.ahead_lines > 0) xor_(ahead_, ahead_);
     loop_down(blocks_left_, [&] {
       if (plan_.ahead_lines > 0) prefetch_ahead();
+      for (int line = 0; line < plan_.source_lines; ++line) prefetcht1(ptr[source_ + 64 * (plan_.source_lines + line)]);
       emit_block(plan_.lanes, true);
     });
     if (plan_.tail > 0) {
@@ -366,10 +367,10 @@ int64_t multiply_adds(const ConvKernelPlan& plan, std::span<const ConvTileShape>
 }  // namespace
 
 std::string to_string(const ConvKernelPlan& plan) {
-  return fmt::format("{} blocks={} {} unroll={} lanes={}+{} prefetch={}+{}{} bias={} then {}", name_of(plan.isa),
+  return fmt::format("{} blocks={} {} unroll={} lanes={}+{} prefetch={}+{}+{}{} bias={} then {}", name_of(plan.isa),
                      plan.blocks, plan.embedded ? "embedded" : "separate", plan.unroll, plan.lanes, plan.tail,
-                     plan.prefetch_lines, plan.ahead_lines, plan.half_last ? " half" : "", plan.has_bias ? 1 : 0,
-                     to_string(plan.epilogue));
+                     plan.prefetch_lines, plan.ahead_lines, plan.source_lines, plan.half_last ? " half" : "",
+                     plan.has_bias ? 1 : 0, to_string(plan.epilogue));
 }
 
 bool fits_registers(const ConvKernelPlan& plan, int pixels) {

@@ -42,6 +42,7 @@ struct ConvKernelPlan {
   int prefetch_lines = 0;  // in each round
   int ahead_lines = 0;     // of the target and of full operands, with each input block: they are there when it ends
   bool half_last = false;  // at most half of the last output block's lanes are channels (AVX-512 only)
+  int source_lines = 0;    // behind the tile's pixels, of each input block: the next tile's
   bool has_bias = false;
   ConvEpilogue epilogue;
 };
