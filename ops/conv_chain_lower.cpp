@@ -28,10 +28,10 @@ constexpr double kBand = 0.5;
 
 class ChainFinder {
  public:
-  ChainFinder(const Graph& graph, const Target& target, size_t near_cache_bytes)
+  ChainFinder(const Graph& graph, const Target& target)
       : graph_(graph),
         lanes_(vector_lanes(target.isa)),
-        near_cache_bytes_(near_cache_bytes),
+        near_cache_bytes_(target.near_cache_bytes),
         uses_(graph.uses()),
         is_output_(graph.value_count()) {
     for (const ValueId id : graph.outputs) is_output_[index_of(id)] = true;
@@ -132,7 +132,7 @@ class ChainFinder {
   std::vector<bool> is_output_;
 };
 
-// Rows of the last stage for which everything in between takes about `bytes`; 0: even one row takes more.
+// Rows of the last stage for which everything in between takes about `bytes`, but at least one.
 int64_t rows_within(const std::vector<ChainStage>& stages, int64_t bytes) {
   const int64_t most = stages.back().problem.phases[0].y.out;
   const auto needed = [&](int64_t rows) {
@@ -146,7 +146,7 @@ int64_t rows_within(const std::vector<ChainStage>& stages, int64_t bytes) {
     }
     return sum;
   };
-  int64_t rows = 0;
+  int64_t rows = 1;
   while (rows < most && needed(rows + 1) <= bytes) ++rows;
   return rows;
 }
@@ -270,8 +270,8 @@ void add_chain_step(std::span<const LowerContext> nodes, const std::shared_ptr<c
 
 }  // namespace
 
-ConvChains::ConvChains(const Graph& graph, const Target& target, size_t near_cache_bytes) {
-  const ChainFinder finder(graph, target, near_cache_bytes);
+ConvChains::ConvChains(const Graph& graph, const Target& target) {
+  const ChainFinder finder(graph, target);
   std::unordered_set<NodeId> taken;
   for (const NodeId id : graph.order()) {
     std::vector<NodeId> chain = finder.around(id);
@@ -289,15 +289,16 @@ std::span<const NodeId> ConvChains::ending_at(NodeId id) const {
   return found == by_last_.end() ? std::span<const NodeId>() : std::span<const NodeId>(found->second);
 }
 
-bool lower_conv_chain(std::span<const LowerContext> nodes, size_t near_cache_bytes) {
+bool lower_conv_chain(std::span<const LowerContext> nodes) {
   const LowerContext& last = nodes.back();
   std::optional<BoundChain> bound = bind_stages(nodes);
   if (!bound) return false;
   double flop = 0;
   for (const ChainStage& stage : bound->stages) flop += stage.problem.flop();
   const int threads = conv_threads(flop, last.target);
-  const int64_t rows = rows_within(bound->stages, static_cast<int64_t>(kBand * static_cast<double>(near_cache_bytes)));
-  if (rows == 0 || !choose_plans(bound->stages, last, threads)) return false;
+  const int64_t rows =
+      rows_within(bound->stages, static_cast<int64_t>(kBand * static_cast<double>(last.target.near_cache_bytes)));
+  if (!choose_plans(bound->stages, last, threads)) return false;
   try {
     const auto chain = std::make_shared<const ConvChain>(std::move(bound->stages), last.target.isa, threads, rows);
     add_chain_step(nodes, chain, bound->operands, threads);

@@ -13,7 +13,7 @@ namespace lathe {
 // convolution before it. Each result between them has no other reader and is too large for the cache near a core.
 class ConvChains {
  public:
-  ConvChains(const Graph& graph, const Target& target, size_t near_cache_bytes);
+  ConvChains(const Graph& graph, const Target& target);
 
   // Computed by the step of a later node.
   bool is_inner(NodeId id) const { return inner_.contains(id); }
@@ -26,6 +26,6 @@ class ConvChains {
 };
 
 // Adds one step for the nodes of a chain. False: no kernels can be emitted; lower each by itself.
-bool lower_conv_chain(std::span<const LowerContext> nodes, size_t near_cache_bytes);
+bool lower_conv_chain(std::span<const LowerContext> nodes);
 
 }  // namespace lathe

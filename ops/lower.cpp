@@ -194,7 +194,7 @@ void lower_chain(const Graph& graph, std::span<const NodeId> chain, const LowerO
   for (const NodeId id : chain) nodes.emplace_back(graph, id, options.target, options.packed, options.plans, out);
   size_t alone = 0;
   const auto rest = [&] { return std::span<const LowerContext>(nodes).subspan(alone); };
-  while (rest().size() > 1 && !lower_conv_chain(rest(), options.near_cache_bytes)) {
+  while (rest().size() > 1 && !lower_conv_chain(rest())) {
     lower_node(graph, chain[alone++], options, out);
   }
   if (rest().size() == 1) return lower_node(graph, chain.back(), options, out);
@@ -207,7 +207,7 @@ template <class AfterNode>
 LoweredGraph lower_all(const Graph& graph, const LowerOptions& options, AfterNode after) {
   LoweredGraph out;
   assign_buffers(graph, out);
-  const ConvChains chains(graph, options.target, options.near_cache_bytes);
+  const ConvChains chains(graph, options.target);
   for (const NodeId id : graph.order()) {
     if (chains.is_inner(id)) continue;
     const std::span<const NodeId> chain = chains.ending_at(id);

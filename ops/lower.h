@@ -61,6 +61,8 @@ struct Target {
   Isa isa = Isa::avx2;
   int threads = 1;
   Accuracy accuracy = Accuracy::normal;
+  // What stays near a core: larger results between convolutions are kept in bands of rows (conv_chain_lower.h).
+  size_t near_cache_bytes = cpu_facts().l2_bytes;
 };
 
 struct Buffer {
@@ -138,8 +140,6 @@ struct LowerOptions {
   PackedWeights& packed;
   PlanSource& plans;
   BodyRunner run_body;
-  // What stays near a core: larger results between convolutions are kept in bands of rows.
-  size_t near_cache_bytes = cpu_facts().l2_bytes;
 };
 
 // Lowers every node in order. Nodes without a lowering run their reference (see reference_step.h). The graph must

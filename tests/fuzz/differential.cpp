@@ -41,17 +41,21 @@ std::string describe_difference(const std::vector<Tensor>& want, const std::vect
   return "";
 }
 
+// So little that what lies between the convolutions of these small pictures is large.
+constexpr size_t kNearCacheBytes = 1024;
+
 std::vector<Tensor> run(const BuiltCase& built, const Setting& setting) {
   SessionOptions options;
   options.use_cache = false;
-  auto context = std::make_shared<RunnerContext>(RunnerContext{.ops = OpRegistry::builtin(),
-                                                               .limits = {},
-                                                               .target = {setting.isa, setting.threads},
-                                                               .team = std::make_shared<ThreadTeam>(setting.threads),
-                                                               .packed = std::make_shared<PackedWeights>(),
-                                                               .plans = default_plans(options),
-                                                               .optimization_level = setting.level,
-                                                               .disabled_passes = setting.disabled});
+  auto context = std::make_shared<RunnerContext>(
+      RunnerContext{.ops = OpRegistry::builtin(),
+                    .limits = {},
+                    .target = {.isa = setting.isa, .threads = setting.threads, .near_cache_bytes = kNearCacheBytes},
+                    .team = std::make_shared<ThreadTeam>(setting.threads),
+                    .packed = std::make_shared<PackedWeights>(),
+                    .plans = default_plans(options),
+                    .optimization_level = setting.level,
+                    .disabled_passes = setting.disabled});
   GraphRunner runner(std::make_unique<Graph>(built.graph), context);
   std::vector<Tensor> outputs(built.graph.outputs.size());
   runner.run(built.inputs, outputs, nullptr);

@@ -53,6 +53,33 @@ void norm_alone(GraphMaker& maker, const Recipe& recipe) {
                                                maker.weights({channels}), maker.weights({channels}, 0.5f, 2)}));
 }
 
+// What mobile networks are made of: expansion, depthwise convolution, projection, or a pool; with readers in
+// between now and then.
+void inverted_bottleneck(GraphMaker& maker, const Recipe& recipe) {
+  const GraphMaker::Made* found = maker.pick_of_rank(recipe.picks[0], 4);
+  if (found == nullptr) return;
+  const GraphMaker::Made x = *found;
+  static constexpr int64_t kChannels[] = {20, 16, 33};
+  const int64_t channels = one_of(kChannels, recipe.picks[1]), size = recipe.picks[2] % 3 == 0 ? 5 : 3, pad = size / 2;
+  const int64_t stride = recipe.picks[2] % 4 == 1 ? 2 : 1;
+  ValueId y = maker.node("Conv", {x.id, maker.weights({channels, x.dims[1], 1, 1}, -0.3f, 0.3f)});
+  if (recipe.picks[1] % 2 == 0) y = maker.node("Relu", {y});
+  if (recipe.picks[3] % 7 == 0) maker.keep(y);
+  if (recipe.picks[3] % 7 == 2) {
+    return maker.keep(maker.node(
+        "MaxPool", {y}, {{"kernel_shape", std::vector<int64_t>{2, 2}}, {"pads", std::vector<int64_t>{1, 1, 1, 1}}}));
+  }
+  y = maker.node("Conv", {y, maker.weights({channels, 1, size, size}, -0.3f, 0.3f), maker.weights({channels})},
+                 {{"pads", std::vector<int64_t>{pad, pad, pad, pad}},
+                  {"strides", std::vector<int64_t>{stride, stride}},
+                  {"group", channels}});
+  if (recipe.picks[2] % 5 == 0) y = maker.node("HardSwish", {y});
+  if (recipe.picks[3] % 7 == 1) maker.keep(y);
+  y = maker.node("Conv", {y, maker.weights({x.dims[1], channels, 1, 1}, -0.3f, 0.3f)});
+  const bool is_residual = stride == 1 && recipe.picks[3] % 2 == 0;
+  maker.keep(is_residual ? maker.node("Add", {x.id, y}) : y);
+}
+
 // Several convolutions of one value, as in the heads of detectors.
 void parallel_convs(GraphMaker& maker, const Recipe& recipe) {
   const GraphMaker::Made* found = maker.pick_of_rank(recipe.picks[0], 4);
@@ -185,9 +212,22 @@ void picture_as_rows(GraphMaker& maker, const Recipe& recipe) {
 }  // namespace
 
 const std::vector<PatternFn*>& picture_patterns() {
-  static const std::vector<PatternFn*> kPatterns = {
-      conv,          conv_and_norm,    norm_alone,        residual,       pool, space_to_depth, resize,         conv,
-      pad_then_conv, shuffle_channels, picture_transpose, parallel_convs, conv, convs_of_parts, picture_as_rows};
+  static const std::vector<PatternFn*> kPatterns = {conv,
+                                                    conv_and_norm,
+                                                    norm_alone,
+                                                    residual,
+                                                    pool,
+                                                    space_to_depth,
+                                                    resize,
+                                                    conv,
+                                                    pad_then_conv,
+                                                    shuffle_channels,
+                                                    picture_transpose,
+                                                    parallel_convs,
+                                                    conv,
+                                                    convs_of_parts,
+                                                    picture_as_rows,
+                                                    inverted_bottleneck};
   return kPatterns;
 }
 

@@ -91,9 +91,8 @@ class Net {
   void output(ValueId id) { graph.outputs.push_back(id); }
 
   LoweredGraph lowered(int threads, size_t near_cache_bytes) {
-    LowerOptions options{OpRegistry::builtin(), {isa_, threads}, packed_, plans_, nullptr};
-    options.near_cache_bytes = near_cache_bytes;
-    return lower_graph(graph, options);
+    const Target target{isa_, threads, Accuracy::normal, near_cache_bytes};
+    return lower_graph(graph, {OpRegistry::builtin(), target, packed_, plans_, nullptr});
   }
 
   // Runs steps on guarded memory and compares all outputs with the references'. `terms`: products in one element.
