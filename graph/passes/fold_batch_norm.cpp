@@ -127,6 +127,13 @@ std::optional<std::vector<double>> bias_of(const Graph& graph, const Node& node,
   return numbers;
 }
 
+// Looking at all weights of a model again takes as long as scaling them: only where something could be wrong.
+bool may_overflow(const Tensor& weights, const std::vector<double>& scale) {
+  constexpr double kHarmless = 1e18;  // float32 weights beyond 1e20 are none
+  return weights.dtype() != DType::f32 ||
+         std::any_of(scale.begin(), scale.end(), [](double factor) { return !(std::abs(factor) < kHarmless); });
+}
+
 bool fold_into_weights(Rewriter& rewriter, NodeId id) {
   Graph& graph = rewriter.graph();
   const Node& node = graph.node(id);
@@ -142,7 +149,7 @@ bool fold_into_weights(Rewriter& rewriter, NodeId id) {
   for (size_t c = 0; c < bias->size(); ++c) (*bias)[c] = (*bias)[c] * scale[c] + chain.total.shift[c];
   const Tensor summands = as_reals(*bias, {static_cast<int64_t>(layout->channels)}, weights.dtype());
   const Tensor factors = chain.total.scales() ? scaled(weights, *layout, scale) : weights;
-  if (!is_finite(summands) || !is_finite(factors)) return false;
+  if (!is_finite(summands) || (may_overflow(weights, scale) && !is_finite(factors))) return false;
   if (chain.total.scales()) {
     rewriter.set_input(id, 1, rewriter.add_constant(graph.value(node.inputs[1]).name, factors));
   }
