@@ -5,8 +5,8 @@ from memory.
   tools/compare_kernels.py build/release/tools/lathe --tasks tools/kernel_tasks.txt [--onednn build/release/tools/onednn/onednn_layers]
     [--only resnet50,vgg19] [--threads 1] [--rounds 3] [--filter 'conv.*256>']
 
-Float32 convolutions and products with constant weights are compared. The others do the Conv or MatMul alone (oneDNN with the bias,
-in layouts of its choice), Lathe also what was fused into it. Prints each task's times and the ratio of the faster other to
+Float32 convolutions and products with constant weights are compared. ONNX Runtime does the Conv or MatMul alone, oneDNN, in layouts
+of its choice, also bias, activation and residual, Lathe all that was fused into it. Prints each task's times and the ratio of the faster other to
 Lathe's, then the geometric mean and how many are slower. Needs onnx, onnxruntime, numpy; onednn_layers is built by
 `make compare-kernels` where oneDNN is installed.
 """
@@ -43,6 +43,16 @@ def axis_of(text):
     return size_in, len(offsets), stride, dilation, begin, max(end, 0)
 
 
+def fused_words(expression):
+    """What onednn_layers shall fuse: the activation, and a sum before or behind it. Other arithmetic it does without."""
+    known = {"* sigmoid(": "swish", "sigmoid(": "logistic", "erf(": "gelu", "min(max(x0 + 3": "hardswish",
+             "min(max(x0, 0), 6)": "clip", "max(": "relu"}
+    words = [next((word for part, word in known.items() if part in expression), "")]
+    if expression.endswith(":f"):
+        words.insert(0 if "(x0 + x1" in expression else 1, "sum")
+    return " ".join(filter(None, words))
+
+
 class Layer:
     """A convolution or product in the words of the other engines."""
 
@@ -55,7 +65,8 @@ class Layer:
         gemm = GEMM.match(task)
         if gemm:
             m, n, k = map(int, gemm.groups())
-            return Layer(helper.make_node("MatMul", ["x", "w"], ["y"]), (m, k), (k, n), f"gemm {m} {n} {k}")
+            onednn = f"gemm {m} {n} {k} {fused_words(task[gemm.end():])}"
+            return Layer(helper.make_node("MatMul", ["x", "w"], ["y"]), (m, k), (k, n), onednn)
         conv = CONV.match(task)
         if not conv or conv.group(9):
             return None
@@ -66,7 +77,7 @@ class Layer:
         node = helper.make_node("Conv", ["x", "w"], ["y"], group=groups, kernel_shape=[y[1], x[1]], strides=[y[2], x[2]],
                                 dilations=[y[3], x[3]], pads=[y[4], x[4], y[5], x[5]])
         pairs = [value for i in range(6) for value in (y[i], x[i])]  # H W KH KW STRIDE_H ... DILATION_W TOP LEFT BOTTOM RIGHT
-        words = ["conv", batch, channels, out, groups, *pairs[:6], *pairs[8:], *pairs[6:8]]
+        words = ["conv", batch, channels, out, groups, *pairs[:6], *pairs[8:], *pairs[6:8], fused_words(task.rsplit(" | ", 1)[1])]
         return Layer(node, (batch, channels, y[0], x[0]), (out, channels // groups, y[1], x[1]), " ".join(map(str, words)))
 
     def ort_ms(self, threads, seconds):

@@ -1,8 +1,9 @@
 // Times float32 convolutions and matrix products by oneDNN's primitives, for tools/compare_kernels.py.
 //   onednn_layers SECONDS <layers
-// reads "conv BATCH IN OUT GROUPS H W KH KW STRIDE_H STRIDE_W TOP LEFT BOTTOM RIGHT DILATION_H DILATION_W" or "gemm M N
-// K", a layer a line, and prints the median ms of each. The primitive chooses all layouts, so that nothing is reordered
-// while the time runs; the source is warm, the weights come from memory. OMP_NUM_THREADS sets the threads.
+// reads "conv BATCH IN OUT GROUPS H W KH KW STRIDE_H STRIDE_W TOP LEFT BOTTOM RIGHT DILATION_H DILATION_W" or
+// "gemm M N K", then what is fused into it, of "sum relu clip swish hardswish logistic gelu"; a layer a line. Prints
+// the median ms of each. The primitive chooses all layouts, so that nothing is reordered while the time runs; the
+// source is warm, the weights come from memory. OMP_NUM_THREADS sets the threads.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -58,6 +59,25 @@ double median_ms(Context& context, const dnnl::primitive& primitive, Arguments a
 
 memory::desc any_layout(const memory::dims& dims) { return {dims, memory::data_type::f32, memory::format_tag::any}; }
 
+// The words at a line's end.
+dnnl::primitive_attr fused(std::istream& line) {
+  static const std::unordered_map<std::string, dnnl::algorithm> kActivations = {
+      {"relu", dnnl::algorithm::eltwise_relu},         {"clip", dnnl::algorithm::eltwise_clip},
+      {"swish", dnnl::algorithm::eltwise_swish},       {"hardswish", dnnl::algorithm::eltwise_hardswish},
+      {"logistic", dnnl::algorithm::eltwise_logistic}, {"gelu", dnnl::algorithm::eltwise_gelu_erf}};
+  dnnl::post_ops ops;
+  for (std::string word; line >> word;) {
+    if (word == "sum") {
+      ops.append_sum();
+    } else {
+      ops.append_eltwise(1, kActivations.at(word), word == "swish" ? 1.0F : 0.0F, word == "clip" ? 6.0F : 0.0F);
+    }
+  }
+  dnnl::primitive_attr attributes;
+  attributes.set_post_ops(ops);
+  return attributes;
+}
+
 double time_convolution(Context& context, std::istream& line, double seconds) {
   std::vector<int64_t> v(16);
   for (int64_t& value : v) line >> value;
@@ -75,7 +95,7 @@ double time_convolution(Context& context, std::istream& line, double seconds) {
                                              any_layout({batch, in, size[0], size[1]}), any_layout(weights),
                                              memory::desc({out}, memory::data_type::f32, memory::format_tag::a),
                                              any_layout(target), strides, dilations, before, after);
-  const dnnl::convolution_forward::primitive_desc chosen(desc, context.engine);
+  const dnnl::convolution_forward::primitive_desc chosen(desc, fused(line), context.engine);
   return median_ms(context, dnnl::convolution_forward(chosen),
                    {{DNNL_ARG_SRC, filled(context, chosen.src_desc())},
                     {DNNL_ARG_BIAS, filled(context, chosen.bias_desc())},
@@ -90,7 +110,7 @@ double time_product(Context& context, std::istream& line, double seconds) {
     return memory::desc(dims, memory::data_type::f32, memory::format_tag::ab);
   };
   const dnnl::matmul::desc desc(plain({m, k}), any_layout({k, n}), plain({m, n}));
-  const dnnl::matmul::primitive_desc chosen(desc, context.engine);
+  const dnnl::matmul::primitive_desc chosen(desc, fused(line), context.engine);
   return median_ms(
       context, dnnl::matmul(chosen),
       {{DNNL_ARG_SRC, filled(context, chosen.src_desc())}, {DNNL_ARG_DST, filled(context, chosen.dst_desc())}},
