@@ -1,4 +1,5 @@
 #include "ops/conv_int8_lower.h"
+#include "ops/conv_int8_buffers.h"
 
 #include <algorithm>
 #include <utility>
@@ -201,13 +202,8 @@ BufferId init_of(const LowerContext& context, const Weights& weights, BufferId p
   return to;
 }
 
-struct ConvBuffers {
-  BufferId source, packed, init, target;
-  std::vector<BufferId> operands;
-};
-
 Step conv_step(const LowerContext& context, std::shared_ptr<const ConvInt8Program> program, const Weights& weights,
-               const ConvBuffers& buffers) {
+               const ConvInt8Buffers& buffers) {
   Step step;
   step.kernel = program->plan_text();
   step.reads = {buffers.source, buffers.packed, buffers.init};
@@ -220,16 +216,7 @@ Step conv_step(const LowerContext& context, std::shared_ptr<const ConvInt8Progra
   step.weights = weights.packed.raw();
   step.next_weights = std::make_shared<const void*>(nullptr);
   step.run = [program = std::move(program), buffers, next = step.next_weights](const StepArgs& args) {
-    ConvInt8Arguments arguments;
-    arguments.source = args.at<const void>(buffers.source);
-    arguments.weights = args.at<const void>(buffers.packed);
-    arguments.init = args.at<const int32_t>(buffers.init);
-    arguments.target = args.at<void>(buffers.target);
-    for (size_t i = 0; i < buffers.operands.size(); ++i) {
-      arguments.operands[i] = args.at<const void>(buffers.operands[i]);
-    }
-    arguments.next_weights = *next;
-    program->run(arguments, args.thread);
+    program->run(buffers.bind(args, *next), args.thread);
   };
   return step;
 }
@@ -329,7 +316,7 @@ bool lower_conv_int8(LowerContext& context, const ConvNode& conv) {
     const Weights weights = pack_weights(context, *program, zeros->weights);
     const BufferId zero_at = zeros->input ? BufferId::none : context.buffer(context.input(3));
     const int64_t padded = program->problem().shape.out_blocks() * lanes;
-    ConvBuffers buffers;
+    ConvInt8Buffers buffers;
     buffers.packed = context.constant_buffer(weights.packed);
     buffers.init = init_of(context, weights, buffers.packed, input, zero_at, padded);
     buffers.source = input.add_step(context, from, zero_at);

@@ -14,7 +14,7 @@ Tensor pack_winograd_int8(const LowerContext& context, const WinogradInt8Program
 }
 
 void add_winograd_int8_steps(const LowerContext& context, const std::shared_ptr<const WinogradInt8Program>& program,
-                             const Tensor& weights, const WinogradInt8Buffers& buffers) {
+                             const Tensor& weights, const ConvInt8Buffers& buffers) {
   const BufferId scratch = context.scratch(static_cast<size_t>(program->scratch_bytes()));
   const int parts = program->parts();
   static constexpr const char* kParts[] = {" input", " products", " output"};
@@ -42,16 +42,7 @@ void add_winograd_int8_steps(const LowerContext& context, const std::shared_ptr<
     step.bytes = parts == 1 ? bytes[0] + bytes[1] + bytes[2] : bytes[part];
     step.next_weights = std::make_shared<const void*>(nullptr);
     step.run = [program, buffers, scratch, part, next = step.next_weights](const StepArgs& args) {
-      ConvInt8Arguments arguments;
-      arguments.source = args.at<const void>(buffers.source);
-      arguments.weights = args.at<const void>(buffers.packed);
-      arguments.init = args.at<const int32_t>(buffers.init);
-      arguments.target = args.at<void>(buffers.target);
-      for (size_t i = 0; i < buffers.operands.size(); ++i) {
-        arguments.operands[i] = args.at<const void>(buffers.operands[i]);
-      }
-      arguments.next_weights = *next;
-      program->run_part(part, arguments, args.at<char>(scratch), args.thread);
+      program->run_part(part, buffers.bind(args, *next), args.at<char>(scratch), args.thread);
     };
     context.add(std::move(step));
   }

@@ -7,6 +7,7 @@
 #include <cstddef>
 
 #include "jit/expression/epilogue.h"
+#include "jit/kernels/row_tile_emitter.h"
 
 namespace lathe {
 namespace {
@@ -152,13 +153,9 @@ class GemmInt8Emitter : public Int8Emitter {
 
   // The next `groups` groups of k, with `lines` prefetches spread among them.
   void updates(int groups, int lines) {
-    int slot = 0, prefetched = 0;
-    const int slots = groups * plan_.rows;
+    PrefetchPace paced(groups * plan_.rows, lines);
     const auto pace = [&] {  // called once a row of each group
-      for (; prefetched < lines && prefetched * slots <= slot * lines; ++prefetched) {
-        prefetcht1(ptr[prefetch_ + prefetched * kCacheLine]);
-      }
-      ++slot;
+      paced.next_slot([&](int line) { prefetcht1(ptr[prefetch_ + line * kCacheLine]); });
     };
     for (int group = 0; group < groups; ++group) {
       if (holds_a(plan_)) {
