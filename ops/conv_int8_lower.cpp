@@ -1,9 +1,9 @@
 #include "ops/conv_int8_lower.h"
-#include "ops/conv_int8_buffers.h"
 
 #include <algorithm>
 #include <utility>
 
+#include "ops/conv_int8_buffers.h"
 #include "ops/conv_int8_input.h"
 #include "ops/conv_int8_program.h"
 #include "ops/conv_lower.h"
