@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kNextOperatorBytes = 64 << 10;
 constexpr int kLine = 64;  // cache line
 
-int64_t tiles_along(int64_t count, int most) { return (count + most - 1) / most; }
+int64_t tiles_along(int64_t count, int64_t most) { return (count + most - 1) / most; }
 
 int64_t tiles_of(const ConvShape& shape, const ConvPlan& plan) {
   if (plan.rows == 0) return tiles_along(shape.y.out * shape.x.out, plan.cols);
@@ -271,7 +271,7 @@ void ConvProgram::run_panel(const ConvArguments& arguments, const Phase& phase, 
   const auto tiles = static_cast<int64_t>(phase.tiling.tiles.size());
   const size_t operands = problem_.epilogue.operands.size();
   int64_t image = panel.unit_begin / tiles, tile_number = panel.unit_begin % tiles;
-  for (int64_t unit = panel.unit_begin; unit < panel.unit_end; ++unit) {
+  for (int64_t unit = panel.unit_begin; unit < panel.unit_end;) {
     const ConvTile& tile = phase.tiling.tiles[static_cast<size_t>(tile_number)];
     const int64_t source = (image * problem_.in_blocks() + group.in_first + chunk.begin) * source_block + tile.source;
     const int64_t plane = group.first * target_block + tile.target;
@@ -284,19 +284,26 @@ void ConvProgram::run_panel(const ConvArguments& arguments, const Phase& phase, 
       if (problem_.epilogue.operands[i] == ConvOperand::per_channel) at += int64_t{group.first} * problem_.lanes * 4;
       call.operands[i] = at;
     }
-    if (next_left > 0) {
-      const int64_t step = kernels.prefetch_lines() * kLine;
-      const int64_t bytes = step * kernels.rounds(tile.shape) * std::max(1, chunk.count);
+    int64_t count = std::min(tile.alike, panel.unit_end - unit);
+    const int64_t step = kernels.prefetch_lines() * kLine;
+    const int64_t bytes = step * kernels.rounds(tile.shape) * std::max(1, chunk.count);  // of one tile
+    if (next_left > 0 && bytes > 0) {
+      count = std::min(count, tiles_along(next_left, bytes));
       call.prefetch = next;
       call.prefetch_step = step;
-      next += bytes;
-      next_left -= bytes;
+      next += bytes * count;
+      next_left -= bytes * count;
     } else {
       call.prefetch = reinterpret_cast<const char*>(call.weights);
       call.prefetch_step = 0;
     }
+    call.tiles = count;
+    call.source_step_bytes = tile.source_step;
+    call.target_step_bytes = tile.target_step;
     kernels.entry(tile.shape)(&call);
-    if (++tile_number == tiles) {
+    unit += count;
+    tile_number += count;
+    if (tile_number == tiles) {
       tile_number = 0;
       ++image;
     }

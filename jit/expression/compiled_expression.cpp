@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "jit/expression/vector_math.h"
 #include "jit/expression/vector_program.h"
 #include "jit/kernel.h"
 
@@ -149,6 +150,7 @@ void CompiledExpression::emit(const AssignedInstruction& assigned, const Vec& ta
   };
   switch (operand_count(instruction.op)) {
     case 1: {
+      if (instruction.op == VecOp::sixteenths) return look_up_sixteenths(target, operands[0]);
       const bool has_immediate =
           instruction.op == VecOp::round || instruction.op == VecOp::shift_left || instruction.op == VecOp::shift_right;
       if (has_immediate)
@@ -170,6 +172,11 @@ void CompiledExpression::emit(const AssignedInstruction& assigned, const Vec& ta
     default:
       emit_select(assigned, target, operands);
   }
+}
+
+void CompiledExpression::look_up_sixteenths(const Vec& target, const Operand& index) {
+  const std::array<float, 16> powers = vector_math::powers_of_sixteenths();
+  cc_.emit(Inst::kIdVpermps, target, index, cc_.newConst(asmjit::ConstPoolScope::kLocal, powers.data(), sizeof powers));
 }
 
 void CompiledExpression::emit_select(const AssignedInstruction& assigned, const Vec& target,

@@ -3,8 +3,10 @@
 #include <bit>
 #include <deque>
 #include <map>
+#include <optional>
 
 #include "jit/expression/register_assignment.h"
+#include "jit/expression/vector_math.h"
 #include "jit/expression/vector_program.h"
 #include "jit/kernel.h"
 #include "src/base/check.h"
@@ -22,6 +24,7 @@ struct EpilogueEmitter::State {
   RegisterAssignment assignment;
   std::map<uint32_t, size_t> constant_index;
   std::deque<std::pair<uint32_t, Xbyak::Label>> constants;  // labels must not move
+  std::optional<Xbyak::Label> sixteenths;                   // VecOp::sixteenths' table
 
   bool has_masks() const { return has_avx512(isa); }
   Reg vec(int index) const {
@@ -108,6 +111,9 @@ void EpilogueEmitter::State::emit_unary(const VecInstruction& instruction, const
       return code.vcvtps2dq(target, a);
     case VecOp::from_int:
       return code.vcvtdq2ps(target, a);
+    case VecOp::sixteenths:
+      if (!sixteenths) sixteenths.emplace();
+      return code.vpermps(Xbyak::Zmm(target.getIdx()), Xbyak::Zmm(a.getIdx()), code.ptr[code.rip + *sixteenths]);
     case VecOp::shift_left:
       return code.vpslld(target, a, immediate);
     case VecOp::shift_right:
@@ -248,6 +254,10 @@ void EpilogueEmitter::emit_constants() {
     state_->code.L(label);
     for (int i = 0; i < copies; ++i) state_->code.dd(bits);
   }
+  if (!state_->sixteenths) return;
+  state_->code.align(64);
+  state_->code.L(*state_->sixteenths);
+  for (const float power : vector_math::powers_of_sixteenths()) state_->code.dd(std::bit_cast<uint32_t>(power));
 }
 
 }  // namespace lathe

@@ -141,6 +141,7 @@ int operand_count(VecOp op) {
     case VecOp::from_int:
     case VecOp::shift_left:
     case VecOp::shift_right:
+    case VecOp::sixteenths:
       return 1;
     case VecOp::fma:
     case VecOp::fnma:

@@ -33,6 +33,19 @@ Id exp_polynomial(VectorBuilder& b, Id r) {
   return b.horner(r, {0.00138145394F, 0.00836874545F, 0.041668389F, 0.166665211F, 0.49999994F, 1.0F, 1.0F});
 }
 
+// exp(-x) for |x| < 2^12, with 2 rounding errors of the last place (AVX-512 only). Exponents are in sixteenths, whose
+// powers lie in one register: half the multiply-adds of the polynomial above; the rest runs beside them.
+Id exp_of_negative(VectorBuilder& b, Id x) {
+  const Id sixteenths =
+      b.constant(3 << 18);  // added to what is below 2^18, it leaves sixteenths: their number at its end
+  const Id rounded = b.fma(x, b.constant(-kLog2E), sixteenths);
+  const Id n = b.sub(rounded, sixteenths);
+  const Id minus_r = b.fma(n, b.constant(kLn2Low), b.fma(n, b.constant(kLn2High), x));  // |r| <= ln(2) / 32
+  const Id power = b.power_of_sixteenths(rounded);
+  const Id series = b.horner(minus_r, {-1.0F / 6, 0.5F, -1.0F});
+  return b.scale(b.fma(b.mul(power, minus_r), series, power), n);
+}
+
 // x * P(x^2) / Q(x^2), kept within [-1, 1]; exact there because the clamp of x is where the quotient reaches 1.
 Id odd_rational(VectorBuilder& b, Id x, float saturates_at, std::initializer_list<float> numerator,
                 std::initializer_list<float> denominator) {
@@ -143,16 +156,23 @@ Id exp(VectorBuilder& b, Id x) {
   return scale_by_exponent(b, exp_polynomial(b, r), n);
 }
 
-Id sigmoid(VectorBuilder& b, Id x) {
-  // 1 / (1 + exp(-x)); the exponent stays within [-126, 128], where 128 makes inf and the result 0.
-  const Id bounded = b.clamp(x, -89.0F, 87.3F);
+Id reciprocal_of_sigmoid(VectorBuilder& b, Id x) {
+  // The exponent stays within [-126, 128], where 128 makes inf.
+  const Id bounded = b.clamp(x, -89.0F, 87.3F), one = b.constant(1);
+  if (has_avx512(b.isa())) return b.add(exp_of_negative(b, bounded), one);
   const Id n = b.round(b.mul(bounded, b.constant(-kLog2E)), rounding::nearest);
   const Id minus_r = b.fma(n, b.constant(kLn2Low), b.fma(n, b.constant(kLn2High), bounded));
   const Id p =
       b.horner(minus_r, {0.00138145394F, -0.00836874545F, 0.041668389F, -0.166665211F, 0.49999994F, -1.0F, 1.0F});
-  const Id one = b.constant(1);
-  const Id sum = has_avx512(b.isa()) ? b.add(b.scale(p, n), one) : b.fma(p, power_of_two(b, b.to_int(n)), one);
-  return b.div(one, sum);
+  return b.fma(p, power_of_two(b, b.to_int(n)), one);
+}
+
+Id sigmoid(VectorBuilder& b, Id x) { return b.div(b.constant(1), reciprocal_of_sigmoid(b, x)); }
+
+std::array<float, 16> powers_of_sixteenths() {
+  std::array<float, 16> powers{};
+  for (size_t i = 0; i < powers.size(); ++i) powers[i] = static_cast<float>(std::exp2(static_cast<double>(i) / 16));
+  return powers;
 }
 
 Id tanh(VectorBuilder& b, Id x) {

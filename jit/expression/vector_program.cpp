@@ -61,10 +61,12 @@ class Lowering {
   // A product, or a comparison, that only its user needs becomes a part of it.
   void choose_merges(const ExprNode& node) {
     const auto merge = [&](int i) { is_merged_[static_cast<size_t>(i)] = true; };
+    const auto is_product = [&](int i) { return is_single(i, ExprOp::mul) && sigmoid_factor(node_at(i)) < 0; };
     if (node.op == ExprOp::add || node.op == ExprOp::sub) {
-      if (is_single(node.b, ExprOp::mul)) return merge(node.b);
-      if (is_single(node.a, ExprOp::mul)) return merge(node.a);
+      if (is_product(node.b)) return merge(node.b);
+      if (is_product(node.a)) return merge(node.a);
     }
+    if (node.op == ExprOp::mul && sigmoid_factor(node) >= 0) return merge(sigmoid_factor(node));
     if (node.op == ExprOp::select && is_comparison(node_at(node.a).op)) merge_if_single(node.a);
     if (is_smooth(node.op) && is_single(node.a, ExprOp::div) && node_at(node_at(node.a).b).op == ExprOp::constant)
       merge(node.a);
@@ -74,6 +76,11 @@ class Lowering {
     if (uses_[static_cast<size_t>(i)] == 1) is_merged_[static_cast<size_t>(i)] = true;
   }
   bool is_single(int i, ExprOp op) const { return node_at(i).op == op && uses_[static_cast<size_t>(i)] == 1; }
+  // Of a product: the factor that is a sigmoid needed nowhere else, or -1.
+  int sigmoid_factor(const ExprNode& product) const {
+    if (is_single(product.b, ExprOp::sigmoid)) return product.b;
+    return is_single(product.a, ExprOp::sigmoid) ? product.a : -1;
+  }
   bool is_merged(int i) const { return is_merged_[static_cast<size_t>(i)]; }
   static bool is_comparison(ExprOp op) {
     return op == ExprOp::equal || op == ExprOp::less || op == ExprOp::less_equal || op == ExprOp::is_nan;
@@ -197,7 +204,7 @@ class Lowering {
       case ExprOp::sub:
         return lower_sum(node);
       case ExprOp::mul:
-        return b.mul(value(node.a), value(node.b));
+        return lower_product(node);
       case ExprOp::div:
         return b.div(value(node.a), value(node.b));
       case ExprOp::min:
@@ -217,6 +224,14 @@ class Lowering {
       default:
         throw JitError("an operation of two operands that has no vector form");
     }
+  }
+
+  // A factor 1 / (1 + exp(-x)) divides.
+  Id lower_product(const ExprNode& node) {
+    const int sigmoid = sigmoid_factor(node);
+    if (sigmoid < 0) return builder_.mul(value(node.a), value(node.b));
+    const Id other = value(sigmoid == node.b ? node.a : node.b);
+    return builder_.div(other, vector_math::reciprocal_of_sigmoid(builder_, smooth_argument(node_at(sigmoid).a)));
   }
 
   Id lower_sum(const ExprNode& node) {

@@ -34,7 +34,8 @@ enum class VecOp : uint8_t {
   int_sub,
   shift_left,
   shift_right,  // of int32, arithmetic; immediate: the count
-  scale,        // a * 2^b for integral b, any range (AVX-512 only)
+  scale,        // a * 2^floor(b), any range (AVX-512 only)
+  sixteenths,   // 2^(i / 16), where i are the low 4 bits of a (AVX-512 only)
   select,       // (a <predicate> b) ? c : d; immediate: the predicate of vcmpps
 };
 

@@ -15,18 +15,6 @@ namespace {
 // Weights of one row of the window in registers; wider windows take several turns.
 constexpr int kMostWeights = 5;
 
-// Larger parts first, so that equal ones lie together and can be looped over.
-std::vector<ConvPart> sorted_parts(int64_t count, int64_t most) {
-  std::vector<ConvPart> parts;
-  const int64_t n = (count + most - 1) / most;
-  int64_t begin = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    parts.push_back({begin, count / n + (i < count % n ? 1 : 0)});
-    begin += parts.back().size;
-  }
-  return parts;
-}
-
 bool is_inside(const ConvAxis& axis, int64_t out, const ConvTap& tap) {
   const int64_t in = out * axis.stride + tap.offset;
   return in >= 0 && in < axis.in;

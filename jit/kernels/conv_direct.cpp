@@ -51,8 +51,11 @@ class DirectEmitter : public Emitter {
     begin();
     load_arguments();
     assign_registers();
+    Xbyak::Label next_tile, whole_done, done;
+    align(16);
+    L(next_tile);
+    load_moving_arguments();
     start_accumulators();
-    Xbyak::Label top, whole_done, done;
     if (plan_.tail > 0) {
       test(blocks_left_, blocks_left_);
       jz(whole_done, T_NEAR);
@@ -72,14 +75,32 @@ class DirectEmitter : public Emitter {
     }
     add_earlier_visits();
     store_tile();
+    step();
+    jnz(next_tile, T_NEAR);
     end();
   }
 
-  void load_arguments() {
+  void load_moving_arguments() {
     mov(source_, qword[call_ + offsetof(ConvCall, source)]);
     mov(weights_, qword[call_ + offsetof(ConvCall, weights)]);
     mov(target_, qword[call_ + offsetof(ConvCall, target)]);
     mov(blocks_left_, qword[call_ + offsetof(ConvCall, blocks)]);
+  }
+
+  // Leaves the zero flag set behind the last tile.
+  void step() {
+    mov(scratch_, qword[call_ + offsetof(ConvCall, source_step_bytes)]);
+    add(qword[call_ + offsetof(ConvCall, source)], scratch_);
+    mov(scratch_, qword[call_ + offsetof(ConvCall, target_step_bytes)]);
+    add(qword[call_ + offsetof(ConvCall, target)], scratch_);
+    for (size_t i = 0; i < plan_.epilogue.operands.size(); ++i) {
+      if (plan_.epilogue.operands[i] == ConvOperand::full)
+        add(qword[call_ + offsetof(ConvCall, operands) + 8 * static_cast<int>(i)], scratch_);
+    }
+    dec(qword[call_ + offsetof(ConvCall, tiles)]);
+  }
+
+  void load_arguments() {
     mov(source_block_, qword[call_ + offsetof(ConvCall, source_block_bytes)]);
     mov(target_block_, qword[call_ + offsetof(ConvCall, target_block_bytes)]);
     if (plan_.prefetch_lines > 0) {
@@ -284,26 +305,74 @@ class DirectEmitter : public Emitter {
 
   // Accumulators that the epilogue needs as temporaries wait in the target, where they belong anyway.
   void apply_epilogue() {
-    const int all = static_cast<int>(pool_.size());
-    const int kept = std::min(accumulators_, all - epilogue_.temps_needed());
-    const bool spills = kept < accumulators_;
-    // One register more, to bring the waiting ones back into.
-    const int in_place = spills ? kept - 1 : kept;
-    if (in_place < 0) throw JitError("the epilogue needs too many registers");
-    const std::span<const Vec> temps(pool_.data() + in_place + (spills ? 1 : 0),
-                                     static_cast<size_t>(epilogue_.temps_needed()));
-    auto index = [&](int pixel, int block) { return pixel * plan_.blocks + block; };
+    const auto all = pool_.size(), temps = static_cast<size_t>(epilogue_.temps_needed());
+    const auto accumulators = static_cast<size_t>(accumulators_);
+    std::vector<Vec> free(pool_.begin() + accumulators_, pool_.end());
+    const size_t waiting = temps > free.size() ? temps - free.size() : 0;
+    if (waiting >= accumulators || all < temps + 1) throw JitError("the epilogue needs too many registers");
+    std::vector<Output> outputs;
     for_outputs([&](int pixel, int block) {
-      if (index(pixel, block) >= in_place) store(output_at(pixel, block), accumulator(pixel, block));
+      const bool waits = outputs.size() + waiting >= accumulators;
+      const Vec& value = accumulator(pixel, block);
+      if (waits) {
+        store(output_at(pixel, block), value);
+        free.push_back(value);
+      }
+      outputs.push_back({pixel, block, waits});
     });
-    for_outputs([&](int pixel, int block) {
-      const bool waits = index(pixel, block) >= in_place;
-      const Vec& value = waits ? pool_[static_cast<size_t>(in_place)] : accumulator(pixel, block);
-      if (waits) load(value, output_at(pixel, block));
-      epilogue_.apply(value, temps, call_ + offsetof(ConvCall, operands), scratch_, operand_at(pixel, block),
-                      block * vec_bytes());
-      store(output_at(pixel, block), value);
-    });
+    int block_there = plan_.blocks - 1;
+    for (size_t first = 0; first < outputs.size();) {
+      const size_t last = first + group_size(std::span(outputs).subspan(first), free.size(), temps);
+      const int block = outputs[first].block;
+      if (block != block_there) move_to_block(block, block_there);
+      block_there = block;
+      finish_outputs(std::span(outputs).subspan(first, last - first), free);
+      first = last;
+    }
+  }
+
+  struct Output {
+    int pixel, block;
+    bool waits;  // in the target
+  };
+
+  // How many of the next outputs are finished together: of one block, with registers for all.
+  static size_t group_size(std::span<const Output> outputs, size_t free, size_t temps) {
+    constexpr size_t kMost = 6;
+    const size_t each = temps + (outputs[0].waits ? 1 : 0);
+    size_t size = 1;
+    while (size < std::min(kMost, outputs.size()) && (size + 1) * each <= free &&
+           outputs[size].block == outputs[0].block && outputs[size].waits == outputs[0].waits)
+      ++size;
+    return size;
+  }
+
+  void move_to_block(int block, int block_there) {
+    if (block == 1) {
+      mov(block_at_, target_block_);
+    } else if (block > 1) {
+      for (int i = block_there; i < block; ++i) add(block_at_, target_block_);
+    }
+  }
+
+  // `free` registers become more by those of the outputs that are done.
+  void finish_outputs(std::span<const Output> outputs, std::vector<Vec>& free) {
+    std::vector<Vec> values;
+    for (const Output& output : outputs) {
+      Vec value = accumulator(output.pixel, output.block);
+      if (output.waits) {
+        value = free.back();
+        free.pop_back();
+        load(value, output_at(output.pixel, output.block));
+      }
+      values.push_back(value);
+    }
+    const auto at = [&](size_t which) { return operand_at(outputs[which].pixel, outputs[which].block); };
+    epilogue_.apply(values, free, call_ + offsetof(ConvCall, operands), scratch_, at, outputs[0].block * vec_bytes());
+    for (size_t i = 0; i < values.size(); ++i) {
+      store(output_at(outputs[i].pixel, outputs[i].block), values[i]);
+      free.push_back(values[i]);
+    }
   }
 
   const ConvKernelPlan& plan_;

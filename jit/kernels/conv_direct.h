@@ -1,6 +1,6 @@
 #pragma once
-// Direct convolution: one call computes one tile of pixels for a few blocks of output channels, over a chunk of input
-// channels. Accumulators stay in registers; only taps that touch the input are emitted.
+// Direct convolution: one call computes a run of tiles of pixels, one after the other, for a few blocks of output
+// channels, over a chunk of input channels. Accumulators stay in registers; only taps that touch the input are emitted.
 #include <memory>
 #include <span>
 #include <string>
@@ -13,15 +13,18 @@
 
 namespace lathe {
 
-// Arguments of one call. Weights come in the order in which they are used:
-// [input block][tap][channel of the block][output block][lane]; an input block is one channel of a plain input.
+// Arguments of one call, which moves source, target and full operands along and counts tiles down. Weights come in the
+// order in which they are used: [input block][tap][channel of the block][output block][lane]; an input block is one
+// channel of a plain input.
 struct ConvCall {
-  const float* source = nullptr;  // the tile's origin in the first input block
+  const float* source = nullptr;  // the first tile's origin in the first input block
   const float* weights = nullptr;
-  float* target = nullptr;                                // the tile's first pixel in the first output block
-  const float* bias = nullptr;                            // of the first output block; read by plans with a bias
-  const char* prefetch = nullptr;                         // weights that come later
-  int64_t prefetch_step = 0;                              // bytes; 0 repeats the same line
+  float* target = nullptr;         // the first tile's first pixel in the first output block
+  const float* bias = nullptr;     // of the first output block; read by plans with a bias
+  const char* prefetch = nullptr;  // weights that come later
+  int64_t prefetch_step = 0;       // bytes; 0 repeats the same line
+  int64_t tiles = 1;
+  int64_t source_step_bytes = 0, target_step_bytes = 0;   // from one tile to the next
   int64_t blocks = 0;                                     // whole input blocks
   int64_t has_tail = 0;                                   // then one more input block of ConvKernelPlan::tail channels
   int64_t accumulate = 0;                                 // add target instead of bias
@@ -54,7 +57,7 @@ bool fits_registers(const ConvKernelPlan& plan, int pixels);
 // Machine code for a set of tile shapes.
 class ConvKernels {
  public:
-  using Function = void(const ConvCall*);
+  using Function = void(ConvCall*);
   // From the process's cache, or emitted now. Throws JitError.
   static ConvKernels make(const ConvKernelPlan& plan, std::span<const ConvTileShape> shapes);
 

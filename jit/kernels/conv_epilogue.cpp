@@ -23,7 +23,14 @@ ConvEpilogueEmitter::ConvEpilogueEmitter(Xbyak::CodeGenerator& code, Isa isa, co
 void ConvEpilogueEmitter::apply(const Xbyak::Xmm& value, std::span<const Xbyak::Xmm> temps,
                                 const Xbyak::RegExp& pointers, const Xbyak::Reg64& scratch,
                                 const Xbyak::RegExp& full_at, int channel_at) {
-  emitter_->apply(value, temps, [&](int slot, const Xbyak::Xmm& into) {
+  apply(
+      std::span(&value, 1), temps, pointers, scratch, [&](size_t) { return full_at; }, channel_at);
+}
+
+void ConvEpilogueEmitter::apply(std::span<const Xbyak::Xmm> values, std::span<const Xbyak::Xmm> temps,
+                                const Xbyak::RegExp& pointers, const Xbyak::Reg64& scratch,
+                                const std::function<Xbyak::RegExp(size_t which)>& full_at, int channel_at) {
+  emitter_->apply(values, temps, [&](size_t which, int slot, const Xbyak::Xmm& into) {
     code_.mov(scratch, code_.qword[pointers + (slot - 1) * 8]);
     switch (operands_.at(static_cast<size_t>(slot - 1))) {
       case ConvOperand::scalar:
@@ -33,7 +40,7 @@ void ConvEpilogueEmitter::apply(const Xbyak::Xmm& value, std::span<const Xbyak::
         code_.vmovups(into, code_.ptr[scratch + channel_at]);
         break;
       case ConvOperand::full:
-        code_.vmovups(into, code_.ptr[scratch + full_at]);
+        code_.vmovups(into, code_.ptr[scratch + full_at(which)]);
         break;
     }
   });

@@ -39,6 +39,10 @@ class ConvEpilogueEmitter {
   // `full_at`: offset of this vector in operands of kind full; `channel_at`: in those per channel, in bytes.
   void apply(const Xbyak::Xmm& value, std::span<const Xbyak::Xmm> temps, const Xbyak::RegExp& pointers,
              const Xbyak::Reg64& scratch, const Xbyak::RegExp& full_at, int channel_at);
+  // The same for several vectors at a time, so that one's latency hides behind the others. `temps`: temps_needed() for
+  // each; `full_at(which)`: for the vector of this number.
+  void apply(std::span<const Xbyak::Xmm> values, std::span<const Xbyak::Xmm> temps, const Xbyak::RegExp& pointers,
+             const Xbyak::Reg64& scratch, const std::function<Xbyak::RegExp(size_t which)>& full_at, int channel_at);
   void emit_constants() {
     if (emitter_) emitter_->emit_constants();
   }

@@ -71,6 +71,18 @@ ConvTile place(const ConvShape& shape, const Pixel& first, int shape_index, int 
   return {shape_index, source, (y * shape.x.out_extent + x) * out_lanes * 4};
 }
 
+void find_runs(std::vector<ConvTile>& tiles) {
+  for (size_t i = tiles.size(); i-- > 1;) {
+    const ConvTile& next = tiles[i];
+    ConvTile& tile = tiles[i - 1];
+    if (tile.shape != next.shape) continue;
+    tile.source_step = next.source - tile.source;
+    tile.target_step = next.target - tile.target;
+    const bool goes_on = tile.source_step == next.source_step && tile.target_step == next.target_step;
+    tile.alike = next.alike > 1 && goes_on ? next.alike + 1 : 2;
+  }
+}
+
 // Parts of one axis with the same size and the same valid taps get the same number.
 std::vector<int> classify(const ConvAxis& axis, const std::vector<ConvPart>& parts) {
   std::map<std::string, int> classes;
@@ -87,8 +99,8 @@ std::vector<int> classify(const ConvAxis& axis, const std::vector<ConvPart>& par
 
 ConvTiling rectangles(const ConvShape& shape, int rows, int cols, int out_lanes) {
   ConvTiling tiling;
-  const std::vector<ConvPart> row_parts = balanced_parts(shape.y.out, rows);
-  const std::vector<ConvPart> col_parts = balanced_parts(shape.x.out, cols);
+  const std::vector<ConvPart> row_parts = sorted_parts(shape.y.out, rows);
+  const std::vector<ConvPart> col_parts = sorted_parts(shape.x.out, cols);
   const std::vector<int> row_class = classify(shape.y, row_parts), col_class = classify(shape.x, col_parts);
   std::map<std::pair<int, int>, int> known;
   for (size_t r = 0; r < row_parts.size(); ++r) {
@@ -143,9 +155,21 @@ std::vector<ConvPart> balanced_parts(int64_t count, int64_t most) {
   return parts;
 }
 
+std::vector<ConvPart> sorted_parts(int64_t count, int64_t most) {
+  std::vector<ConvPart> parts;
+  const int64_t n = (count + most - 1) / most;
+  int64_t begin = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    parts.push_back({begin, count / n + (i < count % n ? 1 : 0)});
+    begin += parts.back().size;
+  }
+  return parts;
+}
+
 ConvTiling make_conv_tiling(const ConvShape& shape, int rows, int cols, int out_lanes) {
-  if (rows == 0) return runs(shape, cols, out_lanes);
-  return rectangles(shape, rows, cols, out_lanes);
+  ConvTiling tiling = rows == 0 ? runs(shape, cols, out_lanes) : rectangles(shape, rows, cols, out_lanes);
+  find_runs(tiling.tiles);
+  return tiling;
 }
 
 std::string to_string(const ConvShape& shape) {

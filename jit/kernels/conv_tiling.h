@@ -36,6 +36,8 @@ struct ConvTile {
   int shape = 0;       // index into ConvTiling::shapes
   int64_t source = 0;  // bytes from the input plane to the tile's origin; may be negative or outside
   int64_t target = 0;  // bytes from the output plane to the tile's first pixel
+  // From this tile on, so many are of one shape and equally far from each other, by these bytes.
+  int64_t alike = 1, source_step = 0, target_step = 0;
 };
 
 struct ConvTiling {
@@ -52,5 +54,7 @@ struct ConvPart {
   int64_t begin = 0, size = 0;
 };
 std::vector<ConvPart> balanced_parts(int64_t count, int64_t most);
+// The same, larger parts first, so that equal ones lie together.
+std::vector<ConvPart> sorted_parts(int64_t count, int64_t most);
 
 }  // namespace lathe

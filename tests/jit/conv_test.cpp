@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <set>
+#include <vector>
 
 #include "jit/kernels/conv_direct.h"
 
@@ -22,6 +24,17 @@ ConvShape square(int64_t in, int taps, int64_t stride, int64_t pad, int lanes) {
   shape.y = shape.x = axis(in, taps, stride, pad);
   shape.lanes = lanes;
   return shape;
+}
+
+// x0 * sigmoid(x0) + x1
+Expression silu_plus_input() {
+  Expression expression{.inputs = {DType::f32, DType::f32}};
+  expression.add({.op = ExprOp::input, .a = 0});
+  expression.add({.op = ExprOp::input, .a = 1});
+  expression.add({.op = ExprOp::sigmoid, .a = 0});
+  expression.add({.op = ExprOp::mul, .a = 0, .b = 2});
+  expression.add({.op = ExprOp::add, .a = 3, .b = 1});
+  return expression;
 }
 
 TEST(ConvTiling, StoresEveryPixelOnce) {
@@ -143,6 +156,62 @@ TEST(ConvKernels, AddChunksInTheTarget) {
       float sum = 0;
       for (int i = 0; i < 8; ++i) sum += source[pixel * 8 + i] * weights[i * 8 + lane];
       EXPECT_FLOAT_EQ(target[pixel * 8 + lane], 2 * sum);
+    }
+  }
+}
+
+// Sums of three pixels at a time over two blocks of outputs, with an epilogue that needs more registers than are free.
+TEST(ConvKernels, ComputeARunOfTilesLikeOneAfterTheOther) {
+  for (const Isa isa : {Isa::avx2, Isa::avx512}) {
+    if (has_avx512(isa) && !has_avx512(usable_isa())) continue;
+    const int lanes = vector_lanes(isa), most = has_avx512(isa) ? 13 : 5;
+    const ConvTiling tiling = make_conv_tiling(square(12, 1, 1, 0, lanes), 1, most, lanes);
+    ConvKernelPlan plan;
+    plan.isa = isa;
+    plan.blocks = 2;
+    plan.lanes = lanes;
+    plan.has_bias = true;
+    plan.epilogue.expression = silu_plus_input();
+    plan.epilogue.operands = {ConvOperand::full};
+    const ConvKernels kernels = ConvKernels::make(plan, tiling.shapes);
+    const size_t plane = static_cast<size_t>(144 * lanes);
+    std::vector<float> source(plane), weights(static_cast<size_t>(2 * lanes * lanes)), bias(32, 0.25F),
+        added(2 * plane);
+    for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<float>(i % 11) - 5;
+    for (size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<float>(i % 7) / 8 - 0.375F;
+    for (size_t i = 0; i < added.size(); ++i) added[i] = static_cast<float>(i % 5);
+    std::vector<float> alone(2 * plane), together(2 * plane);
+    const auto compute = [&](std::vector<float>& target, size_t first, int64_t count) {
+      const ConvTile& tile = tiling.tiles[first];
+      ConvCall call;
+      call.source = source.data() + tile.source / 4;
+      call.target = target.data() + tile.target / 4;
+      call.operands[0] = added.data() + tile.target / 4;
+      call.weights = weights.data();
+      call.bias = bias.data();
+      call.blocks = 1;
+      call.finish = 1;
+      call.target_block_bytes = static_cast<int64_t>(plane) * 4;
+      call.tiles = count;
+      call.source_step_bytes = tile.source_step;
+      call.target_step_bytes = tile.target_step;
+      kernels.entry(tile.shape)(&call);
+    };
+    int64_t runs = 0;
+    for (size_t i = 0; i < tiling.tiles.size(); ++i) compute(alone, i, 1);
+    for (size_t i = 0; i < tiling.tiles.size(); ++runs) {
+      compute(together, i, tiling.tiles[i].alike);
+      i += static_cast<size_t>(tiling.tiles[i].alike);
+    }
+    EXPECT_LT(runs, static_cast<int64_t>(tiling.tiles.size())) << name_of(isa);
+    EXPECT_EQ(alone, together) << name_of(isa);
+    for (size_t i = 0; i < together.size(); ++i) {
+      const size_t block = i / plane, pixel = i % plane / static_cast<size_t>(lanes);
+      const size_t lane = i % static_cast<size_t>(lanes) + block * static_cast<size_t>(lanes);
+      double sum = 0.25;
+      for (size_t c = 0; c < static_cast<size_t>(lanes); ++c)
+        sum += source[pixel * static_cast<size_t>(lanes) + c] * weights[c * 2 * static_cast<size_t>(lanes) + lane];
+      ASSERT_NEAR(together[i], sum / (1 + std::exp(-sum)) + added[i], 1e-4) << name_of(isa) << " at " << i;
     }
   }
 }

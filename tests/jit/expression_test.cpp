@@ -141,6 +141,25 @@ TEST(VectorMath, KeepsItsStatedErrorsOverAllFloats) {
     }
 }
 
+// x * sigmoid(x) is a quotient, in sums, too.
+TEST(VectorMath, MultipliesBySigmoidAsAccuratelyAsItIs) {
+  Expression silu = unary(ExprOp::sigmoid);
+  silu.add({.op = ExprOp::mul, .a = 0, .b = 1});
+  Expression plus_one = silu;
+  plus_one.add({.op = ExprOp::constant, .value = 1});
+  plus_one.add({.op = ExprOp::add, .a = 2, .b = 3});
+  const std::vector<float> x = all_floats(2003);
+  for (const Isa isa : isas()) {
+    const std::vector<float> y = run(isa, silu, {x}), z = run(isa, plus_one, {x});
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double exact = x[i] * sigmoid(x[i]);
+      // Behind the point where exp(-x) overflows, results of up to 3.4e-37 become 0.
+      ASSERT_TRUE(ulps(y[i], exact) <= 3 || std::fabs(y[i] - exact) < 3.5e-37) << x[i] << " gives " << y[i];
+      ASSERT_TRUE(ulps(z[i], exact + 1) <= 2 || std::fabs(z[i] - exact - 1) < 1e-6) << x[i] << " gives " << z[i];
+    }
+  }
+}
+
 TEST(VectorMath, RaisesToPowersLikeC) {
   std::mt19937 random(7);
   std::vector<float> x, y;
