@@ -231,6 +231,8 @@ const std::vector<Pass>& specialize_passes() {
       {"absorb-transposes", passes::absorb_transposes, 2},
       {"fuse-epilogue", passes::fuse_epilogue, 2},
       {"absorb-dequantize", passes::absorb_dequantize, 2},
+      // Before pointwise fusion, which takes QuantizeLinear for its own.
+      {"fuse-quantize", passes::fuse_quantize, 2},
       {"fuse-attention", passes::fuse_attention, 2},
       {"unpack-heads", passes::unpack_heads, 2},
       {"merge-products", passes::merge_products, 2},

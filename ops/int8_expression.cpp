@@ -351,4 +351,13 @@ Int8Store split_requantization(Expression& e, std::span<const float> factors) {
   return store;
 }
 
+std::optional<Requantization> as_requantization(const Expression& expression) {
+  if (!stores_bytes({expression.output}) || expression.inputs.size() != 1) return std::nullopt;
+  std::vector<float> factor = {1};
+  Expression rest = scaled_expression(expression, factor);
+  const Int8Store store = split_requantization(rest, {});
+  if (rest.nodes.size() != 3 || rest.nodes[2].op != ExprOp::mul) return std::nullopt;
+  return Requantization{factor[0], store};
+}
+
 }  // namespace lathe

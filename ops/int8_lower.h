@@ -31,4 +31,11 @@ Expression scaled_expression(const std::optional<Expression>& outer, std::vector
 // than 7e-6. `factors`: the scale. The expression's result is float32 then; other results keep their type.
 Int8Store split_requantization(Expression& expression, std::span<const float> factors);
 
+// Behind a kernel that stores bytes: factor * x0, stored so. nullopt: the expression is another one.
+struct Requantization {
+  float factor = 1;
+  Int8Store store;
+};
+std::optional<Requantization> as_requantization(const Expression& expression);
+
 }  // namespace lathe

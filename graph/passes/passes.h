@@ -23,6 +23,7 @@ bool fuse_group_norm(Graph& graph, const PassContext& context);
 bool fuse_instance_norm(Graph& graph, const PassContext& context);
 bool fuse_layer_norm(Graph& graph, const PassContext& context);
 bool fuse_pointwise(Graph& graph, const PassContext& context);
+bool fuse_quantize(Graph& graph, const PassContext& context);
 bool fuse_rms_norm(Graph& graph, const PassContext& context);
 bool fuse_rotary(Graph& graph, const PassContext& context);
 bool fuse_shuffle(Graph& graph, const PassContext& context);

@@ -20,6 +20,7 @@ class NormalizeEmitter : public RowEmitter {
     loop_down(rows_, [&] { emit_row(); });
     end();
     emit_tables();
+    if (plan_.stores_bytes()) emit_requantization(plan_.store);
   }
 
  private:
@@ -34,6 +35,7 @@ class NormalizeEmitter : public RowEmitter {
     temp_ = claim_gpr("temporary");
     scale_ = claim_gpr("scale");
     bias_ = claim_gpr("bias");
+    if (plan_.stores_bytes()) bytes_at_ = claim_gpr("at bytes");
     if (plan_.adds_skip) {
       skip_ = claim_gpr("skip");
       skip_bias_ = claim_gpr("skip bias");
@@ -198,9 +200,16 @@ class NormalizeEmitter : public RowEmitter {
         if (plan_.centers) vsubps(x, x, mean_);
         vmulps(x, x, deviation_);
         apply_scale(x, at, is_tail);
-        store_part(to_ + at, x, is_tail);
+        if (!plan_.stores_bytes()) store_part(to_ + at, x, is_tail);
       }
+      if (plan_.stores_bytes()) store_as_bytes({x_.data(), static_cast<size_t>(vectors)}, is_tail);
     });
+  }
+
+  void store_as_bytes(std::span<const Vec> vecs, bool is_tail) {
+    vbroadcastss(spare_, dword[args_ + offsetof(NormalizeArgs, factor)]);
+    for (const Vec& vec : vecs) vmulps(vec, vec, spare_);
+    store_bytes({to_, offset_, bytes_at_, left_}, vecs, is_tail, plan_.store, spare_);
   }
 
   void apply_scale(const Vec& x, const Xbyak::RegExp& at, bool is_tail) {
@@ -216,14 +225,14 @@ class NormalizeEmitter : public RowEmitter {
 
   void advance() {
     lea(from_, ptr[from_ + columns_ * 4]);
-    lea(to_, ptr[to_ + columns_ * 4]);
+    lea(to_, ptr[to_ + columns_ * (plan_.stores_bytes() ? 1 : 4)]);
     if (!plan_.adds_skip) return;
     lea(skip_, ptr[skip_ + columns_ * 4]);
     lea(sum_, ptr[sum_ + columns_ * 4]);
   }
 
   NormalizePlan plan_;
-  Gpr args_, from_, to_, rows_, columns_, offset_, left_, temp_, scale_, bias_, skip_, skip_bias_, sum_;
+  Gpr args_, from_, to_, rows_, columns_, offset_, left_, temp_, scale_, bias_, skip_, skip_bias_, sum_, bytes_at_;
   Vec mean_, deviation_, spare_;
   std::vector<Vec> partial_, x_, squares_;
 };
@@ -284,6 +293,7 @@ std::string to_string(const NormalizePlan& plan) {
   if (plan.has_bias) text += " bias";
   if (!plan.writes_rows) text += " no-rows";
   if (plan.writes_statistics) text += " statistics";
+  if (plan.stores_bytes()) text += " " + to_string(plan.store);
   return text;
 }
 

@@ -59,6 +59,28 @@ void RowEmitter::store_part(const Xbyak::RegExp& at, const Vec& vec, bool is_tai
   }
 }
 
+void RowEmitter::store_bytes(const ByteRow& row, std::span<const Vec> vecs, bool is_tail, const Int8Store& how,
+                             const Vec& temp) {
+  mov(row.at, row.offset);
+  shr(row.at, 2);
+  add(row.at, row.to);
+  if (!is_tail) return store_requantized(row.at, vecs, how, temp);
+  if (has_masks()) {
+    requantize(vecs, how, temp);
+    return vmovdqu8(ptr[row.at] | k1, Xbyak::Xmm(vecs[0].getIdx()));
+  }
+  constexpr int kBelow = 16;  // in the red zone: these kernels call nothing
+  store_requantized(rsp - kBelow, vecs, how, temp);
+  const Gpr value = claim_gpr("byte");
+  Xbyak::Label next;
+  L(next);
+  movzx(value.cvt32(), byte[rsp + row.left - (kBelow + 1)]);
+  mov(byte[row.at + row.left - 1], value.cvt8());
+  dec(row.left);
+  jnz(next);
+  release(value);
+}
+
 void RowEmitter::clear_behind_tail(const Vec& vec) {
   if (has_masks()) {
     vmovaps(vec | k1 | T_z, vec);

@@ -1,6 +1,8 @@
 #pragma once
 // Base of the emitters that walk rows of float32: loops over columns with a masked tail, folds across lanes.
-#include "jit/emitter.h"
+#include <span>
+
+#include "jit/kernels/int8_lanes.h"
 #include "src/base/expression.h"
 
 namespace lathe {
@@ -8,9 +10,9 @@ namespace lathe {
 // x0 under one operator, for EpilogueEmitter.
 Expression unary_expression(ExprOp op);
 
-class RowEmitter : public Emitter {
+class RowEmitter : public Int8Emitter {
  protected:
-  explicit RowEmitter(Isa isa) : Emitter(isa) {}
+  explicit RowEmitter(Isa isa) : Int8Emitter(isa) {}
 
   // Sets the mask of the last columns % lanes columns. Clobbers `temp`; k1 on AVX-512, else a claimed vector holds it.
   // emit_tables() must follow the code's end.
@@ -41,6 +43,12 @@ class RowEmitter : public Emitter {
   // A whole vector or the tail; lanes behind the tail read as 0.
   void load_part(const Vec& vec, const Xbyak::RegExp& at, bool is_tail);
   void store_part(const Xbyak::RegExp& at, const Vec& vec, bool is_tail);
+  // 1, 2 or 4 vectors as bytes, or the tail of one, at to + offset / 4. Clobbers them, `temp`, `at`, and on AVX2 with a
+  // tail `left`: the number of columns in it. emit_requantization() must follow the code's end.
+  struct ByteRow {
+    const Gpr &to, &offset, &at, &left;
+  };
+  void store_bytes(const ByteRow& row, std::span<const Vec> vecs, bool is_tail, const Int8Store& how, const Vec& temp);
   void clear_behind_tail(const Vec& vec);                      // lanes behind the tail become 0
   void fill_behind_tail(const Vec& vec, const Vec& fill);      // ... become those of `fill`
   void set_all(const Vec& vec, float value, const Gpr& temp);  // a constant in all lanes

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <limits>
+#include <numbers>
 
 #include "jit/expression/epilogue.h"
 #include "jit/kernels/reduce_emitter.h"
@@ -10,6 +11,10 @@ namespace lathe {
 namespace {
 
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
+
+// 2^x for x in [0, 1), off by 2.6e-6 of it (Lawson fit): enough for what is stored as bytes.
+constexpr float kPowerOfTwo[] = {0.0135340961F, 0.0520116054F, 0.241442665F, 0.693003833F, 1.00000262F};
+constexpr int kByteVectors = 4;  // that are packed together
 
 class SoftmaxEmitter : public RowEmitter {
  public:
@@ -26,10 +31,11 @@ class SoftmaxEmitter : public RowEmitter {
     if (plan_.is_strided) {
       emit_columns();
     } else {
-      loop_down(rows_, [&] { emit_row(); });
+      loop_down(rows_, [&] { plan_.stores_bytes() ? emit_byte_row() : emit_row(); });
     }
     end();
     emit_tables();
+    if (plan_.stores_bytes()) emit_requantization(plan_.store);
     exp_.emit_constants();
     log_.emit_constants();
   }
@@ -53,6 +59,10 @@ class SoftmaxEmitter : public RowEmitter {
       at_from_ = claim_gpr("at from");
       at_to_ = claim_gpr("at to");
     }
+    if (plan_.stores_bytes()) {
+      row_ = claim_gpr("row");
+      bytes_at_ = claim_gpr("at bytes");
+    }
   }
 
   void load_arguments() {
@@ -61,10 +71,17 @@ class SoftmaxEmitter : public RowEmitter {
     mov(rows_, ptr[args_ + offsetof(SoftmaxArgs, rows)]);
     mov(columns_, ptr[args_ + offsetof(SoftmaxArgs, columns)]);
     if (plan_.is_strided) mov(stride_, ptr[args_ + offsetof(SoftmaxArgs, stride_bytes)]);
+    if (plan_.stores_bytes()) mov(row_, ptr[args_ + offsetof(SoftmaxArgs, row)]);
     prepare_tail(columns_, temp_);
+    if (has_quick_exponential()) load_quick_constants();
     const int temps = std::max(exp_.temps_needed(), log_.temps_needed());
     temps_ = claim_vecs("temporaries", temps);
     if (!plan_.is_strided) tops_ = claim_vecs("maxima", std::min(3, free_vecs()));
+    if (plan_.stores_bytes()) {
+      bytes_ = {x_};
+      for (const std::vector<Vec>* more : {&tops_, &temps_}) bytes_.insert(bytes_.end(), more->begin(), more->end());
+      bytes_.resize(bytes_.size() >= kByteVectors ? kByteVectors : bytes_.size() >= 2 ? 2 : 1);
+    }
   }
 
   void apply(EpilogueEmitter& function, const Vec& vec) {
@@ -75,7 +92,7 @@ class SoftmaxEmitter : public RowEmitter {
 
   void emit_row() {
     find_maximum();
-    sum_exponentials();
+    sum_exponentials(to_);
     scale_row();
     lea(from_, ptr[from_ + columns_ * 4]);
     lea(to_, ptr[to_ + columns_ * 4]);
@@ -103,7 +120,7 @@ class SoftmaxEmitter : public RowEmitter {
     fold_lanes(top_, spare_, [&](const auto& into, const auto& a, const auto& b) { vmaxps(into, a, b); });
   }
 
-  void sum_exponentials() {
+  void sum_exponentials(const Gpr& to) {
     zero(sum_);
     for_columns(columns_, offset_, left_, 2, [&](int vectors, bool is_tail) {
       for (int i = 0; i < vectors; ++i) {
@@ -113,7 +130,7 @@ class SoftmaxEmitter : public RowEmitter {
         apply(exp_, x_);
         if (is_tail) clear_behind_tail(x_);
         vaddps(sum_, sum_, x_);
-        if (!plan_.is_log) store_part(to_ + at, x_, is_tail);
+        if (!plan_.is_log) store_part(to + at, x_, is_tail);
       }
     });
     fold_lanes(sum_, spare_, [&](const auto& into, const auto& a, const auto& b) { vaddps(into, a, b); });
@@ -146,6 +163,63 @@ class SoftmaxEmitter : public RowEmitter {
       vmulps(x_, x_, sum_);
     }
     store_part(to, x_, is_tail);
+  }
+
+  // ---- Rows of bytes: the exponentials wait in `row`
+
+  void emit_byte_row() {
+    find_maximum();
+    has_quick_exponential() ? sum_quick_exponentials() : sum_exponentials(row_);
+    set_all(spare_, 1.0f, temp_);
+    vdivps(sum_, spare_, sum_);
+    vbroadcastss(spare_, dword[args_ + offsetof(SoftmaxArgs, factor)]);
+    vmulps(sum_, sum_, spare_);
+    for_columns(columns_, offset_, left_, static_cast<int>(bytes_.size()), [&](int vectors, bool is_tail) {
+      const std::span<const Vec> vecs(bytes_.data(), static_cast<size_t>(vectors));
+      for (int i = 0; i < vectors; ++i) {
+        const Vec& vec = vecs[static_cast<size_t>(i)];
+        load_part(vec, row_ + offset_ + i * vec_bytes(), is_tail);
+        vmulps(vec, vec, sum_);
+      }
+      store_bytes({to_, offset_, bytes_at_, left_}, vecs, is_tail, plan_.store, spare_);
+    });
+    lea(from_, ptr[from_ + columns_ * 4]);
+    add(to_, columns_);
+  }
+
+  // 2^(x * log2(e) - top * log2(e)) by its whole and its broken part.
+  bool has_quick_exponential() const { return plan_.stores_bytes() && has_masks(); }
+
+  void load_quick_constants() {
+    const auto constant = [&](const char* role, float value) {
+      const Vec vec = claim_vec(role);
+      set_all(vec, value, temp_);
+      return vec;
+    };
+    log2_e_ = constant("log2 e", std::numbers::log2e_v<float>);
+    for (const float coefficient : kPowerOfTwo) power_of_two_.push_back(constant("of 2^x", coefficient));
+    broken_ = claim_vec("broken part");
+  }
+
+  void sum_quick_exponentials() {
+    constexpr int kFloor = 9;  // of vreduceps: the distance from the largest integer below, no exceptions
+    vmulps(top_, top_, log2_e_);
+    zero(sum_);
+    for_columns(columns_, offset_, left_, 4, [&](int vectors, bool is_tail) {
+      for (int i = 0; i < vectors; ++i) {
+        const Xbyak::RegExp at = offset_ + i * vec_bytes();
+        load_part(x_, from_ + at, is_tail);
+        vfmsub213ps(x_, log2_e_, top_);
+        vreduceps(broken_, x_, kFloor);
+        vmovaps(spare_, power_of_two_[0]);
+        for (size_t k = 1; k < power_of_two_.size(); ++k) vfmadd213ps(spare_, broken_, power_of_two_[k]);
+        vscalefps(x_, spare_, x_);  // by its floor
+        if (is_tail) clear_behind_tail(x_);
+        vaddps(sum_, sum_, x_);
+        store_part(row_ + at, x_, is_tail);
+      }
+    });
+    fold_lanes(sum_, spare_, [&](const auto& into, const auto& a, const auto& b) { vaddps(into, a, b); });
   }
 
   // ---- Columns
@@ -184,19 +258,21 @@ class SoftmaxEmitter : public RowEmitter {
 
   SoftmaxPlan plan_;
   EpilogueEmitter exp_, log_;
-  Gpr args_, from_, to_, rows_, columns_, offset_, left_, temp_, stride_, at_from_, at_to_;
-  Vec top_, sum_, x_, spare_;
-  std::vector<Vec> temps_, tops_;
+  Gpr args_, from_, to_, rows_, columns_, offset_, left_, temp_, stride_, at_from_, at_to_, row_, bytes_at_;
+  Vec top_, sum_, x_, spare_, log2_e_, broken_;
+  std::vector<Vec> temps_, tops_, bytes_, power_of_two_;
 };
 
 }  // namespace
 
 std::string to_string(const SoftmaxPlan& plan) {
-  return std::string(plan.is_log ? "log_softmax" : "softmax") + (plan.is_strided ? " strided" : " rows");
+  return std::string(plan.is_log ? "log_softmax" : "softmax") + (plan.is_strided ? " strided" : " rows") +
+         (plan.stores_bytes() ? " " + to_string(plan.store) : "");
 }
 
 Kernel<SoftmaxFn> softmax_kernel(const SoftmaxPlan& plan) {
   const std::string key = std::string(has_avx512(plan.isa) ? "avx512 " : "avx2 ") + to_string(plan);
+  if (plan.stores_bytes() && (plan.is_log || plan.is_strided)) throw JitError("no bytes from this form: " + key);
   return Kernel<SoftmaxFn>(cached_code(key, [&] {
     SoftmaxEmitter emitter(plan);
     emitter.emit();

@@ -6,9 +6,11 @@
 #include "jit/kernels/normalize.h"
 #include "ops/copy_elements.h"
 #include "ops/copy_infer.h"
+#include "ops/int8_lower.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "src/base/checked_size.h"
 #include "src/base/thread_team.h"
 
 namespace lathe::ops {
@@ -179,8 +181,16 @@ struct RowBuffers {
                      sum = BufferId::none, means = BufferId::none, deviations = BufferId::none;
 };
 
-void run(const Kernel<NormalizeFn>& kernel, const RowBuffers& buffers, int64_t rows, int64_t columns, float epsilon,
+// Numbers of a call.
+struct RowNumbers {
+  int64_t rows, columns;
+  int64_t bytes;  // of an element of the result
+  float epsilon, factor;
+};
+
+void run(const Kernel<NormalizeFn>& kernel, const RowBuffers& buffers, const RowNumbers& numbers,
          const StepArgs& args) {
+  const auto [rows, columns, bytes, epsilon, factor] = numbers;
   const Range range = split_evenly(rows, args.thread, args.threads);
   if (range.begin == range.end) return;
   const int64_t first = range.begin * columns;
@@ -188,7 +198,7 @@ void run(const Kernel<NormalizeFn>& kernel, const RowBuffers& buffers, int64_t r
     return id == BufferId::none ? nullptr : args.at<float>(id) + offset;
   };
   const NormalizeArgs call{.from = at(buffers.from, first),
-                           .to = at(buffers.to, first),
+                           .to = args.at<char>(buffers.to) + first * bytes,
                            .rows = range.end - range.begin,
                            .columns = columns,
                            .scale = at(buffers.scale, 0),
@@ -199,7 +209,8 @@ void run(const Kernel<NormalizeFn>& kernel, const RowBuffers& buffers, int64_t r
                            .means = at(buffers.means, range.begin),
                            .deviations = at(buffers.deviations, range.begin),
                            .epsilon = epsilon,
-                           .column_share = 1.0f / static_cast<float>(columns)};
+                           .column_share = 1.0f / static_cast<float>(columns),
+                           .factor = factor};
   kernel(&call);
 }
 
@@ -245,6 +256,20 @@ bool lower(LowerContext& context) {
     return true;
   };
   if (plan.adds_skip) give(variant.sum_output, buffers.sum);
+  RowNumbers numbers{rows, columns, 4, context.node.attributes.get_float("epsilon", variant.epsilon), 1};
+  if (const auto& epilogue = context.node.epilogue) {
+    const auto stored = as_requantization(epilogue->expression);
+    if (!stored) return false;
+    plan.store = stored->store;
+    plan.store.is_bounded = false;
+    numbers.factor = stored->factor;
+    numbers.bytes = 1;
+    if (plan.adds_skip && buffers.sum == BufferId::none) {
+      buffers.sum = context.scratch(checked_bytes(DType::f32, {rows, columns}));
+      step.reads.push_back(buffers.sum);
+      step.writes.push_back(buffers.sum);
+    }
+  }
   const bool has_means = give(variant.mean_output, buffers.means);
   const bool has_deviations = give(variant.deviation_output, buffers.deviations);
   plan.writes_statistics = has_means || has_deviations;
@@ -261,12 +286,9 @@ bool lower(LowerContext& context) {
   step.kernel = to_string(plan);
   const auto elements = static_cast<double>(rows * columns);
   step.flop = 8 * elements;
-  step.bytes = (plan.adds_skip ? 12 : 8) * elements;
+  step.bytes = static_cast<double>((plan.adds_skip ? 8 : 4) + numbers.bytes) * elements;
   step.threads = step.bytes > 128e3 && rows > 1 ? context.target.threads : 1;
-  const float epsilon = context.node.attributes.get_float("epsilon", variant.epsilon);
-  step.run = [kernel, buffers, rows, columns, epsilon](const StepArgs& args) {
-    run(kernel, buffers, rows, columns, epsilon, args);
-  };
+  step.run = [kernel, buffers, numbers](const StepArgs& args) { run(kernel, buffers, numbers, args); };
   context.add(std::move(step));
   return true;
 }

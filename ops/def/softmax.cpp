@@ -6,9 +6,11 @@
 #include "jit/kernels/softmax.h"
 #include "ops/copy_infer.h"
 #include "ops/copy_step.h"
+#include "ops/int8_lower.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "src/base/checked_size.h"
 #include "src/base/thread_team.h"
 
 namespace lathe::ops {
@@ -107,25 +109,37 @@ void reference(ReferenceContext& context) {
 // Two passes over at most L2-sized rows and one exp an element: about 2 ns per vector.
 constexpr int64_t kElementsForThreads = 16384;
 
-void run(const Kernel<SoftmaxFn>& kernel, const AxisSplit& split, const StepArgs& args, const float* from, float* to) {
-  if (split.inner == 1) {
-    const Range rows = split_evenly(split.outer, args.thread, args.threads);
-    if (rows.begin == rows.end) return;
-    const int64_t first = rows.begin * split.extent;
-    const SoftmaxArgs call{from + first, to + first, rows.end - rows.begin, split.extent, 0};
-    kernel(&call);
-    return;
+struct SoftmaxCall {
+  Kernel<SoftmaxFn> kernel;
+  AxisSplit split;
+  BufferId from = BufferId::none, to = BufferId::none;
+  int64_t bytes = 4;               // of a result
+  BufferId rows = BufferId::none;  // of exponentials, one for each thread
+  float factor = 1;
+
+  void operator()(const StepArgs& args) const {
+    const auto* in = args.at<const float>(from);
+    auto* out = args.at<char>(to);
+    if (split.inner == 1) {
+      const Range range = split_evenly(split.outer, args.thread, args.threads);
+      if (range.begin == range.end) return;
+      const int64_t first = range.begin * split.extent;
+      float* row = rows == BufferId::none ? nullptr : args.at<float>(rows) + args.thread * split.extent;
+      const SoftmaxArgs call{in + first, out + first * bytes, range.end - range.begin, split.extent, 0, row, factor};
+      kernel(&call);
+      return;
+    }
+    // Columns are split in whole lines of 16, through all outer indices.
+    const Range lines = split_evenly((split.inner + 15) / 16, args.thread, args.threads);
+    const int64_t begin = lines.begin * 16, end = std::min<int64_t>(lines.end * 16, split.inner);
+    if (begin >= end) return;
+    for (int64_t outer = 0; outer < split.outer; ++outer) {
+      const int64_t first = outer * split.extent * split.inner + begin;
+      const SoftmaxArgs call{in + first, out + first * bytes, split.extent, end - begin, split.inner * 4};
+      kernel(&call);
+    }
   }
-  // Columns are split in whole lines of 16, through all outer indices.
-  const Range lines = split_evenly((split.inner + 15) / 16, args.thread, args.threads);
-  const int64_t begin = lines.begin * 16, end = std::min<int64_t>(lines.end * 16, split.inner);
-  if (begin >= end) return;
-  for (int64_t outer = 0; outer < split.outer; ++outer) {
-    const int64_t first = outer * split.extent * split.inner + begin;
-    const SoftmaxArgs call{from + first, to + first, split.extent, end - begin, split.inner * 4};
-    kernel(&call);
-  }
-}
+};
 
 bool lower(LowerContext& context) {
   const TensorType& type = context.input_type(0);
@@ -136,17 +150,27 @@ bool lower(LowerContext& context) {
   const AxisSplit split = split_of(context.node, dims, axis_of(messages, type.rank()));
   const int64_t count = split.outer * split.extent * split.inner;
   if (count == 0) return true;
-  const SoftmaxPlan plan{context.target.isa, kind == Kind::log_softmax, split.inner > 1};
-  const Kernel<SoftmaxFn> kernel = softmax_kernel(plan);
-  const BufferId from = context.buffer(context.input(0)), to = context.buffer(context.output(0));
-  Step step{.kernel = to_string(plan), .reads = {from}, .writes = {to}};
-  step.flop = 14.0 * static_cast<double>(count);
-  step.bytes = 8.0 * static_cast<double>(count);
+  SoftmaxPlan plan{context.target.isa, kind == Kind::log_softmax, split.inner > 1};
+  SoftmaxCall call{.split = split, .from = context.buffer(context.input(0)), .to = context.buffer(context.output(0))};
+  Step step{.reads = {call.from}, .writes = {call.to}};
   const bool is_split = count >= kElementsForThreads && (split.inner > 16 || split.outer > 1);
   step.threads = is_split ? context.target.threads : 1;
-  step.run = [kernel, split, from, to](const StepArgs& args) {
-    run(kernel, split, args, args.at<const float>(from), args.at<float>(to));
-  };
+  if (const auto& epilogue = context.node.epilogue) {
+    const auto bytes = as_requantization(epilogue->expression);
+    if (!bytes || plan.is_log || plan.is_strided) return false;
+    plan.store = bytes->store;
+    plan.store.is_bounded = bytes->factor < 1e9F;  // what it multiplies is at most 1
+    call.factor = bytes->factor;
+    call.bytes = 1;
+    call.rows = context.scratch(checked_bytes(DType::f32, {step.threads, split.extent}));
+    step.reads.push_back(call.rows);
+    step.writes.push_back(call.rows);
+  }
+  call.kernel = softmax_kernel(plan);
+  step.kernel = to_string(plan);
+  step.flop = 14.0 * static_cast<double>(count);
+  step.bytes = static_cast<double>((4 + call.bytes) * count);
+  step.run = std::move(call);
   context.add(std::move(step));
   return true;
 }

@@ -232,5 +232,22 @@ TEST(QuantizedPasses, TurnMatMulIntegerThatIsReadAsFloatIntoAProductThatScales) 
   expect_same_results(net, after, 1e-3);
 }
 
+// A norm whose bytes one product reads twice, and one that something else reads, too.
+TEST(QuantizedPasses, TakeQuantizeLinearIntoTheNormsAndSoftmaxThatMakeItsRows) {
+  Net net;
+  const ValueId x = net.input(Dims{2, 8, 32}), gain = net.testing::PassNet::weights(Dims{32});
+  const ValueId norm = net.op("LayerNormalization", {x, gain});
+  const ValueId rows = net.quantize(norm, 0.03F, 120);
+  const ValueId other = net.op("LayerNormalization", {net.op("Neg", {x}), gain});
+  const ValueId soft = net.op("Softmax", {net.op("Exp", {x})});
+  const ValueId across = net.op("Softmax", {net.op("Abs", {x})}, {{"axis", int64_t{1}}});
+  net.graph.outputs = {rows, net.quantize(other, 0.02F, 100), other, net.quantize(soft, 0.004F, 0),
+                       net.quantize(across, 0.004F, 0)};
+  const Graph after = testing::rewritten(net, {passes::fuse_quantize});
+  EXPECT_EQ(testing::ops_of(after),
+            "LayerNormalization+QuantizeLinear Neg LayerNormalization Exp Softmax+QuantizeLinear Abs Softmax "
+            "QuantizeLinear QuantizeLinear");
+}
+
 }  // namespace
 }  // namespace lathe
