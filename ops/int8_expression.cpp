@@ -1,6 +1,7 @@
 // What follows a sum of integer products, as one expression.
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "ops/int8_lower.h"
 
@@ -234,6 +235,55 @@ int clamped_operand(const Expression& e, int index, DType dtype) {
   return is_implied ? (is_first ? node.b : node.a) : -1;
 }
 
+// factor * x * Phi(x), written as a product with 1 + erf(x / sqrt(2)).
+struct Gelu {
+  int x = -1;  // -1: another expression
+  double factor = 1;
+};
+
+// Takes constants off the product at `index`; adds what remains to `others`.
+void collect_factors(const Expression& e, int index, double& constant, std::vector<int>& others) {
+  const ExprNode& node = e.nodes[static_cast<size_t>(index)];
+  if (node.op == ExprOp::constant) {
+    constant *= node.value;
+  } else if (node.op == ExprOp::mul && others.size() < 3) {
+    collect_factors(e, node.a, constant, others);
+    collect_factors(e, node.b, constant, others);
+  } else if (node.op == ExprOp::div && is_constant(e, node.b)) {
+    constant /= constant_at(e, node.b);
+    collect_factors(e, node.a, constant, others);
+  } else {
+    others.push_back(index);
+  }
+}
+
+Gelu gelu_at(const Expression& e, int index) {
+  Gelu gelu;
+  std::vector<int> factors;
+  collect_factors(e, index, gelu.factor, factors);
+  gelu.factor *= 2;
+  if (factors.size() != 2) return {};
+  for (size_t i = 0; i < 2; ++i) {
+    const int x = factors[i];
+    const ExprNode& sum = e.nodes[static_cast<size_t>(factors[1 - i])];
+    if (sum.op != ExprOp::add) continue;
+    const bool is_first = is_constant(e, sum.a);
+    if (!is_constant(e, is_first ? sum.a : sum.b) || constant_at(e, is_first ? sum.a : sum.b) != 1) continue;
+    const ExprNode& function = e.nodes[static_cast<size_t>(is_first ? sum.b : sum.a)];
+    if (function.op != ExprOp::erf) continue;
+    double scale = 1;
+    std::vector<int> arguments;
+    collect_factors(e, function.a, scale, arguments);
+    constexpr double kSlack = 1e-6;  // of constants that were rounded, and of reciprocals
+    if (arguments.size() != 1 || arguments[0] != x || std::abs(scale * std::numbers::sqrt2 - 1) > kSlack) continue;
+    const auto factor = static_cast<float>(gelu.factor);
+    if (!std::isnormal(factor)) continue;
+    gelu.x = x;
+    return gelu;
+  }
+  return {};
+}
+
 struct Interval {
   double low = -HUGE_VAL, high = HUGE_VAL;
 };
@@ -318,8 +368,8 @@ Expression scaled_expression(const std::optional<Expression>& outer, std::vector
   return result;
 }
 
-Int8Store split_requantization(Expression& e, std::span<const float> factors) {
-  Int8Store store{e.output, 0, false};
+Int8Store split_requantization(Expression& e, std::span<const float> factors, bool takes_gelu) {
+  Int8Store store{e.output};
   if (!stores_bytes(store)) {
     if (e.output == DType::f32) e = ChainWriter(e, false).write();
     return store;
@@ -339,6 +389,10 @@ Int8Store split_requantization(Expression& e, std::span<const float> factors) {
   if (e.nodes[static_cast<size_t>(at)].op == ExprOp::round_even) {
     at = e.nodes[static_cast<size_t>(at)].a;
   }
+  if (const Gelu gelu = takes_gelu ? gelu_at(e, at) : Gelu(); gelu.x >= 0) {
+    at = gelu.x;
+    store.gelu = static_cast<float>(gelu.factor);
+  }
   // What came before depends on nothing behind it.
   e.nodes.resize(static_cast<size_t>(at) + 1);
   e.output = DType::f32;
@@ -346,8 +400,9 @@ Int8Store split_requantization(Expression& e, std::span<const float> factors) {
   double largest_factor = -1;
   for (const float factor : factors) largest_factor = std::max(largest_factor, std::abs(double{factor}));
   const Interval range = range_of(e, factors.size() > 1 ? largest_factor : -1);
-  constexpr double kMost = 2e9;  // rounded, it is an int32
-  store.is_bounded = range.low > -kMost && range.high < kMost;
+  // Rounded, it is an int32. GELU brings nothing further from 0.
+  const double most = 2e9 / std::max(1.0, std::abs(double{store.gelu}));
+  store.is_bounded = range.low > -most && range.high < most;
   return store;
 }
 

@@ -29,7 +29,8 @@ Expression scaled_expression(const std::optional<Expression>& outer, std::vector
 // Takes rounding, zero point and saturation off the end of a scaled expression whose result is bytes, and joins what is
 // left into multiply-adds, with constants of its own: a result may differ by roundings. erf before bytes is off by less
 // than 7e-6. `factors`: the scale. The expression's result is float32 then; other results keep their type.
-Int8Store split_requantization(Expression& expression, std::span<const float> factors);
+// `takes_gelu`: the kernel has Int8Store::gelu.
+Int8Store split_requantization(Expression& expression, std::span<const float> factors, bool takes_gelu = false);
 
 // Behind a kernel that stores bytes: factor * x0, stored so. nullopt: the expression is another one.
 struct Requantization {

@@ -7,6 +7,7 @@
 #include <cstddef>
 
 #include "jit/expression/epilogue.h"
+#include "jit/kernels/gelu_emitter.h"
 #include "jit/kernels/row_tile_emitter.h"
 
 namespace lathe {
@@ -21,9 +22,9 @@ bool holds_a(const GemmInt8TilePlan& plan) { return plan.rows < plan.vecs; }
 
 int work_registers(const GemmInt8TilePlan& plan) { return holds_a(plan) ? plan.rows + 1 : plan.vecs + 1; }
 
-class GemmInt8Emitter : public Int8Emitter {
+class GemmInt8Emitter : public GeluEmitter {
  public:
-  explicit GemmInt8Emitter(const GemmInt8TilePlan& plan) : Int8Emitter(plan.isa), plan_(plan) {
+  explicit GemmInt8Emitter(const GemmInt8TilePlan& plan) : GeluEmitter(plan.isa), plan_(plan) {
     if (dot_needs_temp(plan.isa, plan.dot)) work_.push_back(claim_vec("products"));
     if (plan.epilogue) {
       epilogue_ = std::make_unique<EpilogueEmitter>(static_cast<Xbyak::CodeGenerator&>(*this), plan.isa,
@@ -205,9 +206,11 @@ class GemmInt8Emitter : public Int8Emitter {
   bool needs_mask_vec() const { return plan_.masked && !has_masks(); }
   // Besides the epilogue's: what narrowing of lanes to bytes, and a partial vector on AVX2, take.
   int store_temps() const { return (plan_.requantizes() || !has_masks()) + needs_mask_vec(); }
-  int temps_needed(int together) const {
-    return together * (epilogue_ ? epilogue_->temps_needed() : 0) + store_temps();
+  int temps_needed(int together) const { return together * epilogue_temps() + store_temps(); }
+  int epilogue_temps() const {
+    return std::max(epilogue_ ? epilogue_->temps_needed() : 0, has_gelu() ? kGeluTemps : 0);
   }
+  bool has_gelu() const { return plan_.requantizes() && plan_.store.gelu != 0; }
   int waiting_rows(int together) const {
     const int missing = temps_needed(together) - static_cast<int>(work_.size()) - free_vecs();
     return missing <= 0 ? 0 : (missing + plan_.vecs - 1) / plan_.vecs;
@@ -287,7 +290,7 @@ class GemmInt8Emitter : public Int8Emitter {
     for (size_t i = 0; i < acc_.size(); ++i) store(rsp + kSpill + static_cast<int>(i) * vec_bytes(), acc_[i]);
     temps.insert(temps.end(), acc_.begin() + 1, acc_.end());
     set_store_temps(temps);
-    if (epilogue_ && static_cast<int>(temps.size()) < epilogue_->temps_needed()) {
+    if (static_cast<int>(temps.size()) < epilogue_temps()) {
       throw JitError("the epilogue needs more registers than there are: " + plan_.key());
     }
     lea(tmp_, ptr[rsp + kSpill]);
@@ -348,6 +351,7 @@ class GemmInt8Emitter : public Int8Emitter {
       if (plan_.epilogue->inputs[i] == GemmInputAccess::uniform) return broadcast_as_float(into, row, dtype);
       load_columns(into, row + sums[which].v * lanes() * (bits_of(dtype) / 8), sums[which].v, dtype);
     });
+    if (has_gelu()) gelu(vecs, temps);
   }
 
   void store_sums(const std::vector<Sum>& sums) {
@@ -421,6 +425,7 @@ class GemmInt8Emitter : public Int8Emitter {
   void emit_constants() {
     if (epilogue_) epilogue_->emit_constants();
     if (plan_.requantizes()) emit_requantization(plan_.store);
+    if (has_gelu()) emit_gelu_tables(plan_.store.gelu);
     if (!needs_mask_vec()) return;
     align(kCacheLine);
     L(mask_table_);
@@ -456,6 +461,7 @@ bool GemmInt8TilePlan::is_valid() const {
   if (dot != Int8Dot::pairs && !has_vnni(isa)) return false;
   if (epilogue && epilogue->inputs.size() > static_cast<size_t>(kMaxInt8Inputs)) return false;
   if (requantizes() && epilogue->expression.output != DType::f32) return false;
+  if (store.gelu != 0 && !has_avx512(isa)) return false;
   return rows * vecs + work_registers(*this) + dot_needs_temp(isa, dot) <= vector_registers(isa);
 }
 

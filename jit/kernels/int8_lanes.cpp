@@ -1,5 +1,7 @@
 #include "jit/kernels/int8_lanes.h"
 
+#include <fmt/format.h>
+
 #include <bit>
 
 namespace lathe {
@@ -16,7 +18,8 @@ std::string to_string(Int8Dot dot) {
 }
 
 std::string to_string(const Int8Store& how) {
-  return std::string(name_of(how.dtype)) + "+" + std::to_string(how.zero) + (how.is_bounded ? "b" : "");
+  return std::string(name_of(how.dtype)) + "+" + std::to_string(how.zero) + (how.is_bounded ? "b" : "") +
+         (how.gelu != 0 ? fmt::format(" gelu {}", how.gelu) : "");
 }
 
 void Int8Emitter::dot(Int8Dot kind, const Vec& acc, const Vec& a, const Vec& b, const Vec& temp) {

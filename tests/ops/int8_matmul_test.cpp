@@ -168,6 +168,47 @@ TEST(Int8MatMul, QuantizedMatMulAppliesItsEpilogue) {
   }
 }
 
+// clamp(round(gelu(x0 + bias) / 0.03) + 5), in the ways in which exporters write GELU
+Expression requantized_gelu(DType output, bool is_halved_first) {
+  Expression e;
+  e.inputs = {DType::f32, DType::f32};
+  e.output = output;
+  const auto constant = [&](float value) { return e.add({.op = ExprOp::constant, .value = value}); };
+  const int x = e.add({ExprOp::add, e.add({ExprOp::input, 0}), e.add({ExprOp::input, 1})});
+  const int argument =
+      is_halved_first ? e.add({ExprOp::mul, x, constant(0.70710677F)}) : e.add({ExprOp::div, x, constant(1.41421354F)});
+  const int phi = e.add({ExprOp::add, e.add({ExprOp::erf, argument}), constant(1)});
+  const int half = constant(0.5F);
+  const int result = is_halved_first ? e.add({ExprOp::mul, e.add({ExprOp::mul, x, half}), phi})
+                                     : e.add({ExprOp::mul, e.add({ExprOp::mul, x, phi}), half});
+  const int rounded = e.add({ExprOp::round_even, e.add({ExprOp::div, result, constant(0.03F)})});
+  e.add({ExprOp::add, rounded, constant(5)});
+  return e;
+}
+
+TEST(Int8MatMul, QuantizedMatMulStoresGelu) {
+  std::mt19937 random(9);
+  for (const Isa isa : int8_isas()) {
+    for (const DType output : {DType::u8, DType::i8}) {
+      for (const int n : {32, 45, 100}) {
+        // One row, a few, and more than a tile has.
+        for (const int m : {1, 5, 40}) {
+          for (const float scale : {1e-5F, 1e-3F}) {
+            SCOPED_TRACE(::testing::Message() << name_of(isa) << " " << name_of(output) << " " << m << "x" << n);
+            OpTester tester("QuantizedMatMul", 1, "lathe");
+            tester.input(random_bytes(DType::u8, {m, 72}, random)).constant(random_bytes(DType::i8, {72, n}, random));
+            tester.constant(Tensor::scalar(scale)).constant(random_bytes(DType::u8, {}, random)).absent();
+            tester.epilogue(requantized_gelu(output, m == 5), {random_tensor({n}, random)});
+            const auto got = tester.lowered(isa, 2);
+            ASSERT_TRUE(got);
+            expect_quantized((*got)[0], tester.result());
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Int8MatMul, QuantizedMatMulTakesTransposedOperands) {
   std::mt19937 random(6);
   for (const Isa isa : int8_isas()) {
