@@ -103,8 +103,13 @@ bool is_valid(const ConvPlan& plan, const ConvProblem& problem) {
 
 namespace {
 
-// Input channels that output channels [begin, end) depend on.
-std::pair<int64_t, int64_t> channels_read(const ConvProblem& problem, int64_t begin, int64_t end) {
+int64_t channels_end(const ConvProblem& problem, const ConvBlockGroup& group) {
+  return std::min(int64_t{group.first + group.count} * problem.lanes, problem.out_channels);
+}
+
+// Input channels that the outputs depend on.
+std::pair<int64_t, int64_t> channels_read(const ConvProblem& problem, const ConvBlockGroup& group) {
+  const int64_t begin = int64_t{group.first} * problem.lanes, end = channels_end(problem, group);
   const int64_t out_each = problem.out_channels / problem.groups, in_each = problem.in_channels / problem.groups;
   return {begin / out_each * in_each, ((end - 1) / out_each + 1) * in_each};
 }
@@ -112,6 +117,15 @@ std::pair<int64_t, int64_t> channels_read(const ConvProblem& problem, int64_t be
 // Whether output blocks of different groups never mix, so that several can share their input.
 bool has_whole_blocks(const ConvProblem& problem) {
   return problem.groups == 1 || (problem.out_channels / problem.groups) % problem.lanes == 0;
+}
+
+// Input channels that only outputs in the first half of a block's lanes depend on.
+int channels_of_first_half(const ConvProblem& problem, const ConvBlockGroup& group) {
+  const int64_t first = int64_t{group.first} * problem.lanes, middle = first + problem.lanes / 2;
+  if (problem.lanes < vector_lanes(Isa::avx512) || group.count > 1 || channels_end(problem, group) <= middle) return 0;
+  const int64_t out_each = problem.out_channels / problem.groups, in_each = problem.in_channels / problem.groups;
+  const int64_t ended = middle / out_each;  // groups of channels
+  return static_cast<int>(std::max<int64_t>(0, ended - first / out_each) * in_each);
 }
 
 }  // namespace
@@ -137,9 +151,7 @@ std::vector<ConvBlockGroup> make_block_groups(const ConvProblem& problem, int bl
       ConvBlockGroup group;
       group.first = static_cast<int>(base + alike * part / parts);
       group.count = static_cast<int>(base + alike * (part + 1) / parts) - group.first;
-      const int64_t last_channel =
-          std::min<int64_t>((group.first + group.count) * int64_t{problem.lanes}, problem.out_channels);
-      const auto [begin, end] = channels_read(problem, int64_t{group.first} * problem.lanes, last_channel);
+      const auto [begin, end] = channels_read(problem, group);
       const int lanes = problem.in_lanes();
       group.in_first = static_cast<int>(begin / lanes);
       group.in_count = static_cast<int>((end + lanes - 1) / lanes) - group.in_first;
@@ -152,6 +164,21 @@ std::vector<ConvBlockGroup> make_block_groups(const ConvProblem& problem, int bl
     }
   }
   return groups;
+}
+
+void read_exactly(const ConvProblem& problem, std::vector<ConvBlockGroup>& groups) {
+  const int lanes = problem.in_lanes();
+  int64_t weights = 0;
+  for (ConvBlockGroup& group : groups) {
+    const auto [begin, end] = channels_read(problem, group);
+    const int64_t in_blocks = std::min<int64_t>(int64_t{group.in_first + group.in_count} * lanes, problem.in_channels) -
+                              int64_t{group.in_first} * lanes;
+    const int lead = channels_of_first_half(problem, group);
+    if (end - begin < in_blocks || lead > 0)
+      group.channels = {static_cast<int>(begin % lanes), static_cast<int>(end - begin), lead};
+    group.weights = weights;
+    weights += (end - begin) * group.count * problem.lanes;
+  }
 }
 
 }  // namespace lathe

@@ -69,6 +69,7 @@ struct ConvBlockGroup {
   int first = 0, count = 1;
   int in_first = 0, in_count = 0;  // with the partial last block, if any
   bool has_tail = false;           // the last input block is the partial one of the tensor
+  ConvChannels channels;           // of these blocks, unless its count is 0: all
   int64_t weights = 0;             // floats from the phase's weights to the group's
   bool operator==(const ConvBlockGroup&) const = default;
 };
@@ -76,6 +77,8 @@ struct ConvBlockGroup {
 int64_t blocks_alike(const ConvProblem& problem);
 // `even_for`: a number of groups divisible by this is preferred (threads).
 std::vector<ConvBlockGroup> make_block_groups(const ConvProblem& problem, int blocks, int even_for);
+// Lets them read exactly the channels that they need: for plans that visit outputs once.
+void read_exactly(const ConvProblem& problem, std::vector<ConvBlockGroup>& groups);
 
 // The choice without measurements, and what the tuner may try instead.
 ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads);

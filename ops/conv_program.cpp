@@ -51,6 +51,7 @@ ConvProgram::ConvProgram(ConvProblem problem, const ConvPlan& plan, int threads,
   operand_batch_bytes_.resize(problem_.epilogue.operands.size());
   channel_threads_ = threads_over_channels(problem_, plan_, threads_);
   groups_ = make_block_groups(problem_, plan_.blocks, channel_threads_);
+  if (plan_.chunk == 0) read_exactly(problem_, groups_);
   for (const ConvBlockGroup& group : groups_) chunks_.push_back(chunks_of(group));
   int64_t weights = 0;
   for (const ConvShape& shape : problem_.phases) {
@@ -87,20 +88,26 @@ void ConvProgram::make_kernels(Phase& phase) {
   const int64_t tiles_each = std::max<int64_t>(1, tiles / (threads_ / channel_threads_));
   const int64_t calls = plan_.tile_group > 0 ? std::min<int64_t>(plan_.tile_group, tiles_each) : tiles_each;
   for (const ConvBlockGroup& group : groups_) {
-    phase.kernels.resize(std::max(phase.kernels.size(), kernel_of(group) + 1));
-    ConvKernels& kernels = phase.kernels[kernel_of(group)];
-    if (kernels) continue;
+    const auto like = std::find_if(groups_.begin(), groups_.begin() + static_cast<long>(phase.kernels.size()),
+                                   [&](const ConvBlockGroup& other) { return is_alike(other, group); });
+    if (&*like != &group) {
+      phase.kernels.push_back(phase.kernels[static_cast<size_t>(like - groups_.begin())]);
+      continue;
+    }
     plan.blocks = group.count;
+    plan.channels = group.channels;
     plan.half_last = has_half_block(group);
+    if (group.channels.count > 0) plan.ahead_lines = plan.source_lines = 0;
     const int64_t lines_per_round = int64_t{plan.unroll} * plan.blocks * problem_.lanes * 4 / kLine;
     plan.prefetch_lines =
         plan_.prefetch ? static_cast<int>(std::max<int64_t>(1, tiles_along(lines_per_round, static_cast<int>(calls))))
                        : 0;
-    kernels = ConvKernels::make(plan, phase.tiling.shapes);
+    phase.kernels.push_back(ConvKernels::make(plan, phase.tiling.shapes));
   }
 }
 
 std::vector<ConvProgram::Chunk> ConvProgram::chunks_of(const ConvBlockGroup& group) const {
+  if (group.channels.count > 0) return {{.count = 1}};
   const int whole = group.in_count - (group.has_tail ? 1 : 0);
   const int most = plan_.chunk > 0 ? plan_.chunk : std::max(1, whole);
   std::vector<Chunk> chunks;
@@ -118,6 +125,8 @@ std::vector<ConvProgram::Chunk> ConvProgram::chunks_of(const ConvBlockGroup& gro
 int64_t ConvProgram::weights_at(const Phase& phase, const ConvBlockGroup& group, int in_block) const {
   const int64_t taps = problem_.phases[static_cast<size_t>(&phase - phases_.data())].taps();
   const int lanes = problem_.in_lanes();
+  if (group.channels.count > 0 && in_block > 0)
+    return phase.weights + (group.weights + int64_t{group.channels.count} * group.count * problem_.lanes) * taps;
   const int64_t missing = group.has_tail && in_block == group.in_count ? lanes - problem_.in_channels % lanes : 0;
   const int64_t channels = int64_t{in_block} * lanes - missing;
   return phase.weights + (group.weights + channels * group.count * problem_.lanes) * taps;
@@ -128,7 +137,11 @@ int64_t ConvProgram::packed_size() const { return weights_at(phases_.back(), gro
 std::string ConvProgram::packing() const {
   std::string text = fmt::format("conv.1 c{}>{} {}x{} {}", problem_.in_lanes(), problem_.lanes, problem_.window_y,
                                  problem_.window_x, problem_.is_transposed ? "transposed " : "");
-  for (const ConvBlockGroup& group : groups_) text += fmt::format("{},", group.count);
+  for (const ConvBlockGroup& group : groups_) {
+    text += fmt::format("{},", group.count);
+    const ConvChannels& c = group.channels;
+    if (c.count > 0) text += fmt::format("{}-{}-{},", c.skipped, c.count, c.lead);
+  }
   for (const ConvShape& phase : problem_.phases) {
     text += "/";
     for (const ConvTap& tap : phase.y.taps) text += fmt::format("{},", tap.kernel);
@@ -151,6 +164,13 @@ std::vector<int64_t> taps_in_window(const ConvShape& phase, int64_t window_x) {
 
 }  // namespace
 
+std::vector<ConvChannelPart> ConvProgram::channel_parts(const ConvBlockGroup& group) const {
+  const int lanes = problem_.in_lanes();
+  if (group.channels.count > 0) return parts_of(group.channels, lanes);
+  const int64_t left = problem_.in_channels - int64_t{group.in_first} * lanes;
+  return parts_of({.count = static_cast<int>(std::min<int64_t>(left, int64_t{group.in_count} * lanes))}, lanes);
+}
+
 // One input block of one group at a time: its part of the packed weights stays in the first cache.
 void ConvProgram::pack(const float* weights, float* packed) const {
   const int64_t in_each = problem_.in_channels / problem_.groups, out_each = problem_.out_channels / problem_.groups;
@@ -160,9 +180,9 @@ void ConvProgram::pack(const float* weights, float* packed) const {
     const std::vector<int64_t> taps = taps_in_window(phase, problem_.window_x);
     for (const ConvBlockGroup& group : groups_) {
       const int64_t width = int64_t{group.count} * problem_.lanes;
-      for (int block = 0; block < group.in_count; ++block) {
-        const int64_t first_in = int64_t{group.in_first + block} * in_lanes;
-        const int64_t channels = std::min<int64_t>(in_lanes, problem_.in_channels - first_in);
+      for (const ConvChannelPart& part : channel_parts(group)) {
+        const int64_t first_in = int64_t{group.in_first + part.block} * in_lanes + part.first;
+        const int64_t channels = part.count;
         for (int64_t lane = 0; lane < width; ++lane) {
           const int64_t out = int64_t{group.first} * problem_.lanes + lane;
           const int64_t own_first = out / out_each * in_each;  // input channels of this output's group
@@ -192,8 +212,9 @@ bool ConvProgram::has_half_block(const ConvBlockGroup& group) const {
          2 * last <= problem_.lanes;
 }
 
-size_t ConvProgram::kernel_of(const ConvBlockGroup& group) const {
-  return 2 * static_cast<size_t>(group.count - 1) + (has_half_block(group) ? 1 : 0);
+// One kernel serves both.
+bool ConvProgram::is_alike(const ConvBlockGroup& a, const ConvBlockGroup& b) const {
+  return a.count == b.count && a.channels == b.channels && has_half_block(a) == has_half_block(b);
 }
 
 ConvProgram::Share ConvProgram::share_of(int thread) const {
@@ -252,7 +273,7 @@ void ConvProgram::run_share(const ConvArguments& arguments, const Share& share) 
 void ConvProgram::run_panel(const ConvArguments& arguments, const Phase& phase, const Panel& panel) const noexcept {
   const ConvBlockGroup& group = *panel.group;
   const Chunk& chunk = *panel.chunk;
-  const ConvKernels& kernels = phase.kernels[kernel_of(group)];
+  const ConvKernels& kernels = phase.kernels[static_cast<size_t>(&group - groups_.data())];
   const int64_t source_block =
       arguments.source_block_bytes != 0 ? arguments.source_block_bytes : problem_.source_block_bytes();
   const int64_t target_block =

@@ -39,7 +39,7 @@ class ConvProgram {
   struct Phase {
     ConvTiling tiling;
     int64_t weights = 0;               // floats from the start of the packed weights
-    std::vector<ConvKernels> kernels;  // by kernel_of(group); empty where unused
+    std::vector<ConvKernels> kernels;  // by block group
   };
   struct Share {
     int64_t group_begin, group_end;  // block groups
@@ -54,7 +54,8 @@ class ConvProgram {
 
   void make_kernels(Phase& phase);
   bool has_half_block(const ConvBlockGroup& group) const;
-  size_t kernel_of(const ConvBlockGroup& group) const;
+  bool is_alike(const ConvBlockGroup& a, const ConvBlockGroup& b) const;
+  std::vector<ConvChannelPart> channel_parts(const ConvBlockGroup& group) const;
   Share share_of(int thread) const;
   void run_share(const ConvArguments& arguments, const Share& share) const noexcept;
   std::vector<Chunk> chunks_of(const ConvBlockGroup& group) const;

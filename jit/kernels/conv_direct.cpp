@@ -51,11 +51,25 @@ class DirectEmitter : public Emitter {
     begin();
     load_arguments();
     assign_registers();
-    Xbyak::Label next_tile, whole_done, done;
+    Xbyak::Label next_tile;
     align(16);
     L(next_tile);
     load_moving_arguments();
     start_accumulators();
+    if (plan_.channels.count > 0) {
+      emit_channels();
+    } else {
+      emit_blocks();
+    }
+    add_earlier_visits();
+    store_tile();
+    step();
+    jnz(next_tile, T_NEAR);
+    end();
+  }
+
+  void emit_blocks() {
+    Xbyak::Label whole_done, done;
     if (plan_.tail > 0) {
       test(blocks_left_, blocks_left_);
       jz(whole_done, T_NEAR);
@@ -73,11 +87,41 @@ class DirectEmitter : public Emitter {
       emit_block(plan_.tail, false);
       L(done);
     }
-    add_earlier_visits();
-    store_tile();
-    step();
-    jnz(next_tile, T_NEAR);
-    end();
+  }
+
+  // The parts of the lead come first; then the other half of the sums, cleared by them, gets the bias.
+  void emit_channels() {
+    const std::vector<ConvChannelPart> parts = parts_of(plan_.channels, plan_.lanes);
+    is_lead_ = plan_.channels.lead > 0;
+    for (size_t i = 0; i < parts.size();) {
+      if (is_lead_ && !parts[i].is_lead) end_lead();
+      size_t same = i + 1;
+      while (same < parts.size() && parts[same].first == parts[i].first && parts[same].count == parts[i].count &&
+             parts[same].is_lead == parts[i].is_lead)
+        ++same;
+      const bool is_whole = parts[i].count == plan_.lanes, is_last = same == parts.size();
+      first_channel_ = parts[i].first;
+      if (is_whole && same - i > 1) {
+        mov(blocks_left_, static_cast<uint32_t>(same - i));
+        loop_down(blocks_left_, [&] { emit_block(plan_.lanes, true); });
+        i = same;
+        continue;
+      }
+      emit_block(parts[i].count, !is_last || same - i > 1,
+                 i + 1 < parts.size() && parts[i + 1].block == parts[i].block);
+      ++i;
+    }
+    if (is_lead_) end_lead();
+    first_channel_ = 0;
+  }
+
+  void end_lead() {
+    is_lead_ = false;
+    if (!plan_.has_bias) return;
+    mov(scratch_, qword[call_ + offsetof(ConvCall, bias)]);
+    load(weight(0, 0), scratch_ + 0);
+    for (int pixel = 0; pixel < shape_->pixels; ++pixel)
+      vaddps(accumulator(pixel, 0), accumulator(pixel, 0), weight(0, 0));
   }
 
   void load_moving_arguments() {
@@ -134,7 +178,7 @@ class DirectEmitter : public Emitter {
 
   // Multiply-adds of half a vector take half the time; they leave zeros in the other half.
   Vec used(const Vec& vec, int block) const {
-    return plan_.half_last && block == plan_.blocks - 1 ? Vec(Xbyak::Ymm(vec.getIdx())) : vec;
+    return is_lead_ || (plan_.half_last && block == plan_.blocks - 1) ? Vec(Xbyak::Ymm(vec.getIdx())) : vec;
   }
 
   // body(pixel, block, offset from target) for each accumulator, with block_at_ moving along.
@@ -157,14 +201,15 @@ class DirectEmitter : public Emitter {
 
   void start_accumulators() {
     Xbyak::Label from_zero, started;
-    if (plan_.has_bias) {
+    const bool adds_bias = plan_.has_bias && plan_.channels.lead == 0;
+    if (adds_bias) {
       cmp(qword[call_ + offsetof(ConvCall, accumulate)], 0);
       jne(from_zero, T_NEAR);
     }
-    if (plan_.has_bias) mov(scratch_, qword[call_ + offsetof(ConvCall, bias)]);
+    if (adds_bias) mov(scratch_, qword[call_ + offsetof(ConvCall, bias)]);
     for (int block = 0; block < plan_.blocks; ++block) {
       for (int pixel = 0; pixel < shape_->pixels; ++pixel) {
-        if (!plan_.has_bias) {
+        if (!adds_bias) {
           zero(accumulator(pixel, block));
         } else if (pixel == 0) {
           load(accumulator(0, block), scratch_ + block * vec_bytes());
@@ -173,7 +218,7 @@ class DirectEmitter : public Emitter {
         }
       }
     }
-    if (!plan_.has_bias) return;
+    if (!adds_bias) return;
     jmp(started, T_NEAR);
     L(from_zero);
     for (int i = 0; i < accumulators_; ++i) zero(pool_[static_cast<size_t>(i)]);
@@ -211,9 +256,9 @@ class DirectEmitter : public Emitter {
     add(ahead_, 64 * plan_.ahead_lines);
   }
 
-  // All taps of one input block of `lanes` channels. Positions of the moving registers are known at emission, so they
-  // are put right once, at the end.
-  void emit_block(int lanes, bool more_follow) {
+  // All taps of `lanes` channels of one input block, from first_channel_ on. Positions of the moving registers are
+  // known at emission, so they are put right once, at the end.
+  void emit_block(int lanes, bool more_follow, bool stays_in_block = false) {
     source_moved_ = weights_moved_ = 0;
     const int step_bytes = plan_.blocks * vec_bytes();
     for (const ConvTapRun& tap : shape_->taps) {
@@ -230,7 +275,7 @@ class DirectEmitter : public Emitter {
     }
     if (!more_follow) return;
     if (source_moved_ != 0) sub(source_, static_cast<uint32_t>(source_moved_));
-    add(source_, source_block_);
+    if (!stays_in_block) add(source_, source_block_);
     const int64_t all = int64_t{plan_taps()} * lanes * step_bytes - weights_moved_;
     if (all != 0) add(weights_, static_cast<uint32_t>(all));
   }
@@ -274,7 +319,7 @@ class DirectEmitter : public Emitter {
            weights_ + static_cast<int>(weights_at - weights_moved_ + block * vec_bytes()));
     }
     for (const ConvUse& use : tap.uses) {
-      const Xbyak::RegExp at = source_ + static_cast<int>(use.source + source_at - source_moved_);
+      const Xbyak::RegExp at = source_ + static_cast<int>(use.source + 4 * first_channel_ + source_at - source_moved_);
       if (plan_.embedded) {
         for (int block = 0; block < plan_.blocks; ++block) {
           vfmadd231ps(used(accumulator(use.pixel, block), block), used(weight(set, block), block), ptr_b[at]);
@@ -388,6 +433,8 @@ class DirectEmitter : public Emitter {
   const ConvTileShape* shape_ = nullptr;
   int accumulators_ = 0, weight_sets_ = 1, first_weight_ = 0, broadcasts_ = 0;
   int next_set_ = 0, next_broadcast_ = 0, prefetched_ = 0;
+  int first_channel_ = 0;  // of the input block
+  bool is_lead_ = false;
   int64_t source_moved_ = 0, weights_moved_ = 0;
 };
 
@@ -422,6 +469,22 @@ std::string digest_of(std::span<const ConvTileShape> shapes) {
   return fmt::format("{:016x}{:016x}", digest.a, digest.b);
 }
 
+int rounds_in(const ConvKernelPlan& plan, const ConvTileShape& shape) {
+  std::vector<int> counts{plan.lanes};
+  if (plan.channels.count > 0) {
+    counts.clear();
+    for (const ConvChannelPart& part : parts_of(plan.channels, plan.lanes)) counts.push_back(part.count);
+  }
+  int rounds = 0;
+  for (const int count : counts) {
+    for (const ConvTapRun& tap : shape.taps) {
+      const Rounds r = rounds_of(tap.run * count, plan.unroll);
+      rounds += r.loops + (r.rest + plan.unroll - 1) / plan.unroll;
+    }
+  }
+  return rounds;
+}
+
 int64_t multiply_adds(const ConvKernelPlan& plan, std::span<const ConvTileShape> shapes) {
   int64_t sum = 0;
   for (const ConvTileShape& shape : shapes) {
@@ -435,9 +498,23 @@ int64_t multiply_adds(const ConvKernelPlan& plan, std::span<const ConvTileShape>
 
 }  // namespace
 
+std::vector<ConvChannelPart> parts_of(const ConvChannels& channels, int lanes) {
+  std::vector<ConvChannelPart> parts;
+  for (int done = 0; done < channels.count; done += parts.back().count) {
+    const int at = channels.skipped + done;
+    const bool is_lead = done < channels.lead;
+    const int to_end = (is_lead ? channels.lead : channels.count) - done;
+    parts.push_back({at / lanes, at % lanes, std::min(lanes - at % lanes, to_end), is_lead});
+  }
+  return parts;
+}
+
 std::string to_string(const ConvKernelPlan& plan) {
-  return fmt::format("{} blocks={} {} unroll={} lanes={}+{} prefetch={}+{}+{}{} bias={} then {}", name_of(plan.isa),
-                     plan.blocks, plan.embedded ? "embedded" : "separate", plan.unroll, plan.lanes, plan.tail,
+  const ConvChannels& c = plan.channels;
+  const std::string channels =
+      c.count > 0 ? fmt::format(" channels {}-{} lead {}", c.skipped, c.skipped + c.count, c.lead) : "";
+  return fmt::format("{} blocks={} {} unroll={} lanes={}+{}{} prefetch={}+{}+{}{} bias={} then {}", name_of(plan.isa),
+                     plan.blocks, plan.embedded ? "embedded" : "separate", plan.unroll, plan.lanes, plan.tail, channels,
                      plan.prefetch_lines, plan.ahead_lines, plan.source_lines, plan.half_last ? " half" : "",
                      plan.has_bias ? 1 : 0, to_string(plan.epilogue));
 }
@@ -461,12 +538,7 @@ ConvKernels ConvKernels::make(const ConvKernelPlan& plan, std::span<const ConvTi
   const auto* offsets = reinterpret_cast<const uint32_t*>(code + kernels.pages_->bytes()) - shapes.size();
   for (size_t i = 0; i < shapes.size(); ++i) {
     kernels.entries_.push_back(reinterpret_cast<Function*>(reinterpret_cast<uintptr_t>(code + offsets[i])));
-    int rounds = 0;
-    for (const ConvTapRun& tap : shapes[i].taps) {
-      const Rounds r = rounds_of(tap.run * plan.lanes, plan.unroll);
-      rounds += r.loops + (r.rest + plan.unroll - 1) / plan.unroll;
-    }
-    kernels.rounds_.push_back(rounds);
+    kernels.rounds_.push_back(rounds_in(plan, shapes[i]));
   }
   return kernels;
 }

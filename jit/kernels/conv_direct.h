@@ -34,6 +34,19 @@ struct ConvCall {
   const void* operands[ConvEpilogue::kMaxOperands] = {};  // moved like target (full), or to the first output block
 };
 
+// Exactly which input channels are read, where groups of channels do not fill blocks: `count` of them, behind the first
+// `skipped` of the first block. The first `lead` feed only the first half of the outputs' lanes (AVX-512 only).
+struct ConvChannels {
+  int skipped = 0, count = 0, lead = 0;
+  bool operator==(const ConvChannels&) const = default;
+};
+// Their parts that lie in one input block: packed weights have one part behind the other.
+struct ConvChannelPart {
+  int block = 0, first = 0, count = 0;  // channels of the block
+  bool is_lead = false;
+};
+std::vector<ConvChannelPart> parts_of(const ConvChannels& channels, int lanes);
+
 // Everything that the code depends on, besides the shapes of the tiles.
 struct ConvKernelPlan {
   Isa isa = Isa::avx2;
@@ -42,6 +55,7 @@ struct ConvKernelPlan {
   int unroll = 4;          // channels in one round of the inner loop
   int lanes = 16;          // channels of an input block: 1 when the input is plain
   int tail = 0;            // channels of the last input block when it is not whole
+  ConvChannels channels;   // unless its count is 0, read in place of all those of ConvCall::blocks; lead: of one block
   int prefetch_lines = 0;  // in each round
   int ahead_lines = 0;     // of the target and of full operands, with each input block: they are there when it ends
   bool half_last = false;  // at most half of the last output block's lanes are channels (AVX-512 only)
@@ -64,7 +78,7 @@ class ConvKernels {
   Function* entry(int shape) const { return entries_[static_cast<size_t>(shape)]; }
   explicit operator bool() const { return pages_ != nullptr; }
   int prefetch_lines() const { return prefetch_lines_; }  // in each round
-  // Rounds of the inner loop (each prefetches its lines) for one whole input block.
+  // Rounds of the inner loop (each prefetches its lines) for one whole input block, or for all of plan.channels.
   int rounds(int shape) const { return rounds_[static_cast<size_t>(shape)]; }
 
  private:

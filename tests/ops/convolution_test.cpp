@@ -111,6 +111,31 @@ void check(const ConvCase& c, Isa isa, std::mt19937& random, bool any_plan = fal
   }
 }
 
+// Groups that begin and end within blocks: exactly their channels are read, and half vectors multiplied where they do.
+TEST(Convolution, ReadsTheChannelsOfNarrowGroups) {
+  struct Groups {
+    int64_t in_each, out_each, count, window;
+  };
+  std::mt19937 random(11);
+  for (const Groups& g : {Groups{6, 28, 4, 1}, Groups{34, 34, 4, 1}, Groups{68, 68, 4, 1}, Groups{3, 5, 7, 3},
+                          Groups{1, 2, 40, 3}, Groups{20, 48, 3, 3}, Groups{17, 24, 3, 1}, Groups{9, 3, 11, 1}}) {
+    for (const bool has_bias : {false, true}) {
+      const ConvCase c{.in = {2, g.in_each * g.count, 9, 14},
+                       .kernel = {g.window, g.window},
+                       .strides = {1, 1},
+                       .pads = {g.window / 2, g.window / 2, g.window / 2, g.window / 2},
+                       .dilations = {1, 1},
+                       .extra = {0, 0},
+                       .out_channels = g.out_each * g.count,
+                       .groups = g.count,
+                       .has_bias = has_bias,
+                       .residual = has_bias ? 1 : 0,
+                       .threads = 2};
+      for (Isa isa : usable_isas()) check(c, isa, random);
+    }
+  }
+}
+
 ConvCase random_case(std::mt19937& random, bool is_transposed) {
   auto pick = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random); };
   ConvCase c;
