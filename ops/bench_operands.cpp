@@ -1,5 +1,7 @@
 #include "ops/bench_operands.h"
 
+#include <immintrin.h>
+
 #include <algorithm>
 #include <atomic>
 
@@ -61,6 +63,47 @@ void ModelCaches::prepare(ThreadTeam& team, Tensor& input, const Tensor& weights
     const int64_t prefetched =
         thread == 0 ? std::min<int64_t>(kPrefetchedBytes, static_cast<int64_t>(weights.bytes())) : 0;
     for (int64_t at = 0; at < prefetched; at += kLine) __builtin_prefetch(head + at, 0, 2);
+  });
+}
+
+namespace {
+
+// What is longer drives its own beginning out.
+constexpr size_t kFlushedBytes = size_t{64} << 20;
+
+void read_all(const Tensor& tensor) {
+  const auto* line = static_cast<const volatile char*>(tensor.raw());
+  for (size_t at = 0; at < tensor.bytes(); at += kLine) (void)line[at];
+}
+
+// Leaves the lines as a thread that wrote them would.
+void write_again(Tensor& tensor, int thread, int threads) {
+  auto* bytes = static_cast<volatile char*>(tensor.mutable_raw());
+  const long lines = (static_cast<long>(tensor.bytes()) + kLine - 1) / kLine;
+  const Range range = split_evenly(lines, thread, threads);
+  for (long line = range.begin; line < range.end; ++line) bytes[line * kLine] = bytes[line * kLine];
+}
+
+}  // namespace
+
+void ModelCaches::prepare(ThreadTeam& team, std::span<Tensor> inputs, std::span<const Memory> constants,
+                          const void* weights) {
+  for (const Memory& memory : constants) {
+    const auto* bytes = static_cast<const char*>(memory.begin);
+    for (size_t at = 0; at < std::min(memory.bytes, kFlushedBytes); at += kLine) _mm_clflush(bytes + at);
+  }
+  _mm_mfence();
+  team.run(team.size(), [&](int thread) {
+    read_all(other_);
+    for (size_t i = inputs.size(); i-- > 0;) write_again(inputs[i], thread, team.size());
+    if (thread != 0 || weights == nullptr) return;
+    const auto* head = static_cast<const char*>(weights);
+    for (const Memory& memory : constants) {
+      const auto* begin = static_cast<const char*>(memory.begin);
+      if (head < begin || head >= begin + memory.bytes) continue;
+      const auto left = static_cast<int64_t>(begin + memory.bytes - head);
+      for (int64_t at = 0; at < std::min(left, kPrefetchedBytes); at += kLine) __builtin_prefetch(head + at, 0, 2);
+    }
   });
 }
 

@@ -2,6 +2,7 @@
 // Operands for measuring one task alone as if it ran inside a model: what comes from memory there comes from memory
 // here, what the step before has just written is in the cache.
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "lathe/tensor.h"
@@ -31,6 +32,13 @@ class ModelCaches {
  public:
   ModelCaches();
   void prepare(ThreadTeam& team, Tensor& input, const Tensor& weights);
+
+  // The same for several inputs, which keep their elements; the first was written last. `constants` come from memory.
+  struct Memory {
+    const void* begin;
+    size_t bytes;
+  };
+  void prepare(ThreadTeam& team, std::span<Tensor> inputs, std::span<const Memory> constants, const void* weights);
 
  private:
   Tensor other_;

@@ -1,5 +1,6 @@
 #include "ops/conv_tuning.h"
 
+#include <algorithm>
 #include <memory>
 
 #include "ops/bench_operands.h"
@@ -115,7 +116,11 @@ TuningTask conv_tuning_task(const ConvProblem& problem, Isa isa, int threads) {
   task.flop = problem.flop();
   const int64_t weights =
       problem.out_channels * (problem.in_channels / problem.groups) * problem.window_y * problem.window_x;
-  task.bytes = 4.0 * static_cast<double>(source_size(problem) + target_size(problem) + weights);
+  const auto full = std::count(problem.epilogue.operands.begin(), problem.epilogue.operands.end(), ConvOperand::full);
+  task.weight_bytes = 4.0 * static_cast<double>(weights);
+  task.written_bytes = 4.0 * static_cast<double>(target_size(problem));
+  task.bytes = 4.0 * static_cast<double>(source_size(problem)) + static_cast<double>(1 + full) * task.written_bytes +
+               task.weight_bytes;
   task.space = conv_search_space(problem, isa, threads);
   task.build = [problem, isa, threads](const Candidate& candidate) -> Runner {
     try {

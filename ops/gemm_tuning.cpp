@@ -114,8 +114,11 @@ TuningTask gemm_tuning_task(const GemmProblem& problem) {
   task.key = problem.key();
   task.threads = problem.threads;
   task.flop = problem.flop();
-  task.bytes = 4.0 * static_cast<double>(problem.batches) *
-               static_cast<double>(problem.m * problem.k + problem.k * problem.n + problem.m * problem.n);
+  const double batches = static_cast<double>(problem.batches) * 4;
+  const double b_bytes = batches * static_cast<double>(problem.k * problem.n);
+  task.weight_bytes = problem.b == GemmOperandB::packed ? b_bytes : 0;
+  task.written_bytes = batches * static_cast<double>(problem.m * problem.n);
+  task.bytes = batches * static_cast<double>(problem.m * problem.k) + b_bytes + task.written_bytes;
   const bool wide = has_avx512(problem.isa);
   const GemmPlan rule = default_gemm_plan(problem);
   std::vector<int> rows = wide ? std::vector<int>{14, 13, 12, 9, 7, 6, 28, 25} : std::vector<int>{6, 5, 4, 3, 12};

@@ -49,7 +49,7 @@ struct Bench {
   Bench(const Int8Problem& problem, const GemmPlan& plan)
       : product(problem, plan, offsets_of(problem)),
         team(problem.threads),
-        a(bench_tensor(DType::u8, problem.batches * problem.m * problem.groups() * 4)),
+        a(bench_tensor(DType::u8, problem.batches * problem.m * a_stride(problem))),
         c(bench_tensor(DType::i32, problem.batches * problem.m * problem.n)),
         columns(bench_tensor(DType::i32, padded(problem))),
         rows(bench_tensor(DType::i32, problem.m)),
@@ -57,12 +57,13 @@ struct Bench {
         b(DType::u8, problem.batches * padded(problem) * problem.groups() * 4) {
     operands.a = a.raw();
     operands.c = c.mutable_raw();
-    operands.a_stride = problem.groups() * 4;
+    operands.a_stride = a_stride(problem);
     operands.c_stride = problem.n * out_bytes(problem);
     operands.columns = columns.data<int32_t>();
     operands.rows = rows.data<int32_t>();
     operands.inputs.fill(input.raw());
   }
+  static int64_t a_stride(const Int8Problem& problem) { return std::max(problem.groups() * 4, problem.a_stride); }
   static int64_t padded(const Int8Problem& problem) { return divide_up(problem.n, 16) * 16; }
   static int64_t out_bytes(const Int8Problem& problem) {
     return problem.epilogue ? bits_of(problem.epilogue->expression.output) / 8 : 4;
@@ -71,7 +72,7 @@ struct Bench {
     std::vector<Int8Offsets> offsets(static_cast<size_t>(problem.batches));
     for (int64_t i = 0; i < problem.batches; ++i) {
       Int8Offsets& at = offsets[static_cast<size_t>(i)];
-      at.a = i * problem.m * problem.groups() * 4;
+      at.a = i * problem.m * a_stride(problem);
       at.b = i * padded(problem) * problem.groups() * 4;
       at.c = i * problem.m * problem.n * out_bytes(problem);
     }
@@ -95,12 +96,19 @@ struct Bench {
   Int8Operands operands;
 };
 
-TuningTask tuning_task(const Int8Problem& problem) {
+}  // namespace
+
+TuningTask int8_tuning_task(const Int8Problem& problem) {
   TuningTask task;
   task.family = "gemm_int8.2";
   task.key = problem.key();
   task.threads = problem.threads;
   task.flop = problem.flop();
+  task.arithmetic = problem.dot == Int8Dot::pairs ? Arithmetic::pairs : Arithmetic::bytes;
+  const auto batches = static_cast<double>(problem.batches);
+  task.weight_bytes = batches * static_cast<double>(problem.n * problem.groups() * 4);
+  task.written_bytes = batches * static_cast<double>(problem.m * problem.n * Bench::out_bytes(problem));
+  task.bytes = batches * static_cast<double>(problem.m * problem.groups() * 4) + task.weight_bytes + task.written_bytes;
   const bool wide = has_avx512(problem.isa);
   const GemmPlan rule = default_int8_plan(problem);
   const auto with = [](std::vector<int> choices, int own) {
@@ -132,8 +140,6 @@ TuningTask tuning_task(const Int8Problem& problem) {
   };
   return task;
 }
-
-}  // namespace
 
 std::string Int8Problem::key() const {
   std::string text = fmt::format("{} b{} m{} n{} k{} {}{}", to_string(dot), batches, m, n, k, name_of(int8_isa(isa)),
@@ -177,7 +183,7 @@ GemmPlan default_int8_plan(const Int8Problem& problem) {
 }
 
 GemmPlan choose_int8_plan(const Int8Problem& problem, PlanSource& plans) {
-  const GemmPlan plan = GemmPlan::from_candidate(plans.choose(tuning_task(problem)));
+  const GemmPlan plan = GemmPlan::from_candidate(plans.choose(int8_tuning_task(problem)));
   return is_valid(plan, problem) ? plan : default_int8_plan(problem);
 }
 

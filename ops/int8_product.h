@@ -27,6 +27,7 @@ struct Int8Problem {
 // The rule for tasks that were never tuned, and the tuned plan or the rule's. k_block, embed_broadcast and pack_b of
 // GemmPlan have no meaning here.
 GemmPlan default_int8_plan(const Int8Problem& problem);
+TuningTask int8_tuning_task(const Int8Problem& problem);
 GemmPlan choose_int8_plan(const Int8Problem& problem, PlanSource& plans);
 bool is_valid(const GemmPlan& plan, const Int8Problem& problem);
 std::string int8_plan_text(const GemmPlan& plan, Int8Dot dot);  // "gemm int8 u8s8 14x2 k4 rb512 columns"

@@ -1,9 +1,12 @@
 #include "ops/task_text.h"
 
 #include <array>
+#include <optional>
+#include <utility>
 
 #include "ops/conv_tuning.h"
 #include "ops/gemm_tuning.h"
+#include "ops/int8_product.h"
 #include "src/base/expression_text.h"
 
 namespace lathe {
@@ -26,6 +29,24 @@ int64_t read_extent(TextReader& text) {
   const int64_t extent = text.integer();
   if (extent < 1 || extent > kMostExtent) text.fail("an extent out of range");
   return extent;
+}
+
+std::optional<GemmEpilogue> read_gemm_epilogue(TextReader& text) {
+  if (text.done()) return std::nullopt;
+  text.expect(" ");
+  GemmEpilogue epilogue;
+  epilogue.expression = read_expression(text);
+  text.expect(" ");
+  while (!text.done()) {
+    if (text.accept("c")) {
+      epilogue.inputs.push_back(GemmInputAccess::columns);
+    } else {
+      text.expect("u");
+      epilogue.inputs.push_back(GemmInputAccess::uniform);
+    }
+  }
+  if (epilogue.inputs.size() + 1 != epilogue.expression.inputs.size()) text.fail("expected one letter for each input");
+  return epilogue;
 }
 
 GemmProblem read_gemm(TextReader& text) {
@@ -51,21 +72,36 @@ GemmProblem read_gemm(TextReader& text) {
   if (text.accept(" ldb")) problem.b_stride = read_extent(text);
   problem.allows_strassen = text.accept(" strassen");
   if (text.accept(" sums")) problem.longest_sum = static_cast<int>(text.integer());
-  if (text.done()) return problem;
-  text.expect(" ");
-  GemmEpilogue epilogue;
-  epilogue.expression = read_expression(text);
-  text.expect(" ");
-  while (!text.done()) {
-    if (text.accept("c")) {
-      epilogue.inputs.push_back(GemmInputAccess::columns);
-    } else {
-      text.expect("u");
-      epilogue.inputs.push_back(GemmInputAccess::uniform);
-    }
+  problem.epilogue = read_gemm_epilogue(text);
+  return problem;
+}
+
+Int8Problem read_gemm_int8(TextReader& text) {
+  Int8Problem problem;
+  const std::string_view name = text.until(" ");
+  bool is_known = false;
+  for (const Int8Dot dot : {Int8Dot::u8s8, Int8Dot::s8u8, Int8Dot::pairs}) {
+    if (to_string(dot) != name) continue;
+    problem.dot = dot;
+    is_known = true;
   }
-  if (epilogue.inputs.size() + 1 != epilogue.expression.inputs.size()) text.fail("expected one letter for each input");
-  problem.epilogue = std::move(epilogue);
+  if (!is_known) text.fail("expected how bytes are multiplied");
+  text.expect(" b");
+  problem.batches = read_extent(text);
+  text.expect(" m");
+  problem.m = read_extent(text);
+  text.expect(" n");
+  problem.n = read_extent(text);
+  text.expect(" k");
+  problem.k = read_extent(text);
+  text.expect(" ");
+  problem.isa = read_isa(text);
+  if (problem.dot != Int8Dot::pairs && !has_vnni(problem.isa))
+    text.fail("the instruction set does not multiply bytes so");
+  problem.has_rows = text.accept(" rows");
+  if (text.accept(" lda")) problem.a_stride = read_extent(text);
+  problem.epilogue = read_gemm_epilogue(text);
+  if (problem.epilogue && problem.epilogue->inputs.size() > kMaxInt8Inputs) text.fail("too many inputs");
   return problem;
 }
 
@@ -176,6 +212,11 @@ TuningTask parse_task(std::string_view line, int threads) {
     problem.threads = worthwhile_threads(problem.flop(), threads);
     return checked(gemm_tuning_task(problem), text);
   }
+  if (text.accept("gemm_int8 ")) {
+    Int8Problem problem = read_gemm_int8(text);
+    problem.threads = worthwhile_threads(problem.flop() / 4, threads);
+    return checked(int8_tuning_task(problem), text);
+  }
   if (text.accept("conv ")) {
     const Isa isa = read_isa(text);
     text.expect(" ");
@@ -183,7 +224,7 @@ TuningTask parse_task(std::string_view line, int threads) {
     if (problem.lanes != vector_lanes(isa)) text.fail("the channels' blocks do not fit the instruction set");
     return checked(conv_tuning_task(problem, isa, threads), text);
   }
-  text.fail("expected 'conv' or 'gemm'");
+  text.fail("expected 'conv', 'gemm', 'gemm_int8' or 'node'");
 }
 
 }  // namespace lathe

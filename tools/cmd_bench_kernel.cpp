@@ -4,8 +4,9 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
-#include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "lathe/error.h"
 #include "ops/task_text.h"
@@ -13,6 +14,7 @@
 #include "src/runtime/default_plans.h"
 #include "tools/duration.h"
 #include "tools/machine_peak.h"
+#include "tools/node_task.h"
 #include "tools/progress.h"
 #include "tools/verbs.h"
 #include "tuner/candidate.h"
@@ -30,8 +32,10 @@ struct KernelOptions {
 };
 
 struct Timing {
-  std::string task, plan;
-  double median_ms = 0, min_ms = 0, gflops = 0, gbytes_s = 0, of_peak = 0;
+  std::string task, plan, bound;
+  double median_ms = 0, min_ms = 0, gflops = 0, gbytes_s = 0, floor_ms = 0;
+
+  double of_peak() const { return 100 * floor_ms / median_ms; }
 };
 
 std::vector<std::string> tasks_of(const KernelOptions& options) {
@@ -56,7 +60,7 @@ Candidate choose(const KernelOptions& options, const TuningTask& task, CachedPla
 
 struct Job {
   std::string text;
-  TuningTask task;
+  std::optional<TuningTask> task;  // of a node: made when its turn comes, as it holds its operands
   Candidate plan;
 };
 
@@ -66,9 +70,13 @@ std::vector<Job> jobs_of(const KernelOptions& options, CachedPlans& plans) {
   const std::vector<std::string> tasks = tasks_of(options);
   if (tasks.empty()) throw Error(ErrorCode::invalid_argument, "no task: give one, or --tasks FILE");
   for (const std::string& text : tasks) {
+    if (is_node_task(text)) {
+      jobs.push_back({text, std::nullopt, {}});
+      continue;
+    }
     try {
       Job job{text, parse_task(text, options.threads), {}};
-      job.plan = choose(options, job.task, plans);
+      job.plan = choose(options, *job.task, plans);
       jobs.push_back(std::move(job));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::unsupported || tasks.size() == 1) throw;
@@ -77,9 +85,9 @@ std::vector<Job> jobs_of(const KernelOptions& options, CachedPlans& plans) {
   return jobs;
 }
 
-Timing time_job(const Job& job, double seconds, const MachinePeak& peak) {
-  const Runner runner = job.task.build(job.plan);
-  if (!runner) throw Error(ErrorCode::unsupported, "no kernel can be made for " + job.text);
+Timing time_task(const TuningTask& task, const Candidate& plan, double seconds) {
+  const Runner runner = task.build(plan);
+  if (!runner) throw Error(ErrorCode::unsupported, "no kernel can be made for " + task.key);
   std::vector<double> times;
   const auto start = Clock::now();
   constexpr size_t kFewest = 7;
@@ -91,48 +99,127 @@ Timing time_job(const Job& job, double seconds, const MachinePeak& peak) {
     times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
   }
   std::sort(times.begin(), times.end());
-  Timing timing{job.text, to_string(job.plan), times[times.size() / 2], times.front()};
-  timing.gflops = job.task.flop / timing.median_ms / 1e6;
-  timing.gbytes_s = job.task.bytes / timing.median_ms / 1e6;
-  timing.of_peak = 100 * std::max(timing.gflops / peak.gflops, timing.gbytes_s / peak.read_gbytes_s);
+  Timing timing;
+  timing.plan = to_string(plan);
+  timing.median_ms = times[times.size() / 2];
+  timing.min_ms = times.front();
+  timing.gflops = task.flop / timing.median_ms / 1e6;
+  timing.gbytes_s = task.bytes / timing.median_ms / 1e6;
+  return timing;
+}
+
+Timing time_job(const Job& job, const KernelOptions& options, const KernelPeaks& peaks, CachedPlans& plans) {
+  const TuningTask task = job.task ? *job.task : parse_node_task(job.text, options.threads, plans);
+  Timing timing = time_task(task, job.task ? job.plan : choose(options, task, plans),
+                            parse_seconds(options.duration, "--duration"));
+  const Floor floor = floor_of({task.flop, task.arithmetic, task.bytes, task.weight_bytes, task.written_bytes}, peaks);
+  timing.task = job.text;
+  timing.floor_ms = floor.seconds * 1e3;
+  timing.bound = floor.bound;
   return timing;
 }
 
 nlohmann::json to_json(const Timing& timing) {
-  return {{"task", timing.task},      {"plan", timing.plan},     {"median_ms", timing.median_ms},
-          {"min_ms", timing.min_ms},  {"gflops", timing.gflops}, {"gbytes_s", timing.gbytes_s},
-          {"of_peak", timing.of_peak}};
+  return {{"task", timing.task},     {"plan", timing.plan},         {"median_ms", timing.median_ms},
+          {"min_ms", timing.min_ms}, {"gflops", timing.gflops},     {"gbytes_s", timing.gbytes_s},
+          {"bound", timing.bound},   {"floor_ms", timing.floor_ms}, {"of_peak", timing.of_peak()}};
 }
 
-void bench_kernel(KernelOptions& options) {
-  if (options.threads == 0) options.threads = usable_threads();
-  const double seconds = parse_seconds(options.duration, "--duration");
-  const auto plans = default_plans(options.session);
-  const std::vector<Job> jobs = jobs_of(options, *plans);
-  const MachinePeak peak = measure_peak(options.threads);
-  nlohmann::json rows = nlohmann::json::array();
-  fmt::print("{:>9} {:>9} {:>8} {:>7} {:>6}  task\n", "ms", "min", "GFLOP/s", "GB/s", "peak %");
-  Progress progress;
-  for (const Job& job : jobs) {
-    progress.show(fmt::format("[{}/{}]", rows.size() + 1, jobs.size()));
-    const Timing timing = time_job(job, seconds, peak);
-    progress.clear();
-    fmt::print("{:>9.4f} {:>9.4f} {:>8.1f} {:>7.1f} {:>6.0f}  {}\n", timing.median_ms, timing.min_ms, timing.gflops,
-               timing.gbytes_s, timing.of_peak, timing.task);
-    rows.push_back(to_json(timing));
+nlohmann::json to_json(const KernelPeaks& peaks) {
+  nlohmann::json levels = nlohmann::json::array();
+  for (const KernelPeaks::Level& level : peaks.levels)
+    levels.push_back({{"name", level.name},
+                      {"bytes", level.bytes},
+                      {"read", level.read},
+                      {"write", level.write},
+                      {"copy", level.copy}});
+  return levels;
+}
+
+// "conv", "gemm", or the operator of a node: the last of a chain.
+std::string family_of(std::string_view task) {
+  if (!is_node_task(task)) return std::string(task.substr(0, task.find(' ')));
+  if (const size_t next = task.rfind(" ; "); next != std::string_view::npos) return "chain";
+  std::string_view name = task.substr(0, task.find('@'));
+  name.remove_prefix(name.find_last_of(" .") + 1);
+  return std::string(name);
+}
+
+// Where time is lost: each family's part of its floor, and the task that loses most.
+void print_families(const std::vector<Timing>& timings) {
+  struct Family {
+    double ms = 0, floor_ms = 0;
+    int tasks = 0;
+    const Timing* worst = nullptr;
+  };
+  std::map<std::string, Family> families;
+  const auto lost = [](const Timing& timing) { return timing.median_ms - timing.floor_ms; };
+  for (const Timing& timing : timings) {
+    Family& family = families[family_of(timing.task)];
+    family.ms += timing.median_ms;
+    family.floor_ms += timing.floor_ms;
+    family.tasks += 1;
+    if (family.worst == nullptr || lost(timing) > lost(*family.worst)) family.worst = &timing;
   }
-  fmt::print("peak here, {} threads: {:.0f} GFLOP/s, {:.1f} GB/s from memory\n", options.threads, peak.gflops,
-             peak.read_gbytes_s);
-  if (options.json.empty()) return;
+  std::vector<std::pair<std::string, Family>> sorted(families.begin(), families.end());
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+    return a.second.ms - a.second.floor_ms > b.second.ms - b.second.floor_ms;
+  });
+  fmt::print("\n{:<24} {:>5} {:>9} {:>9} {:>6}  loses most\n", "family", "tasks", "ms", "floor", "peak %");
+  for (const auto& [name, family] : sorted)
+    fmt::print("{:<24} {:>5} {:>9.4f} {:>9.4f} {:>6.0f}  {:.4f} ms: {}\n", name, family.tasks, family.ms,
+               family.floor_ms, 100 * family.floor_ms / family.ms, lost(*family.worst), family.worst->task);
+}
+
+void print_peaks(const KernelPeaks& peaks) {
+  fmt::print("\npeak here, {} threads: {:.0f} GFLOP/s float32, {:.0f} bfloat16, {:.0f} 8-bit, {:.0f} 16-bit\n",
+             peaks.threads, peaks.gflops[0], peaks.gflops[1], peaks.gflops[2], peaks.gflops[3]);
+  for (const KernelPeaks::Level& level : peaks.levels)
+    fmt::print("{:<6} {:>6.1f} GB/s read, {:>6.1f} written, {:>6.1f} copied\n", level.name, level.read, level.write,
+               level.copy);
+}
+
+void write_json(const KernelOptions& options, const KernelPeaks& peaks, const std::vector<Timing>& timings) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const Timing& timing : timings) rows.push_back(to_json(timing));
   std::ofstream file(options.json);
   file << nlohmann::json{{"threads", options.threads},
-                         {"peak_gflops", peak.gflops},
-                         {"peak_gbytes_s", peak.read_gbytes_s},
+                         {"peak_gflops", peaks.gflops[0]},
+                         {"peak_gbytes_s", peaks.memory().read},
+                         {"levels", to_json(peaks)},
                          {"tasks", rows}}
               .dump(1)
        << "\n";
   file.close();
   if (!file) throw Error(ErrorCode::io, "cannot write '" + options.json + "'");
+}
+
+void bench_kernel(KernelOptions& options) {
+  if (options.threads == 0) options.threads = usable_threads();
+  (void)parse_seconds(options.duration, "--duration");
+  const auto plans = default_plans(options.session);
+  const std::vector<Job> jobs = jobs_of(options, *plans);
+  const KernelPeaks peaks = measure_kernel_peaks(options.threads);
+  std::vector<Timing> timings;
+  Progress progress;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    progress.show(fmt::format("[{}/{}]", i + 1, jobs.size()));
+    try {
+      timings.push_back(time_job(jobs[i], options, peaks, *plans));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::unsupported || jobs.size() == 1) throw;
+      continue;
+    }
+    progress.clear();
+    const Timing& timing = timings.back();
+    if (timings.size() == 1)
+      fmt::print("{:>9} {:>9} {:>8} {:>7} {:>6} {:<6}  task\n", "ms", "min", "GFLOP/s", "GB/s", "peak %", "of");
+    fmt::print("{:>9.4f} {:>9.4f} {:>8.1f} {:>7.1f} {:>6.0f} {:<6}  {}\n", timing.median_ms, timing.min_ms,
+               timing.gflops, timing.gbytes_s, timing.of_peak(), timing.bound, timing.task);
+  }
+  if (jobs.size() > 1) print_families(timings);
+  print_peaks(peaks);
+  if (!options.json.empty()) write_json(options, peaks, timings);
 }
 
 }  // namespace

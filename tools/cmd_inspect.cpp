@@ -3,13 +3,13 @@
 
 #include "graph/text.h"
 #include "jit/kernel.h"
-#include "ops/task_text.h"
 #include "src/runtime/session_state.h"
 #include "tools/disassembly.h"
 #include "tools/model_inputs.h"
 #include "tools/model_options.h"
 #include "tools/pass_report.h"
 #include "tools/plan_report.h"
+#include "tools/task_list.h"
 #include "tools/verbs.h"
 
 namespace lathe::tools {
@@ -95,8 +95,8 @@ void print_model(const Session& session) {
   print_passes("at load", state.runner->load_report());
 }
 
-void print_tasks(const CachedPlans& plans) {
-  for (const TuningTask& task : plans.recorded()) fmt::print("{}\n", task_text(task));
+void print_tasks(const GraphPart& part, const RunnerContext& context) {
+  for (const std::string& line : task_lines(part, context)) fmt::print("{}\n", line);
 }
 
 void inspect(const InspectOptions& options) {
@@ -109,7 +109,7 @@ void inspect(const InspectOptions& options) {
   const std::vector<Tensor> inputs = make_inputs(session, options.inputs);
   state.check_inputs(inputs);
   const auto part = state.runner->part_for(inputs);
-  if (shows_tasks) return print_tasks(*state.context->plans);
+  if (shows_tasks) return print_tasks(*part, *state.context);
   if (!options.assembly_node.empty()) return print_assembly(part->head(), options.assembly_node, *state.context);
   print_part(*part, options, *state.context);
   fmt::print("plans: {}\n", describe_plans(session, options.model.session));
@@ -124,7 +124,7 @@ void add_inspect(CLI::App& app) {
   options->inputs.add_to(*verb);
   verb->add_option("--show", options->show,
                    "passes: what each graph pass does and what the model costs without it; "
-                   "tasks: what is tuned, as bench-kernel takes it")
+                   "tasks: what its kernels do, as bench-kernel takes it")
       ->check(CLI::IsMember({"passes", "tasks"}));
   verb->add_flag("--graph", options->shows_graph, "print the optimized graph");
   verb->add_option("--asm", options->assembly_node, "print the machine code of this node's kernels");

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "jit/kernels/fma_peak.h"
+#include "jit/kernels/memory_peak.h"
+#include "lathe/tensor.h"
 #include "src/base/cpu.h"
 #include "src/base/thread_team.h"
 
@@ -19,14 +21,14 @@ double seconds(Body&& body) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-double measure_gflops(ThreadTeam& team) {
+double measure_gflops(ThreadTeam& team, Arithmetic arithmetic = Arithmetic::f32) {
   constexpr int64_t kIterations = 100'000;
   const Isa isa = usable_isa();
-  const auto kernel = emit_fma_peak(isa);
+  const auto kernel = emit_fma_peak(isa, arithmetic);
   double best = 1e9;
   for (int repeat = 0; repeat < 5; ++repeat)
     best = std::min(best, seconds([&] { team.run(team.size(), [&](int) { kernel(kIterations); }); }));
-  return fma_peak_flop(isa) * static_cast<double>(kIterations) * team.size() / best / 1e9;
+  return fma_peak_flop(isa, arithmetic) * static_cast<double>(kIterations) * team.size() / best / 1e9;
 }
 
 double measure_read(ThreadTeam& team) {
@@ -47,7 +49,86 @@ double measure_read(ThreadTeam& team) {
   return static_cast<double>(words * sizeof(uint64_t)) / best / 1e9;
 }
 
+// GB/s of all threads, each over memory of its own: `bytes` of it, half of them written by a copy.
+double measure_traffic(ThreadTeam& team, std::vector<Tensor>& memory, size_t bytes, MemoryTraffic traffic) {
+  constexpr double kBytesATime = 32 << 20;
+  const Isa isa = usable_isa();
+  const auto kernel = emit_memory_peak(isa, traffic);
+  const bool is_copy = traffic == MemoryTraffic::copy;
+  const int64_t chunks = std::max<int64_t>(1, static_cast<int64_t>(bytes) / (is_copy ? 2 : 1) / memory_peak_chunk(isa));
+  const double moved = static_cast<double>(chunks * memory_peak_chunk(isa)) * (is_copy ? 2 : 1);
+  const int passes = std::max(1, static_cast<int>(kBytesATime / moved));
+  double best = 1e9;
+  for (int repeat = 0; repeat < 5; ++repeat)
+    best = std::min(best, seconds([&] {
+                      team.run(team.size(), [&](int thread) {
+                        auto* from = static_cast<char*>(memory[static_cast<size_t>(thread)].mutable_raw());
+                        char* to = is_copy ? from + chunks * memory_peak_chunk(isa) : from;
+                        for (int pass = 0; pass < passes; ++pass) kernel(from, to, chunks);
+                      });
+                    }));
+  return moved * passes * team.size() / best / 1e9;
+}
+
+std::vector<KernelPeaks::Level> cache_levels(int threads) {
+  const CpuFacts& cpu = cpu_facts();
+  const size_t far = std::max<size_t>(cpu.l3_bytes * 4, size_t{128} << 20);
+  return {{"L1", cpu.l1d_bytes},
+          {"L2", cpu.l2_bytes},
+          {"L3", cpu.l3_bytes / static_cast<size_t>(threads)},
+          {"memory", far / static_cast<size_t>(threads)}};
+}
+
 }  // namespace
+
+KernelPeaks measure_kernel_peaks(int threads) {
+  ThreadTeam team(threads);
+  KernelPeaks peaks;
+  peaks.threads = threads;
+  for (int i = 0; i < kArithmeticCount; ++i)
+    peaks.gflops[static_cast<size_t>(i)] = measure_gflops(team, static_cast<Arithmetic>(i));
+  peaks.levels = cache_levels(threads);
+  std::vector<Tensor> memory;
+  for (int thread = 0; thread < threads; ++thread) {
+    memory.emplace_back(DType::u8, Dims{static_cast<int64_t>(peaks.memory().bytes)});
+    std::fill_n(static_cast<char*>(memory.back().mutable_raw()), peaks.memory().bytes, char{1});
+  }
+  for (KernelPeaks::Level& level : peaks.levels) {
+    // Half of a cache holds nothing else.
+    const size_t bytes = &level == &peaks.levels.back() ? level.bytes : level.bytes / 2;
+    level.read = measure_traffic(team, memory, bytes, MemoryTraffic::read);
+    level.write = measure_traffic(team, memory, bytes, MemoryTraffic::write);
+    level.copy = measure_traffic(team, memory, bytes, MemoryTraffic::copy);
+  }
+  return peaks;
+}
+
+namespace {
+
+double seconds_of(double read, double written, const KernelPeaks::Level& level) {
+  const double both = std::min(read, written);
+  return (2 * both / level.copy + (read - both) / level.read + (written - both) / level.write) / 1e9;
+}
+
+}  // namespace
+
+Floor floor_of(const Work& work, const KernelPeaks& peaks) {
+  static constexpr const char* kNames[kArithmeticCount] = {"f32", "bf16", "bytes", "pairs"};
+  const auto kind = static_cast<size_t>(work.arithmetic);
+  Floor floor{work.flop / peaks.gflops[kind] / 1e9, kNames[kind]};
+  const auto at_least = [&](double seconds, const std::string& bound) {
+    if (seconds > floor.seconds) floor = {seconds, bound};
+  };
+  const double near = work.bytes - work.weight_bytes, read = near - work.written_bytes;
+  const auto level =
+      std::find_if(peaks.levels.begin(), peaks.levels.end() - 1, [&](const KernelPeaks::Level& candidate) {
+        return near / peaks.threads <= static_cast<double>(candidate.bytes);
+      });
+  const bool is_far = &*level == &peaks.memory();
+  at_least(work.weight_bytes / peaks.memory().read / 1e9, "memory");
+  at_least(seconds_of(read + (is_far ? work.weight_bytes : 0), work.written_bytes, *level), level->name);
+  return floor;
+}
 
 MachinePeak measure_peak(int threads) {
   ThreadTeam team(threads);

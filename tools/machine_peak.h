@@ -1,4 +1,10 @@
 #pragma once
+#include <array>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "src/base/arithmetic.h"
 
 namespace lathe::tools {
 
@@ -8,5 +14,34 @@ struct MachinePeak {
   double read_gbytes_s = 0;  // reading memory far larger than the caches, all threads together
 };
 MachinePeak measure_peak(int threads);
+
+// The same for every kind of arithmetic and every level of the caches, measured in about a second: the yardstick of
+// `lathe bench-kernel`. All threads together.
+struct KernelPeaks {
+  struct Level {
+    std::string name;                      // "L1"
+    size_t bytes = 0;                      // that fit for one thread
+    double read = 0, write = 0, copy = 0;  // GB/s; copy: what is read and what is written
+  };
+  std::array<double, kArithmeticCount> gflops = {};
+  std::vector<Level> levels;  // memory last
+  int threads = 1;
+
+  const Level& memory() const { return levels.back(); }
+};
+KernelPeaks measure_kernel_peaks(int threads);
+
+// The least time that work can take: the longest of its arithmetic, its weights' way from memory, and the way of its
+// other operands through the cache that they fit into.
+struct Floor {
+  double seconds = 0;
+  std::string bound;  // what takes it: "f32", "L2", "memory"
+};
+struct Work {
+  double flop = 0;
+  Arithmetic arithmetic = Arithmetic::f32;
+  double bytes = 0, weight_bytes = 0, written_bytes = 0;  // as in TuningTask
+};
+Floor floor_of(const Work& work, const KernelPeaks& peaks);
 
 }  // namespace lathe::tools

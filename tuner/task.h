@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/arithmetic.h"
+
 namespace lathe {
 
 struct Knob {
@@ -51,7 +53,10 @@ struct TuningTask {
   SearchSpace space;
   std::function<Runner(const Candidate&)> build;
   double flop = 0;
-  double bytes = 0;  // read and written at least, weights included
+  Arithmetic arithmetic = Arithmetic::f32;
+  double bytes = 0;          // read and written at least, weights included
+  double weight_bytes = 0;   // of them: constants, which come from memory
+  double written_bytes = 0;  // of them
 };
 
 // Where plans come from: the cache under the analytic model. Lowering asks it for every task.

@@ -43,6 +43,18 @@ class LayoutChooser {
 
   const std::vector<Choice>& choices() const { return choices_; }  // in graph order
 
+  // Do the node's values lie as they would if those it reads had been so?
+  bool agrees(const Node& node) {
+    const auto block_of = [&](ValueId id) { return id == ValueId::none ? 0 : type(id).layout.channel_block; };
+    for (const ValueId id : node.inputs)
+      if (id != ValueId::none) layout_[index_of(id)] = block_of(id);
+    const Choice choice = choose(node);
+    for (size_t slot = 0; slot < node.inputs.size(); ++slot)
+      if (block_of(node.inputs[slot]) != choice.inputs[slot]) return false;
+    return std::all_of(node.outputs.begin(), node.outputs.end(),
+                       [&](ValueId id) { return id == ValueId::none || block_of(id) == choice.output; });
+  }
+
  private:
   Choice plain(const Node& node) const { return {0, std::vector<int>(node.inputs.size(), 0)}; }
   const TensorType& type(ValueId id) const { return graph_.value(id).type; }
@@ -278,7 +290,36 @@ void free_outputs(Rewriter& rewriter, ReorderInserter& reorders, NodeId id) {
   }
 }
 
+// What the passes behind this one make: copies that read blocks or write them, and views of the same bytes.
+bool moves_blocks(const Graph& graph, const Node& node) {
+  const bool is_one_to_one = node.outputs.size() == 1 && !node.inputs.empty() && !node.epilogue;
+  if (!is_one_to_one || node.inputs[0] == ValueId::none || node.outputs[0] == ValueId::none) return false;
+  for (size_t slot = 1; slot < node.inputs.size(); ++slot) {
+    const ValueId id = node.inputs[slot];
+    if (id != ValueId::none && graph.value(id).type.layout.channel_block != 0) return false;
+  }
+  const TensorType &from = graph.value(node.inputs[0]).type, &to = graph.value(node.outputs[0]).type;
+  if (from.rank() < 3 || to.rank() < 3 || bits_of(from.dtype) < 8) return false;
+  if (is_lathe_op(node, "Reorder")) return node.attributes.get_int("channel_block", 0) == to.layout.channel_block;
+  if (is_op(node, "Transpose")) return from.layout.channel_block == 0 || to.layout.channel_block == 0;
+  static constexpr const char* kViews[] = {"Reshape", "Flatten", "Squeeze", "Unsqueeze"};
+  return std::any_of(std::begin(kViews), std::end(kViews), [&](const char* op) { return is_op(node, op); }) &&
+         from.layout == to.layout && from.dims[0] == to.dims[0] && from.dims[1] == to.dims[1];
+}
+
 }  // namespace
+
+bool has_fitting_layouts(const Graph& graph, NodeId id, int block) {
+  const Node& node = graph.node(id);
+  bool is_blocked = false;
+  for (const auto* ids : {&node.inputs, &node.outputs}) {
+    for (const ValueId value : *ids)
+      is_blocked = is_blocked || (value != ValueId::none && graph.value(value).type.layout.channel_block != 0);
+  }
+  if (!is_blocked) return true;
+  Graph copy = graph;
+  return moves_blocks(graph, node) || LayoutChooser(copy, block).agrees(node);
+}
 
 bool choose_layouts(Graph& graph, const PassContext& context) {
   const OpSchema* schema = context.ops.find("lathe", "Reorder", 1);

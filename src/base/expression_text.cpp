@@ -56,6 +56,13 @@ class Reader {
   }
 
   int infix() {
+    if (++depth_ > kDeepest) text_.fail("the expression is nested too deeply");
+    const int result = nested_infix();
+    --depth_;
+    return result;
+  }
+
+  int nested_infix() {
     const int left = operand();
     for (const auto& [word, op] : kInfix) {
       if (!text_.accept(word)) continue;
@@ -133,6 +140,8 @@ class Reader {
   TextReader& text_;
   Expression expression_;
   std::map<std::string, int> names_;
+  static constexpr int kDeepest = 1000;  // protects the recursion
+  int depth_ = 0;
 };
 
 }  // namespace

@@ -27,6 +27,7 @@ class TextReader {
   }
   int64_t integer() { return number<int64_t>(); }
   float real() { return number<float>(); }
+  double real64() { return number<double>(); }
   // Up to and without the next of `ends`, or the rest.
   std::string_view until(std::string_view ends) {
     const std::string_view found = rest().substr(0, rest().find_first_of(ends));

@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "lathe/error.h"
 #include "ops/conv_lower.h"
 #include "ops/conv_tuning.h"
 #include "ops/gemm_tuning.h"
+#include "ops/int8_product.h"
 
 namespace lathe {
 namespace {
@@ -41,6 +44,45 @@ TEST(TaskText, GemmTasksComeBack) {
     problem.batches = 1;
     problem.allows_strassen = true;
     problem.epilogue = GemmEpilogue{silu_and_add(), {GemmInputAccess::columns}};
+  }
+}
+
+Expression requantized() {
+  Expression e;
+  e.inputs = {DType::f32, DType::f32};
+  e.output = DType::u8;
+  const int scaled = e.add({ExprOp::mul, e.add({ExprOp::input, 0}), e.add({ExprOp::input, 1})});
+  const int rounded = e.add({ExprOp::round_even, scaled});
+  const int low = e.add({ExprOp::max, rounded, e.add({.op = ExprOp::constant, .value = 0})});
+  e.add({ExprOp::min, low, e.add({.op = ExprOp::constant, .value = 255})});
+  return e;
+}
+
+TEST(TaskText, RandomProductsOfFloatsAndBytesComeBackAndRun) {
+  std::mt19937 random(3);
+  const auto extent = [&] { return static_cast<int64_t>(1 + random() % 70); };
+  for (int round = 0; round < 40; ++round) {
+    GemmProblem floats{1 + round % 3, extent(), extent(), extent(), GemmOperandB::packed, {}, usable_isa(), 1, 0, 0};
+    if (round % 2 == 0) floats.epilogue = GemmEpilogue{silu_and_add(), {GemmInputAccess::uniform}};
+    Int8Problem bytes;
+    bytes.batches = 1 + round % 3;
+    bytes.m = extent();
+    bytes.n = extent();
+    bytes.k = extent();
+    bytes.isa = int8_isa(usable_isa());
+    bytes.dot = has_vnni(bytes.isa) && round % 3 != 0 ? Int8Dot::u8s8 : Int8Dot::pairs;
+    bytes.has_rows = round % 5 == 0;
+    if (round % 2 == 0) bytes.epilogue = GemmEpilogue{requantized(), {GemmInputAccess::columns}};
+    for (const TuningTask& task : {gemm_tuning_task(floats), int8_tuning_task(bytes)}) {
+      const TuningTask again = parse_task(task_text(task), 1);
+      EXPECT_EQ(task_text(again), task_text(task));
+      EXPECT_EQ(again.flop, task.flop);
+      EXPECT_EQ(again.bytes, task.bytes);
+      const Runner runner = again.build(again.space.fallback);
+      ASSERT_TRUE(runner) << task.key;
+      runner.prepare();
+      runner.run();
+    }
   }
 }
 
@@ -87,8 +129,10 @@ TEST(TaskText, TransposedConvolutionsComeBackWithAllPhases) {
 TEST(TaskText, NonsenseIsRefusedWithItsPlace) {
   for (const char* text :
        {"", "conv", "lstm x", "gemm f32 b1 m4 n4 k4 packed riscv", "gemm f32 b1 m-4 n4 k4 packed avx2",
-        "gemm f32 b1 m4 n4 k4 packed avx2 x0 + ", "gemm f32 b1 m4 n4 k4 packed avx2 exp(x0, x1) cc",
-        "conv avx2 n1 8>8/3 1x1 c8 | none", "conv avx2 n1 8>8/1 1x1 c8 | none"}) {
+        "gemm f32 b1 m4 n4 k4 packed avx2 x0 + ", "gemm f32 b1 m4 n4 k4 packed avx2 exp(x0, x1) cc", "gemm_int8",
+        "gemm_int8 u9s8 b1 m4 n4 k4 avx2", "gemm_int8 u8s8 b1 m4 n4 k4 avx2", "gemm_int8 pairs b1 m4 n0 k4 avx2",
+        "gemm_int8 pairs b1 m4 n4 k4 avx2 x0 + x1 [float32 -> uint8] c", "conv avx2 n1 8>8/3 1x1 c8 | none",
+        "conv avx2 n1 8>8/1 1x1 c8 | none"}) {
     EXPECT_THROW(parse_task(text, 1), Error) << text;
   }
 }

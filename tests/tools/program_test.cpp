@@ -229,8 +229,10 @@ TEST_F(Program, ExplainsItself) {
 TEST_F(Program, TimesTheTasksThatItLists) {
   const Outcome tasks = lathe({"inspect", conv_, "--show", "tasks"});
   EXPECT_EQ(tasks.exit_code, kGood) << tasks;
-  EXPECT_THAT(tasks.out, AllOf(HasSubstr("conv "), HasSubstr("gemm f32 ")));
-  testing::write_text(file("tasks.txt"), "# a comment\n" + tasks.out);
+  EXPECT_THAT(tasks.out, AllOf(HasSubstr("conv "), HasSubstr("gemm f32 "), HasSubstr("node lathe.Reorder@1")));
+  const Outcome nodes = lathe({"inspect", conv_, "--show", "tasks", "--accuracy", "strict"});
+  EXPECT_THAT(nodes.out, HasSubstr("node accuracy=strict "));
+  testing::write_text(file("tasks.txt"), "# a comment\n" + nodes.out);
   const Outcome table = lathe({"bench-kernel", "--tasks", file("tasks.txt"), "--threads", "1", "--duration", "1ms",
                                "--no-cache", "--json", file("kernels.json")});
   EXPECT_EQ(table.exit_code, kGood) << table;
@@ -243,7 +245,7 @@ TEST_F(Program, TimesTheTasksThatItLists) {
     EXPECT_LE(row["min_ms"], row["median_ms"]);
     EXPECT_GT(row["of_peak"], 0);
   }
-  EXPECT_EQ(again, tasks.out);
+  EXPECT_EQ(again, nodes.out);
 }
 
 TEST_F(Program, RefusesTasksAndPlansThatAreNone) {
@@ -253,6 +255,12 @@ TEST_F(Program, RefusesTasksAndPlansThatAreNone) {
   expect_error(lathe({"bench-kernel", task, "--plan", "rows=999"}), kUsage, {"rows=999"});
   expect_error(lathe({"bench-kernel", "gemm f32 b1 m9999999 n9999999 k9999999 packed avx2"}), kUsage, {"large"});
   expect_error(lathe({"bench-kernel", "--tasks", file("nowhere.txt")}), kCannotLoad, {"nowhere.txt"});
+  const std::string node = "node Relu@14(float32[4,5]) -> float32[4,5]";
+  EXPECT_EQ(lathe({"bench-kernel", node, "--threads", "1", "--duration", "1ms"}).exit_code, kGood);
+  expect_error(lathe({"bench-kernel", node, "--plan", "rows=9"}), kUsage, {"rows=9"});
+  expect_error(lathe({"bench-kernel", "node Relu@14(float32[4,5]) -> float32[4,6]"}), kUsage, {"float32[4,5]"});
+  expect_error(lathe({"bench-kernel", "node Relu of it"}), kUsage, {"Relu of it"});
+  expect_error(lathe({"bench-kernel", "node accuracy=all Relu@14(float32[4]) -> float32[4]"}), kUsage, {"accuracy"});
 }
 
 TEST_F(Program, ReportsABenchAsJson) {

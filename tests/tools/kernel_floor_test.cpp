@@ -1,0 +1,52 @@
+#include <gtest/gtest.h>
+
+#include "tools/machine_peak.h"
+
+namespace lathe::tools {
+namespace {
+
+KernelPeaks peaks() {
+  KernelPeaks made;
+  made.gflops = {100, 200, 400, 200};
+  made.levels = {{"L1", 1'000, 200, 100, 150}, {"L2", 10'000, 100, 80, 90}, {"memory", 1'000'000, 10, 5, 8}};
+  return made;
+}
+
+TEST(KernelFloor, IsTheArithmeticOfTheKindWhereThatBinds) {
+  const Floor floats = floor_of({.flop = 1e9, .bytes = 900}, peaks());
+  EXPECT_DOUBLE_EQ(floats.seconds, 1e-2);
+  EXPECT_EQ(floats.bound, "f32");
+  const Floor bytes = floor_of({.flop = 1e9, .arithmetic = Arithmetic::bytes, .bytes = 900}, peaks());
+  EXPECT_DOUBLE_EQ(bytes.seconds, 2.5e-3);
+  EXPECT_EQ(bytes.bound, "bytes");
+}
+
+TEST(KernelFloor, IsTheWayThroughTheCacheThatOperandsFitInto) {
+  // 600 bytes read and written as a copy does, 300 more of either kind.
+  EXPECT_DOUBLE_EQ(floor_of({.bytes = 900, .written_bytes = 300}, peaks()).seconds, 600 / 150e9 + 300 / 200e9);
+  EXPECT_DOUBLE_EQ(floor_of({.bytes = 900, .written_bytes = 600}, peaks()).seconds, 600 / 150e9 + 300 / 100e9);
+  const Floor middle = floor_of({.bytes = 9'000}, peaks());
+  EXPECT_DOUBLE_EQ(middle.seconds, 9'000 / 100e9);
+  EXPECT_EQ(middle.bound, "L2");
+  EXPECT_EQ(floor_of({.bytes = 90'000}, peaks()).bound, "memory");
+}
+
+TEST(KernelFloor, TakesWeightsFromMemory) {
+  const Floor floor = floor_of({.bytes = 1'900, .weight_bytes = 1'000, .written_bytes = 400}, peaks());
+  EXPECT_DOUBLE_EQ(floor.seconds, 1'000 / 10e9);
+  EXPECT_EQ(floor.bound, "memory");
+}
+
+TEST(KernelFloor, MeasuresEveryLevelOfThisMachine) {
+  const KernelPeaks measured = measure_kernel_peaks(1);
+  for (const double gflops : measured.gflops) EXPECT_GT(gflops, 0);
+  ASSERT_EQ(measured.levels.size(), 4U);
+  for (const KernelPeaks::Level& level : measured.levels) {
+    EXPECT_GT(level.read, 0) << level.name;
+    EXPECT_GT(level.write, 0) << level.name;
+    EXPECT_GT(level.copy, 0) << level.name;
+  }
+}
+
+}  // namespace
+}  // namespace lathe::tools

@@ -1,0 +1,25 @@
+#pragma once
+// Tasks of any operator: "node " and the text of a node (graph/node_text.h), lowered for this machine as in a model.
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "graph/graph.h"
+#include "lathe/accuracy.h"
+#include "tuner/task.h"
+
+namespace lathe::tools {
+
+// "node LayerNormalization@17[...](...) -> ..."; behind "node " stands "accuracy=strict " where it is not normal.
+// nullopt: see node_text().
+std::optional<std::string> node_task_text(const Graph& graph, std::span<const NodeId> nodes, Accuracy accuracy);
+bool is_node_task(std::string_view text);
+
+// A task with no knobs; the products and convolutions within it get their plans from `plans`, which must live until the
+// task is made. Throws Error(invalid_argument) for another text, Error(unsupported) for another instruction set or when
+// nothing is left to compute.
+TuningTask parse_node_task(std::string_view text, int threads, PlanSource& plans);
+
+}  // namespace lathe::tools
