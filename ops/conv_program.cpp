@@ -21,6 +21,24 @@ int64_t tiles_of(const ConvShape& shape, const ConvPlan& plan) {
   return tiles_along(shape.y.out, plan.rows) * tiles_along(shape.x.out, plan.cols);
 }
 
+// Stems read large pictures from memory in more streams than the hardware follows.
+ConvBelow input_below(const ConvProblem& problem, const ConvShape& shape, const ConvPlan& plan) {
+  constexpr int64_t kLargePicture = 128 << 10, kMostLines = 16, kMostBytes = 1 << 28;
+  const int64_t row_bytes = shape.x.in * 4;
+  if (problem.in_lanes() != 1 || shape.taps() == 1 || plan.rows == 0 || problem.groups > 1) return {};
+  if (problem.in_channels * shape.y.in * row_bytes < kLargePicture) return {};
+  int64_t lowest = 0;
+  for (const ConvTap& tap : shape.y.taps) lowest = std::max(lowest, tap.offset);
+  ConvBelow below;
+  below.first_byte = ((plan.rows - 1) * shape.y.stride + lowest + 1) * row_bytes;
+  below.row_bytes = row_bytes;
+  const int64_t rows = plan.rows * shape.y.stride, lines = tiles_along(plan.cols * shape.x.stride * 4, kLine);
+  if (rows * lines > kMostLines || below.first_byte + rows * row_bytes > kMostBytes) return {};
+  below.rows = static_cast<int>(rows);
+  below.lines = static_cast<int>(lines);
+  return below;
+}
+
 }  // namespace
 
 int threads_over_channels(const ConvProblem& problem, const ConvPlan& plan, int threads) {
@@ -84,6 +102,7 @@ void ConvProgram::make_kernels(Phase& phase) {
   if (plan_.ahead && groups_.size() <= kFewGroups && problem_.in_lanes() == problem_.lanes &&
       problem_.phases[0].x.stride == 1)
     plan.source_lines = static_cast<int>(tiles_along(plan_.cols * problem_.lanes * 4, kLine));
+  plan.below = input_below(problem_, problem_.phases[static_cast<size_t>(&phase - phases_.data())], plan_);
   const int64_t tiles = static_cast<int64_t>(phase.tiling.tiles.size()) * problem_.batch;
   const int64_t tiles_each = std::max<int64_t>(1, tiles / (threads_ / channel_threads_));
   const int64_t calls = plan_.tile_group > 0 ? std::min<int64_t>(plan_.tile_group, tiles_each) : tiles_each;

@@ -78,6 +78,7 @@ class DirectEmitter : public Emitter {
     loop_down(blocks_left_, [&] {
       if (plan_.ahead_lines > 0) prefetch_ahead();
       for (int line = 0; line < plan_.source_lines; ++line) prefetcht1(ptr[source_ + 64 * (plan_.source_lines + line)]);
+      prefetch_below();
       emit_block(plan_.lanes, true);
     });
     if (plan_.tail > 0) {
@@ -235,6 +236,14 @@ class DirectEmitter : public Emitter {
       vaddps(sum, sum, ptr[output_at(pixel, block)]);
     });
     L(done);
+  }
+
+  void prefetch_below() {
+    const ConvBelow& below = plan_.below;
+    for (int row = 0; row < below.rows; ++row) {
+      const auto at = static_cast<int>(below.first_byte + row * below.row_bytes);
+      for (int line = 0; line < below.lines; ++line) prefetcht1(ptr[source_ + at + 64 * line]);
+    }
   }
 
   // What the end of the tile reads and writes, a few lines at a time. Past the tile they are those of the next one.
@@ -511,10 +520,12 @@ std::vector<ConvChannelPart> parts_of(const ConvChannels& channels, int lanes) {
 
 std::string to_string(const ConvKernelPlan& plan) {
   const ConvChannels& c = plan.channels;
-  const std::string channels =
-      c.count > 0 ? fmt::format(" channels {}-{} lead {}", c.skipped, c.skipped + c.count, c.lead) : "";
+  const ConvBelow& b = plan.below;
+  std::string extras;
+  if (c.count > 0) extras += fmt::format(" channels {}-{} lead {}", c.skipped, c.skipped + c.count, c.lead);
+  if (b.rows > 0) extras += fmt::format(" below {}+{}*{} lines {}", b.first_byte, b.row_bytes, b.rows, b.lines);
   return fmt::format("{} blocks={} {} unroll={} lanes={}+{}{} prefetch={}+{}+{}{} bias={} then {}", name_of(plan.isa),
-                     plan.blocks, plan.embedded ? "embedded" : "separate", plan.unroll, plan.lanes, plan.tail, channels,
+                     plan.blocks, plan.embedded ? "embedded" : "separate", plan.unroll, plan.lanes, plan.tail, extras,
                      plan.prefetch_lines, plan.ahead_lines, plan.source_lines, plan.half_last ? " half" : "",
                      plan.has_bias ? 1 : 0, to_string(plan.epilogue));
 }

@@ -47,6 +47,14 @@ struct ConvChannelPart {
 };
 std::vector<ConvChannelPart> parts_of(const ConvChannels& channels, int lanes);
 
+// Lines of the input to fetch with each input block: those that the tiles below are the first to read.
+struct ConvBelow {
+  int64_t first_byte = 0;  // from the tile's origin
+  int64_t row_bytes = 0;   // from one row to the next
+  int rows = 0, lines = 0;
+  bool operator==(const ConvBelow&) const = default;
+};
+
 // Everything that the code depends on, besides the shapes of the tiles.
 struct ConvKernelPlan {
   Isa isa = Isa::avx2;
@@ -60,6 +68,7 @@ struct ConvKernelPlan {
   int ahead_lines = 0;     // of the target and of full operands, with each input block: they are there when it ends
   bool half_last = false;  // at most half of the last output block's lanes are channels (AVX-512 only)
   int source_lines = 0;    // behind the tile's pixels, of each input block: the next tile's
+  ConvBelow below;
   bool has_bias = false;
   ConvEpilogue epilogue;
 };
