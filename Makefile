@@ -4,6 +4,7 @@
 # make conformance, make hostile, make bench  build and run the suites of SHARED (default ../shared): ONNX's own tests,
 #              hostile models, other engines; ARGS="--filter attention"; see tools/suites.sh
 # make bench-kernels  times the tasks of real models, each by itself; ARGS="--threads 1"
+# make kernel-tasks   collects them anew from the models of MODELS
 # make compare-kernels  the same beside oneDNN's primitives and ONNX Runtime's models of one node; ARGS="--only resnet50"
 # make prove-passes [EVERY=1]  the conformance suite and MODELS without each graph pass in turn
 # make fuzz-graphs [SECONDS=60]  compares random graphs, optimized and not
@@ -51,6 +52,13 @@ bench-kernels:
 	@tools/setup.sh build
 	@$(MAKE) --no-print-directory build-only TARGETS=lathe_cli
 	build/$(PRESET)/tools/lathe bench-kernel --tasks tools/kernel_tasks.txt $(ARGS)
+
+.PHONY: kernel-tasks
+kernel-tasks:
+	@tools/setup.sh build
+	@$(MAKE) --no-print-directory build-only TARGETS=lathe_cli
+	tools/list_tasks.py --lathe build/$(PRESET)/tools/lathe --models "$(MODELS)" >build/kernel_tasks.txt
+	mv build/kernel_tasks.txt tools/kernel_tasks.txt
 
 .PHONY: compare-kernels
 compare-kernels:
