@@ -6,6 +6,7 @@
 #include "ops/conv_int8_buffers.h"
 #include "ops/conv_int8_input.h"
 #include "ops/conv_int8_program.h"
+#include "ops/conv_int8_tuning.h"
 #include "ops/conv_lower.h"
 #include "ops/conv_operands.h"
 #include "ops/gemm_plan.h"
@@ -309,7 +310,9 @@ bool lower_conv_int8(LowerContext& context, const ConvNode& conv) {
   } else {
     std::shared_ptr<const ConvInt8Program> program;
     try {
-      program = std::make_shared<const ConvInt8Program>(std::move(problem), threads, batch_bytes);
+      const Candidate chosen = context.plans.choose(conv_int8_tuning_task(problem, threads));
+      program =
+          std::make_shared<const ConvInt8Program>(std::move(problem), threads, batch_bytes, conv_int8_tile_of(chosen));
     } catch (const JitError&) {
       return false;
     }

@@ -55,8 +55,20 @@ ConvInt8Plan kernel_plan(const ConvInt8Problem& problem, int blocks) {
 
 }  // namespace
 
-ConvInt8Program::ConvInt8Program(ConvInt8Problem problem, int threads, std::vector<int64_t> operand_batch_bytes)
+std::string ConvInt8Problem::key() const {
+  ConvProblem whole = shape;
+  whole.epilogue = epilogue;
+  return fmt::format("{} {} k{} {} {}", name_of(int8_isa(isa)), to_string(dot), in_channels, to_string(store),
+                     to_string(whole));
+}
+
+ConvInt8Program::ConvInt8Program(ConvInt8Problem problem, int threads, std::vector<int64_t> operand_batch_bytes,
+                                 const std::optional<ConvInt8Tile>& tile)
     : problem_(std::move(problem)), threads_(threads), operand_batch_bytes_(std::move(operand_batch_bytes)) {
+  if (tile) {
+    cut(*tile);
+    return;
+  }
   if (const auto overlapped = overlapped_conv_int8_tile(problem_)) {
     try {
       cut(*overlapped);

@@ -1,6 +1,7 @@
 #pragma once
 // A convolution of integers bound to its kernels: packing of its weights and the loops over channels and tiles.
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "jit/kernels/conv_int8.h"
@@ -19,6 +20,7 @@ struct ConvInt8Problem {
   Int8Store store = {DType::i32};
   int64_t out_bytes() const { return bits_of(store.dtype) / 8; }
   int64_t target_block_bytes() const { return shape.out_pixels() * shape.lanes * out_bytes(); }
+  std::string key() const;  // the tuning task's text
 };
 
 // What is computed together.
@@ -45,8 +47,10 @@ struct ConvInt8Arguments {
 
 class ConvInt8Program {
  public:
-  // `operand_batch_bytes`: from one image to the next in each operand of the epilogue. Throws JitError.
-  ConvInt8Program(ConvInt8Problem problem, int threads, std::vector<int64_t> operand_batch_bytes);
+  // `operand_batch_bytes`: from one image to the next in each operand of the epilogue. `tile`: nullopt: the rule's.
+  // Throws JitError.
+  ConvInt8Program(ConvInt8Problem problem, int threads, std::vector<int64_t> operand_batch_bytes,
+                  const std::optional<ConvInt8Tile>& tile = std::nullopt);
 
   const ConvInt8Problem& problem() const { return problem_; }
   int threads() const { return threads_; }

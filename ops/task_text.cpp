@@ -1,9 +1,11 @@
 #include "ops/task_text.h"
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <utility>
 
+#include "ops/conv_int8_tuning.h"
 #include "ops/conv_tuning.h"
 #include "ops/gemm_tuning.h"
 #include "ops/int8_product.h"
@@ -76,16 +78,20 @@ GemmProblem read_gemm(TextReader& text) {
   return problem;
 }
 
+Int8Dot read_dot(TextReader& text) {
+  const std::string_view name = text.until(" ");
+  for (const Int8Dot dot : {Int8Dot::u8s8, Int8Dot::s8u8, Int8Dot::pairs})
+    if (to_string(dot) == name) return dot;
+  text.fail("expected how bytes are multiplied");
+}
+
+void check_dot(const TextReader& text, Int8Dot dot, Isa isa) {
+  if (dot != Int8Dot::pairs && !has_vnni(isa)) text.fail("the instruction set does not multiply bytes so");
+}
+
 Int8Problem read_gemm_int8(TextReader& text) {
   Int8Problem problem;
-  const std::string_view name = text.until(" ");
-  bool is_known = false;
-  for (const Int8Dot dot : {Int8Dot::u8s8, Int8Dot::s8u8, Int8Dot::pairs}) {
-    if (to_string(dot) != name) continue;
-    problem.dot = dot;
-    is_known = true;
-  }
-  if (!is_known) text.fail("expected how bytes are multiplied");
+  problem.dot = read_dot(text);
   text.expect(" b");
   problem.batches = read_extent(text);
   text.expect(" m");
@@ -96,8 +102,7 @@ Int8Problem read_gemm_int8(TextReader& text) {
   problem.k = read_extent(text);
   text.expect(" ");
   problem.isa = read_isa(text);
-  if (problem.dot != Int8Dot::pairs && !has_vnni(problem.isa))
-    text.fail("the instruction set does not multiply bytes so");
+  check_dot(text, problem.dot, problem.isa);
   problem.has_rows = text.accept(" rows");
   if (text.accept(" lda")) problem.a_stride = read_extent(text);
   problem.epilogue = read_gemm_epilogue(text);
@@ -190,6 +195,46 @@ ConvProblem read_conv(TextReader& text) {
   return problem;
 }
 
+Int8Store read_store(TextReader& text) {
+  Int8Store store;
+  const std::string_view name = text.until("+");
+  bool is_known = false;
+  for (const DType dtype : {DType::f32, DType::i32, DType::u8, DType::i8}) {
+    if (name_of(dtype) != name) continue;
+    store.dtype = dtype;
+    is_known = true;
+  }
+  if (!is_known) text.fail("expected how results are stored");
+  text.expect("+");
+  store.zero = static_cast<int>(std::clamp<int64_t>(text.integer(), -128, 255));
+  store.is_bounded = text.accept("b");
+  return store;
+}
+
+ConvInt8Problem read_conv_int8(TextReader& text) {
+  ConvInt8Problem problem;
+  problem.isa = read_isa(text);
+  text.expect(" ");
+  problem.dot = read_dot(text);
+  check_dot(text, problem.dot, problem.isa);
+  text.expect(" k");
+  problem.in_channels = read_extent(text);
+  text.expect(" ");
+  problem.store = read_store(text);
+  text.expect(" ");
+  problem.shape = read_conv(text);
+  problem.epilogue = std::move(problem.shape.epilogue);
+  problem.shape.epilogue = ConvEpilogue();
+  const ConvProblem& shape = problem.shape;
+  if (shape.lanes != vector_lanes(problem.isa)) text.fail("the channels' blocks do not fit the instruction set");
+  const int group = group_of(problem.dot);
+  if (shape.groups != 1 || shape.is_transposed || shape.phases.size() != 1 ||
+      shape.in_channels != (problem.in_channels + group - 1) / group)
+    text.fail("no such convolution of bytes");
+  if (problem.epilogue.operands.size() > static_cast<size_t>(ConvEpilogue::kMaxOperands)) text.fail("too many inputs");
+  return problem;
+}
+
 }  // namespace
 
 std::string task_text(const TuningTask& task) { return task.family.substr(0, task.family.find('.')) + " " + task.key; }
@@ -217,6 +262,10 @@ TuningTask parse_task(std::string_view line, int threads) {
     problem.threads = worthwhile_threads(problem.flop() / 4, threads);
     return checked(int8_tuning_task(problem), text);
   }
+  if (text.accept("conv_int8 ")) {
+    const ConvInt8Problem problem = read_conv_int8(text);
+    return checked(conv_int8_tuning_task(problem, worthwhile_threads(problem.shape.flop(), threads)), text);
+  }
   if (text.accept("conv ")) {
     const Isa isa = read_isa(text);
     text.expect(" ");
@@ -224,7 +273,7 @@ TuningTask parse_task(std::string_view line, int threads) {
     if (problem.lanes != vector_lanes(isa)) text.fail("the channels' blocks do not fit the instruction set");
     return checked(conv_tuning_task(problem, isa, threads), text);
   }
-  text.fail("expected 'conv', 'gemm', 'gemm_int8' or 'node'");
+  text.fail("expected 'conv', 'conv_int8', 'gemm', 'gemm_int8' or 'node'");
 }
 
 }  // namespace lathe

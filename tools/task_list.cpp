@@ -15,7 +15,7 @@ namespace {
 bool is_planned(const Step& step) {
   const std::string_view kernel = step.kernel;
   if (kernel == "sums of quadrants") return true;
-  return (kernel.starts_with("conv ") && !kernel.starts_with("conv int8")) ||
+  return (kernel.starts_with("conv ") && !kernel.starts_with("conv int8 winograd")) ||
          (kernel.starts_with("gemm ") && !kernel.ends_with(" bf16"));
 }
 

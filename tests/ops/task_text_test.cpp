@@ -5,6 +5,7 @@
 #include <random>
 
 #include "lathe/error.h"
+#include "ops/conv_int8_tuning.h"
 #include "ops/conv_lower.h"
 #include "ops/conv_tuning.h"
 #include "ops/gemm_tuning.h"
@@ -86,6 +87,44 @@ TEST(TaskText, RandomProductsOfFloatsAndBytesComeBackAndRun) {
   }
 }
 
+TEST(TaskText, ConvolutionsOfBytesComeBackAndRunWithAnyTile) {
+  for (const Isa isa : {Isa::avx2, usable_isa()}) {
+    for (const bool is_pointwise : {false, true}) {
+      const int lanes = vector_lanes(isa);
+      ConvInt8Problem problem;
+      problem.isa = int8_isa(isa);
+      problem.dot = has_vnni(isa) ? Int8Dot::u8s8 : Int8Dot::pairs;
+      problem.in_channels = 64;
+      ConvProblem& shape = problem.shape;
+      shape.in_channels = problem.in_channels / group_of(problem.dot);
+      shape.out_channels = 40;
+      shape.window_y = shape.window_x = is_pointwise ? 1 : 3;
+      shape.lanes = lanes;
+      shape.batch = 2;
+      const ConvAxis along = is_pointwise ? axis(12, 1, 1, 0) : axis(12, 3, 1, 1);
+      shape.phases = {{along, along, lanes / group_of(problem.dot)}};
+      problem.store = {DType::u8, 3, true};
+      problem.epilogue = {silu_and_add(), {ConvOperand::full}};
+      const TuningTask task = conv_int8_tuning_task(problem, 1);
+      EXPECT_EQ(task_text(task), "conv_int8 " + problem.key());
+      const TuningTask again = parse_task(task_text(task), 1);
+      EXPECT_EQ(task_text(again), task_text(task));
+      int built = 0;
+      for (int cols = 0; cols <= 6; ++cols) {
+        Candidate tile = again.space.fallback;
+        if (cols > 0) tile = {{"blocks", 1}, {"rows", 1}, {"cols", cols}, {"group", 0}, {"ahead", 0}};
+        if (!again.space.allowed(tile)) continue;
+        const Runner runner = again.build(tile);
+        if (!runner) continue;
+        ++built;
+        runner.prepare();
+        runner.run();
+      }
+      EXPECT_GE(built, isa == Isa::avx2 ? 2 : 1) << task.key;
+    }
+  }
+}
+
 TEST(TaskText, ConvolutionsComeBack) {
   const int lanes = vector_lanes(usable_isa());
   ConvProblem problem;
@@ -129,7 +168,9 @@ TEST(TaskText, TransposedConvolutionsComeBackWithAllPhases) {
 TEST(TaskText, NonsenseIsRefusedWithItsPlace) {
   for (const char* text :
        {"", "conv", "lstm x", "gemm f32 b1 m4 n4 k4 packed riscv", "gemm f32 b1 m-4 n4 k4 packed avx2",
-        "gemm f32 b1 m4 n4 k4 packed avx2 x0 + ", "gemm f32 b1 m4 n4 k4 packed avx2 exp(x0, x1) cc", "gemm_int8",
+        "gemm f32 b1 m4 n4 k4 packed avx2 x0 + ", "gemm f32 b1 m4 n4 k4 packed avx2 exp(x0, x1) cc", "conv_int8",
+        "conv_int8 avx2 pairs k8 uint8+0 n1 4>8/1 1x1 c8 | y1>1s1[0@0]of1 x9>9s1[0@0]of9 c9 | max(x0, 0):f",
+        "conv_int8 avx2 pairs k9 uint8+0 n1 4>8/1 1x1 c8 | y1>1s1[0@0]of1 x9>9s1[0@0]of9 c4 | none", "gemm_int8",
         "gemm_int8 u9s8 b1 m4 n4 k4 avx2", "gemm_int8 u8s8 b1 m4 n4 k4 avx2", "gemm_int8 pairs b1 m4 n0 k4 avx2",
         "gemm_int8 pairs b1 m4 n4 k4 avx2 x0 + x1 [float32 -> uint8] c", "conv avx2 n1 8>8/3 1x1 c8 | none",
         "conv avx2 n1 8>8/1 1x1 c8 | none"}) {
