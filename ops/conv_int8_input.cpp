@@ -32,7 +32,74 @@ void interleave16(const uint8_t* row, int64_t plane, uint8_t flip, uint8_t* out)
   _mm_storeu_si128(to + 3, _mm_unpackhi_epi16(high, blue_high));
 }
 
+// Four pixels of four bytes, three of each stored: 12 bytes, and 2 more that the next pixel overwrites.
+void store_triples(__m128i pixels, uint8_t* out) noexcept {
+  const __m128i even = _mm_and_si128(pixels, _mm_set1_epi64x(0xffffff));
+  const __m128i odd = _mm_and_si128(_mm_srli_epi64(pixels, 8), _mm_set1_epi64x(0xffffff000000));
+  const __m128i six = _mm_or_si128(even, odd);
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(out), six);
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(out + 6), _mm_unpackhi_epi64(six, six));
+}
+
+// The same of bytes less `subtracted`, in 16 bits: 24 bytes, and 2 more.
+void store_wide_triples(__m128i pixels, __m128i subtracted, uint8_t* out) noexcept {
+  const __m128i zero = _mm_setzero_si128();
+  const __m128i two[2] = {_mm_sub_epi16(_mm_unpacklo_epi8(pixels, zero), subtracted),
+                          _mm_sub_epi16(_mm_unpackhi_epi8(pixels, zero), subtracted)};
+  for (int i = 0; i < 2; ++i) {
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(out + 12 * i), two[i]);
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(out + 12 * i + 6), _mm_unpackhi_epi64(two[i], two[i]));
+  }
+}
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 }  // namespace
+
+bool ConvInt8Input::flatten(const ConvNode& conv, Int8Dot dot) {
+  const size_t x = conv.window.axes() - 1;
+  const int64_t kernel = conv.window.kernel[x], group = group_of(dot), step = conv.window.strides[x] * channels;
+  const bool is_less = divide_up(kernel * channels, group) < kernel * divide_up(channels, group);
+  if (!is_plain || !is_less || conv.window.dilations[x] != 1 || step * element_bytes() % 2 != 0) return false;
+  if (conv.window.pads_begin[x] < 0 || conv.window.pads_end[x] < 0) return false;
+  pixel_bytes = channels * element_bytes();
+  if (out_cols == cols && out_rows == rows) add_border(conv.window);
+  unit_bytes = step * element_bytes() % 4 == 0 ? 4 : 2;
+  return true;
+}
+
+ConvNode ConvInt8Input::flat_conv(const ConvNode& conv, Int8Dot dot) const {
+  ConvNode flat = conv;
+  const size_t x = conv.window.axes() - 1;
+  flat.sizes.in_channels = group_of(dot);
+  flat.sizes.in[x] = row_bytes() / unit_bytes;
+  flat.window.kernel[x] = divide_up(conv.window.kernel[x] * channels, group_of(dot));
+  flat.window.strides[x] = conv.window.strides[x] * pixel_bytes / unit_bytes;
+  flat.window.dilations[x] = 4 / unit_bytes;
+  flat.window.pads_begin[x] = flat.window.pads_end[x] = 0;
+  return flat;
+}
+
+Tensor ConvInt8Input::flat_weights(const Tensor& weights, Int8Dot dot) const {
+  const Dims& dims = weights.dims();
+  const int64_t kernel = dims.back(), group = group_of(dot), columns = divide_up(kernel * channels, group);
+  const int64_t rows_in_window = weights.size() / (dims[0] * channels * kernel);
+  Tensor flat(weights.dtype(), {dims[0], group, rows_in_window, columns});
+  const auto* from = static_cast<const uint8_t*>(weights.raw());
+  auto* to = static_cast<uint8_t*>(flat.mutable_raw());
+  std::memset(to, 0, flat.bytes());
+  for (int64_t out = 0; out < dims[0]; ++out) {
+    for (int64_t c = 0; c < channels; ++c) {
+      for (int64_t y = 0; y < rows_in_window; ++y) {
+        for (int64_t i = 0; i < kernel; ++i, ++from) {
+          const int64_t place = i * channels + c;
+          to[((out * group + place % group) * rows_in_window + y) * columns + place / group] = *from;
+        }
+      }
+    }
+  }
+  return flat;
+}
 
 ConvInt8Input::ConvInt8Input(const TensorType& type, const ConvNode& conv, Int8Dot dot,
                              std::optional<int32_t> zero_point, int block) {
@@ -65,6 +132,30 @@ void ConvInt8Input::add_border(const Window& window) {
   is_needed = is_needed || out_cols != cols || out_rows != rows;
 }
 
+void ConvInt8Input::interleave_flat(const uint8_t* row, uint8_t* out) const noexcept {
+  const int64_t plane = rows * cols;
+  int64_t first = 0;
+  // At least one pixel follows, to overwrite what is stored too much.
+  for (; channels == 3 && !(widens && is_signed) && first + 16 < cols; first += 16) {
+    alignas(16) uint8_t pixels[64];
+    interleave16(row + first, plane, flip(), pixels);
+    for (int64_t i = 0; i < 4; ++i) {
+      const __m128i four = _mm_load_si128(reinterpret_cast<const __m128i*>(pixels) + i);
+      uint8_t* to = out + (first + 4 * i) * pixel_bytes;
+      widens ? store_wide_triples(four, _mm_set1_epi16(static_cast<int16_t>(zero)), to) : store_triples(four, to);
+    }
+  }
+  for (int64_t i = first; i < cols; ++i) {
+    for (int64_t c = 0; c < channels; ++c) {
+      const uint8_t byte = row[c * plane + i];
+      const auto wide = static_cast<int16_t>((is_signed ? static_cast<int8_t>(byte) : byte) - zero);
+      uint8_t* to = out + i * pixel_bytes + c * element_bytes();
+      widens ? static_cast<void>(std::memcpy(to, &wide, 2))
+             : static_cast<void>(*to = static_cast<uint8_t>(byte ^ flip()));
+    }
+  }
+}
+
 // The channels of one row of a plain picture, side by side.
 void ConvInt8Input::interleave(const uint8_t* row, uint8_t* out) const noexcept {
   const int64_t plane = rows * cols;
@@ -95,7 +186,7 @@ void ConvInt8Input::interleave(const uint8_t* row, uint8_t* out) const noexcept 
 void ConvInt8Input::fill_row(const void* from, void* to, int64_t item) const noexcept {
   const int64_t plane = item / out_rows, row = item % out_rows - top;
   auto* out = static_cast<uint8_t*>(to) + item * row_bytes();
-  const auto border = static_cast<uint8_t>(static_cast<uint8_t>(zero) ^ flip());
+  const auto border = widens ? uint8_t{0} : static_cast<uint8_t>(static_cast<uint8_t>(zero) ^ flip());
   if (row < 0 || row >= rows) {
     std::memset(out, border, static_cast<size_t>(row_bytes()));
     return;
@@ -104,21 +195,27 @@ void ConvInt8Input::fill_row(const void* from, void* to, int64_t item) const noe
   std::memset(out, border, static_cast<size_t>(before));
   std::memset(out + before + inner, border, static_cast<size_t>(row_bytes() - before - inner));
   const auto* bytes = static_cast<const uint8_t*>(from);
+  if (unit_bytes != 0) return interleave_flat(bytes + (plane * channels * rows + row) * cols, out + before);
   if (is_plain) return interleave(bytes + (plane * channels * rows + row) * cols, out + before);
   const uint8_t* in = bytes + (plane * rows + row) * cols * lanes;
   const int64_t count = cols * lanes;
-  if (widens) {
-    auto* wide = reinterpret_cast<int16_t*>(out);
-    const auto subtracted = static_cast<int16_t>(zero);
-    return is_signed ? widen(reinterpret_cast<const int8_t*>(in), count, 1, subtracted, wide, 1)
-                     : widen(in, count, 1, subtracted, wide, 1);
-  }
   for (int64_t i = 0; i < count; ++i) out[before + i] = static_cast<uint8_t>(in[i] ^ flip());
+}
+
+// Blocks without a border.
+void ConvInt8Input::widen_all(const void* from, void* to, const StepArgs& args) const noexcept {
+  const Range range = split_evenly(planes * rows * cols, args.thread, args.threads);
+  const int64_t first = range.begin * lanes, count = (range.end - range.begin) * lanes;
+  auto* wide = static_cast<int16_t*>(to) + first;
+  const auto subtracted = static_cast<int16_t>(zero);
+  is_signed ? widen(static_cast<const int8_t*>(from) + first, count, 1, subtracted, wide, 1)
+            : widen(static_cast<const uint8_t*>(from) + first, count, 1, subtracted, wide, 1);
 }
 
 BufferId ConvInt8Input::add_step(const LowerContext& context, BufferId from, BufferId zero_buffer) const {
   if (!is_needed) return from;
-  const BufferId to = context.scratch(checked_bytes(DType::u8, {planes, out_rows, row_bytes()}));
+  // The last group may reach beyond the last row.
+  const BufferId to = context.scratch(checked_bytes(DType::u8, {planes, out_rows, row_bytes()}) + 4);
   Step step;
   step.kernel = is_plain ? "interleave channels" : widens ? "widen channels" : "pad channels";
   step.reads = {from};
@@ -129,6 +226,7 @@ BufferId ConvInt8Input::add_step(const LowerContext& context, BufferId from, Buf
   step.run = [prepared = *this, from, to, zero_buffer](const StepArgs& args) {
     ConvInt8Input input = prepared;
     if (zero_buffer != BufferId::none) input.zero = input.zero_at(args.at<const void>(zero_buffer));
+    if (input.widens && !input.is_plain) return input.widen_all(args.at<void>(from), args.at<void>(to), args);
     const Range range = split_evenly(input.planes * input.out_rows, args.thread, args.threads);
     for (int64_t item = range.begin; item < range.end; ++item) {
       input.fill_row(args.at<const void>(from), args.at<void>(to), item);

@@ -14,6 +14,12 @@ struct ConvInt8Input {
   // `type`: u8 or i8; blocked by `lanes`, or plain with fewer channels. `zero`: nullopt when each run has its own.
   ConvInt8Input(const TensorType& type, const ConvNode& conv, Int8Dot dot, std::optional<int32_t> zero, int lanes);
 
+  // Pixels of few channels end to end, where groups that cross their borders are fewer: the convolution that this is
+  // then, of one group, and of weights with the values of a row of the window behind each other. False: no gain.
+  bool flatten(const ConvNode& conv, Int8Dot dot);
+  ConvNode flat_conv(const ConvNode& conv, Int8Dot dot) const;
+  Tensor flat_weights(const Tensor& weights, Int8Dot dot) const;
+
   // The step, if there is one to do; gives the buffer that the kernels read. `zero_at`: the zero point, when the run
   // has it.
   BufferId add_step(const LowerContext& context, BufferId from, BufferId zero_at) const;
@@ -29,12 +35,16 @@ struct ConvInt8Input {
   int64_t planes = 0, rows = 0, cols = 0;                 // images or blocks; pixels
   int64_t top = 0, left = 0, out_rows = 0, out_cols = 0;  // with the border
   int64_t pixel_bytes = 0;                                // of the result
+  int unit_bytes = 0;                                     // flat: positions along a row; 0: not flat
 
  private:
   void add_border(const Window& window);
-  int64_t row_bytes() const { return out_cols * pixel_bytes; }
+  int64_t row_bytes() const { return (out_cols * pixel_bytes + 3) / 4 * 4; }
+  int element_bytes() const { return widens ? 2 : 1; }
+  void interleave_flat(const uint8_t* row, uint8_t* out) const noexcept;
   uint8_t flip() const { return is_signed && !widens ? 0x80 : 0; }  // signed bytes become unsigned
   void fill_row(const void* from, void* to, int64_t item) const noexcept;
+  void widen_all(const void* from, void* to, const StepArgs& args) const noexcept;
   void interleave(const uint8_t* row, uint8_t* out) const noexcept;
 };
 

@@ -107,6 +107,7 @@ ConvInt8Problem problem_of(const LowerContext& context, const ConvNode& conv, In
   problem.isa = context.target.isa;
   problem.dot = dot;
   problem.in_channels = conv.sizes.in_channels;
+  if (input.unit_bytes != 0) problem.unit_bytes = input.unit_bytes;
   ConvProblem& shape = problem.shape;
   const int group = group_of(dot);
   shape.batch = conv.sizes.batch;
@@ -117,7 +118,8 @@ ConvInt8Problem problem_of(const LowerContext& context, const ConvNode& conv, In
   ConvShape axes;
   axes.lanes = static_cast<int>(input.is_plain ? shape.in_channels : lanes / group);
   shape.window_x = conv.window.kernel[x];
-  axes.x = shifted(conv_axis(conv.window, x, conv.sizes.in[x], conv.sizes.out[x]), input.left, input.out_cols);
+  axes.x = conv_axis(conv.window, x, conv.sizes.in[x], conv.sizes.out[x]);
+  if (input.unit_bytes == 0) axes.x = shifted(axes.x, input.left, input.out_cols);
   if (x == 1) {
     shape.window_y = conv.window.kernel[0];
     axes.y = shifted(conv_axis(conv.window, 0, conv.sizes.in[0], conv.sizes.out[0]), input.top, input.out_rows);
@@ -161,8 +163,8 @@ ByteZeros view_of(const std::vector<int32_t>& zeros) {
   return {zeros.data(), DType::i32, static_cast<int64_t>(zeros.size())};
 }
 
-Weights pack_weights(const LowerContext& context, const ConvInt8Program& program, const std::vector<int32_t>& zeros) {
-  const Tensor constant = context.constant(1);
+Weights pack_weights(const LowerContext& context, const ConvInt8Program& program, const ConvInt8Input& input,
+                     const std::vector<int32_t>& zeros) {
   const ConvProblem& shape = program.problem().shape;
   const int64_t channels = shape.out_channels, padded = shape.out_blocks() * shape.lanes;
   // Sums lie behind the weights.
@@ -174,6 +176,8 @@ Weights pack_weights(const LowerContext& context, const ConvInt8Program& program
   weights.packed = context.packed(context.input(1), text, [&] {
     Tensor packed = allocate_weights(DType::u8, {bytes + padded * 4});
     auto* out = static_cast<char*>(packed.mutable_raw());
+    Tensor constant = context.constant(1);
+    if (input.unit_bytes != 0) constant = input.flat_weights(constant, program.problem().dot);
     program.pack(weight_rows(constant, channels), view_of(zeros), out, reinterpret_cast<int32_t*>(out + bytes));
     return packed;
   });
@@ -296,8 +300,11 @@ bool lower_conv_int8(LowerContext& context, const ConvNode& conv) {
   std::optional<Operands> operands = bind_operands(context, out_type.extents(), lanes);
   if (!operands) return false;
   const BufferId from = blocked_input(context, in_type, lanes);
-  const ConvInt8Input input(in_type, conv, dot_of(context, *zeros), zeros->input, lanes);
-  ConvInt8Problem problem = problem_of(context, conv, dot_of(context, *zeros), input, lanes);
+  const Int8Dot dot = dot_of(context, *zeros);
+  ConvInt8Input input(in_type, conv, dot, zeros->input, lanes);
+  // Where weights are added, they must count for nothing.
+  const bool is_flat = zeros->weights == std::vector<int32_t>(zeros->weights.size(), 0) && input.flatten(conv, dot);
+  ConvInt8Problem problem = problem_of(context, is_flat ? input.flat_conv(conv, dot) : conv, dot, input, lanes);
   problem.epilogue = operands->bound.epilogue;
   problem.store = operands->store;
   const int threads = worthwhile_threads(problem.shape.flop(), context.target.threads);
@@ -316,7 +323,7 @@ bool lower_conv_int8(LowerContext& context, const ConvNode& conv) {
     } catch (const JitError&) {
       return false;
     }
-    const Weights weights = pack_weights(context, *program, zeros->weights);
+    const Weights weights = pack_weights(context, *program, input, zeros->weights);
     const BufferId zero_at = zeros->input ? BufferId::none : context.buffer(context.input(3));
     const int64_t padded = program->problem().shape.out_blocks() * lanes;
     ConvInt8Buffers buffers;

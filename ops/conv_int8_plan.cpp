@@ -9,8 +9,10 @@ namespace lathe {
 namespace {
 
 // Cycles, as measured on Zen 4; ratios matter, not their absolute size.
-constexpr double kTileCycles = 20;       // turning from one tile to the next
-constexpr double kLatencyCycles = 4;     // of a dot product
+constexpr double kTileCycles = 20;    // turning from one tile to the next
+constexpr double kLatencyCycles = 4;  // of a dot product
+// Two instructions for one dot product of pairs on AVX2: not quite two of these a cycle, and what loads take of that.
+constexpr double kNarrowPairs = 0.613, kNarrowLoad = 0.066;
 constexpr double kBroadcastLoads = 0.6;  // a broadcast, in loads of whole vectors
 // Weights that stay in L1 beside the input; beyond, they come from L2 at so many bytes a cycle.
 constexpr int64_t kWeightsInL1 = 20 << 10;
@@ -30,6 +32,10 @@ double step_cycles(const ConvInt8Problem& problem, int64_t pixels, int64_t block
   const int64_t weight_bytes = blocks * problem.shape.lanes * 4;
   const double streaming =
       weight_bytes * steps > kWeightsInL1 ? static_cast<double>(weight_bytes) / kL2BytesPerCycle : 0;
+  if (!is_wide && needs_temp) {
+    const double narrow = kNarrowPairs * dots + kNarrowLoad * static_cast<double>(pixels + blocks);
+    return std::max({narrow, streaming, kLatencyCycles}) + 0.1;
+  }
   return std::max({products, loads, streaming, kLatencyCycles}) + 0.1;
 }
 

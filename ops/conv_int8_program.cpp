@@ -91,9 +91,30 @@ void ConvInt8Program::cut(const ConvInt8Tile& tile) {
   const auto pixel_bytes = static_cast<int>(problem_.shape.lanes * problem_.out_bytes());
   tiling_ = make_conv_tiling(problem_.shape.phases[0], plan_.rows, plan_.cols, pixel_bytes / 4);
   kernels_.clear();
+  if (problem_.unit_bytes != 4) set_units();
   order_tiles();
   find_runs();
   make_kernels();
+}
+
+// The tiling counts positions of 4 bytes. Taps that are 4 bytes apart now are one run.
+void ConvInt8Program::set_units() {
+  const auto scaled = [&](auto bytes) { return bytes / 4 * problem_.unit_bytes; };
+  for (ConvTile& tile : tiling_.tiles) tile.source = scaled(tile.source);
+  for (ConvTileShape& shape : tiling_.shapes) {
+    std::vector<ConvTapRun> runs;
+    for (ConvTapRun& tap : shape.taps) {
+      for (ConvUse& use : tap.uses) use.source = scaled(use.source);
+      std::vector<ConvUse> next = runs.empty() ? std::vector<ConvUse>() : runs.back().uses;
+      for (ConvUse& use : next) use.source += 4 * runs.back().run;
+      if (!runs.empty() && runs.back().index + runs.back().run == tap.index && next == tap.uses) {
+        ++runs.back().run;
+      } else {
+        runs.push_back(std::move(tap));
+      }
+    }
+    shape.taps = std::move(runs);
+  }
 }
 
 // Down the columns: inside the picture, a tile and the one below it run the same code.
@@ -143,8 +164,9 @@ std::string ConvInt8Program::plan_text() const {
 }
 
 std::string ConvInt8Program::packing() const {
-  std::string text = fmt::format("conv_int8.1 {} g{}>{} {}x{} ", to_string(problem_.dot), problem_.shape.in_lanes(),
-                                 problem_.shape.lanes, problem_.shape.window_y, problem_.shape.window_x);
+  std::string text =
+      fmt::format("conv_int8.1 {} g{}>{} {}x{} u{} ", to_string(problem_.dot), problem_.shape.in_lanes(),
+                  problem_.shape.lanes, problem_.shape.window_y, problem_.shape.window_x, problem_.unit_bytes);
   for (const ConvBlockGroup& group : groups_) text += fmt::format("{},", group.count);
   return text;
 }
@@ -224,7 +246,7 @@ void ConvInt8Program::set_operands(const ConvInt8Arguments& arguments, const Con
 void ConvInt8Program::run_panel(const ConvInt8Arguments& arguments, const Panel& panel) const noexcept {
   const ConvBlockGroup& group = *panel.group;
   const ConvInt8Kernels& kernels = kernels_[static_cast<size_t>(group.count - 1)];
-  const int64_t source_block = problem_.shape.source_block_bytes(), target_block = problem_.target_block_bytes();
+  const int64_t source_block = problem_.source_block_bytes(), target_block = problem_.target_block_bytes();
   const int64_t whole = std::max<int64_t>(1, problem_.shape.in_channels / problem_.shape.in_lanes());
   ConvInt8Call call;
   call.weights = static_cast<const char*>(arguments.weights) + weights_at(group);

@@ -14,11 +14,14 @@ struct ConvInt8Problem {
   // `lanes`: channels in a block of the output; channels of the input and ConvShape::lanes count 32-bit groups.
   ConvProblem shape;
   int64_t in_channels = 1;  // as they are
+  // From one position of the input to the next; other than a group's 4 where pixels of few channels lie end to end.
+  int unit_bytes = 4;
   Int8Dot dot = Int8Dot::pairs;
   Isa isa = Isa::avx2;
   ConvEpilogue epilogue;
   Int8Store store = {DType::i32};
   int64_t out_bytes() const { return bits_of(store.dtype) / 8; }
+  int64_t source_block_bytes() const { return shape.source_block_bytes() / 4 * unit_bytes; }
   int64_t target_block_bytes() const { return shape.out_pixels() * shape.lanes * out_bytes(); }
   std::string key() const;  // the tuning task's text
 };
@@ -75,6 +78,7 @@ class ConvInt8Program {
     int64_t tiles = 1, source_step = 0, target_step = 0;
   };
   void cut(const ConvInt8Tile& tile);
+  void set_units();
   void order_tiles();
   void find_runs();
   void make_kernels();

@@ -248,15 +248,34 @@ class ConvInt8Emitter : public Int8Emitter {
   }
   int waiting(int i) const { return kCacheLine + i * vec_bytes(); }
 
+  // Registers of pixels that are done take those that wait.
   void finish_with_waiting(int kept) {
+    std::vector<Vec> free = {pool_[static_cast<size_t>(kept)]};
     for (int block = 0; block < plan_.blocks; ++block) {
       enter_block(block);
-      for (int pixel = 0; pixel < shape_->pixels; ++pixel) {
-        const int index = pixel * plan_.blocks + block;
-        const Vec& sum = pool_[static_cast<size_t>(std::min(index, kept))];
-        if (index >= kept) load(sum, rsp + waiting(index - kept));
-        apply_epilogue(sum, pixel, block);
-        store_pixels({&sum, 1}, pixel);
+      for (int pixel = 0; pixel < shape_->pixels;) {
+        int count = together(pixel);
+        const auto index = [&](int i) { return (pixel + i) * plan_.blocks + block; };
+        const auto missing = [&] {
+          int waiting = 0;
+          for (int i = 0; i < count; ++i) waiting += index(i) >= kept;
+          return waiting > static_cast<int>(free.size());
+        };
+        while (missing()) count /= 2;
+        std::vector<Vec> sums;
+        for (int i = 0; i < count; ++i) {
+          if (index(i) < kept) {
+            sums.push_back(pool_[static_cast<size_t>(index(i))]);
+          } else {
+            sums.push_back(free.back());
+            free.pop_back();
+            load(sums.back(), rsp + waiting(index(i) - kept));
+          }
+          apply_epilogue(sums.back(), pixel + i, block);
+        }
+        store_pixels(sums, pixel);
+        free.insert(free.end(), sums.begin(), sums.end());
+        pixel += count;
       }
     }
   }

@@ -171,6 +171,13 @@ TEST(Int8Convolution, MatchesTheReference) {
       {.in = {1, 16, 6, 6}, .weights = {20, 16, 3, 3}, .pads = {1, 1, 1, 1}, .weight_dtype = DType::u8},
       {.in = {1, 24, 30}, .weights = {16, 24, 5}, .pads = {2, 2}},
       {.in = {1, 64, 14, 14}, .weights = {128, 64, 3, 3}, .pads = {1, 1, 1, 1}, .threads = 2},
+      // Pixels of few channels end to end: groups cross their borders.
+      {.in = {2, 3, 11, 37}, .weights = {24, 3, 7, 7}, .pads = {3, 3, 3, 3}, .strides = {2, 2}, .is_picture = true},
+      {.in = {1, 3, 9, 35}, .weights = {16, 3, 3, 3}, .pads = {1, 0, 0, 1}, .dtype = DType::i8, .is_picture = true},
+      {.in = {1, 3, 20, 18}, .weights = {40, 3, 5, 5}, .strides = {3, 3}, .is_picture = true, .is_dynamic = true},
+      {.in = {2, 1, 12, 33}, .weights = {16, 1, 5, 5}, .pads = {2, 2, 2, 2}, .strides = {2, 2}, .is_picture = true},
+      {.in = {1, 2, 12, 19}, .weights = {8, 2, 3, 4}, .pads = {1, 1, 1, 1}, .is_picture = true, .threads = 2},
+      {.in = {1, 1, 7, 40}, .weights = {16, 1, 3, 3}, .dtype = DType::i8, .is_picture = true, .is_dynamic = true},
       {.in = {2, 3, 23, 24}, .weights = {16, 3, 7, 7}, .pads = {3, 3, 3, 3}, .strides = {2, 2}, .is_picture = true},
       {.in = {1, 1, 9, 30}, .weights = {20, 1, 3, 3}, .pads = {1, 0, 1, 1}, .dtype = DType::i8, .is_picture = true},
       {.in = {1, 6, 12, 9}, .weights = {16, 6, 3, 3}, .is_picture = true, .output = DType::i8},
