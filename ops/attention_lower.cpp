@@ -7,6 +7,7 @@
 #include "ops/attention_shape.h"
 #include "ops/broadcast.h"
 #include "ops/gemm_plan.h"
+#include "ops/work_split.h"
 #include "src/base/checked_size.h"
 
 namespace lathe {
@@ -29,7 +30,7 @@ struct BoundAttention {
     bound.y = args.at<float>(y);
     for (size_t i = 0; i < inputs.size(); ++i) bound.inputs[i] = args.at<const float>(inputs[i]);
     bound.scratch = args.at<float>(scratch) + args.thread * product->scratch_elements();
-    product->run(bound, args.thread, args.threads);
+    product->run(bound, args.share, args.shares);
   }
 };
 
@@ -100,6 +101,8 @@ void add_step(LowerContext& context, const AttentionProblem& problem, BoundAtten
   step.writes = {bound.y, bound.scratch};
   step.threads = problem.threads;
   step.flop = problem.flop();
+  // A share begins with a copy of its matrix's keys: whole matrices.
+  if (problem.matrices >= 2 * problem.threads) step.shares = worthwhile_shares(step.flop, step.threads);
   step.bytes = 4.0 * static_cast<double>(problem.matrices) *
                static_cast<double>((problem.rows + problem.keys) * (problem.size + problem.value_size));
   step.run = std::move(bound);

@@ -266,9 +266,9 @@ void AttentionProduct::run_rows(const AttentionOperands& operands, const Attenti
   }
 }
 
-void AttentionProduct::run(const AttentionOperands& operands, int thread, int threads) const noexcept {
+void AttentionProduct::run(const AttentionOperands& operands, int share, int shares) const noexcept {
   const Scratch scratch = scratch_of(operands.scratch);
-  const Range mine = split_evenly(static_cast<int64_t>(offsets_.size()) * blocks_, thread, threads);
+  const Range mine = split_evenly(static_cast<int64_t>(offsets_.size()) * blocks_, share, shares);
   for (int64_t item = mine.begin; item < mine.end;) {
     const int64_t matrix = item / blocks_, end = std::min<int64_t>(mine.end, (matrix + 1) * blocks_);
     const AttentionOffsets& offsets = offsets_[static_cast<size_t>(matrix)];

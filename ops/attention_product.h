@@ -60,7 +60,7 @@ class AttentionProduct {
   AttentionProduct(const AttentionProblem& problem, const AttentionPlan& plan, std::vector<AttentionOffsets> offsets);
 
   int64_t scratch_elements() const;  // for each thread
-  void run(const AttentionOperands& operands, int thread, int threads) const noexcept;
+  void run(const AttentionOperands& operands, int share, int shares) const noexcept;
   const AttentionPlan& plan() const { return plan_; }
 
  private:

@@ -32,7 +32,7 @@ struct ChannelGather {
 
   void operator()(const StepArgs& args) const {
     const auto count = static_cast<int64_t>(jobs.size());
-    const Range mine = split_evenly(images * count, args.thread, args.threads);
+    const Range mine = split_evenly(images * count, args.share, args.shares);
     for (int64_t item = mine.begin; item < mine.end; ++item) {
       const int64_t image = item / count;
       const GatherJob& job = jobs[static_cast<size_t>(item - image * count)];

@@ -281,9 +281,9 @@ void ConvChain::run_band(const Moment& moment) const noexcept {
   }
 }
 
-void ConvChain::run(const Arguments& arguments, void* scratch, int thread) const noexcept {
+void ConvChain::run(const Arguments& arguments, void* scratch, int share, int thread) const noexcept {
   const int64_t images = stages_.back().problem.batch;
-  const Range range = split_evenly(static_cast<long>(images * bands_), thread, threads_);
+  const Range range = split_evenly(static_cast<long>(images * bands_), share, threads_);
   Moment moment;
   moment.arguments = &arguments;
   moment.scratch = static_cast<char*>(scratch) + thread * scratch_each_;

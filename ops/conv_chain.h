@@ -56,8 +56,8 @@ class ConvChain {
   void pack(size_t stage, const float* weights, float* packed) const;
 
   int64_t scratch_bytes() const { return scratch_each_ * threads_; }
-  // The part of `thread`. `scratch`: scratch_bytes(), aligned to 64.
-  void run(const Arguments& arguments, void* scratch, int thread) const noexcept;
+  // One share for each thread: more would compute rows twice more often. `scratch`: scratch_bytes(), aligned to 64.
+  void run(const Arguments& arguments, void* scratch, int share, int thread) const noexcept;
   std::string plan_text() const;
 
  private:

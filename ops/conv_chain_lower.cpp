@@ -255,7 +255,7 @@ void add_chain_step(std::span<const LowerContext> nodes, const std::shared_ptr<c
     ConvChain::Arguments arguments;
     arguments.source = args.at<const float>(source);
     arguments.target = args.at<float>(target);
-    arguments.next_weights = *next;
+    if (args.ends_run()) arguments.next_weights = *next;
     for (size_t s = 0; s < bound.size(); ++s) {
       ConvChain::StageArguments& stage = arguments.stages[s];
       if (bound[s].weights != BufferId::none) stage.weights = args.at<const float>(bound[s].weights);
@@ -263,7 +263,7 @@ void add_chain_step(std::span<const LowerContext> nodes, const std::shared_ptr<c
       for (size_t i = 0; i < bound[s].operands.size(); ++i)
         stage.operands[i] = args.at<const void>(bound[s].operands[i]);
     }
-    chain->run(arguments, args.at<void>(scratch), args.thread);
+    chain->run(arguments, args.at<void>(scratch), args.share, args.thread);
   };
   last.add(std::move(step));
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "ops/work_split.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -11,8 +12,16 @@ bool is_depthwise(const ConvProblem& problem) {
          !problem.is_transposed && problem.phases.size() == 1 && problem.in_lanes() == problem.lanes;
 }
 
+namespace {
+
+constexpr double kFlopWorth = 3;  // loads bound it
+
+}  // namespace
+
 DepthwiseProgram::DepthwiseProgram(ConvProblem problem, Isa isa, int threads, std::vector<int64_t> operand_batch_bytes)
-    : problem_(std::move(problem)), threads_(threads), operand_batch_bytes_(std::move(operand_batch_bytes)) {
+    : problem_(std::move(problem)),
+      shares_(worthwhile_shares(problem_.flop() * kFlopWorth, threads)),
+      operand_batch_bytes_(std::move(operand_batch_bytes)) {
   operand_batch_bytes_.resize(problem_.epilogue.operands.size());
   plan_ = choose_depthwise_plan(isa, problem_.phases[0]);
   plan_.has_bias = problem_.has_bias;
@@ -51,9 +60,9 @@ void DepthwiseProgram::pack(const float* weights, float* packed) const {
   }
 }
 
-void DepthwiseProgram::run(const ConvArguments& arguments, int thread) const noexcept {
+void DepthwiseProgram::run(const ConvArguments& arguments, int share) const noexcept {
   const auto units = static_cast<int64_t>(kernels_.strips().size()) * problem_.batch * problem_.out_blocks();
-  const Range range = split_evenly(static_cast<long>(units), thread, threads_);
+  const Range range = split_evenly(static_cast<long>(units), share, shares_);
   run_units(arguments, range.begin, range.end);
 }
 

@@ -19,7 +19,8 @@ class DepthwiseProgram {
   std::string packing() const;
   int64_t packed_size() const;
   void pack(const float* weights, float* packed) const;
-  void run(const ConvArguments& arguments, int thread) const noexcept;
+  int shares() const { return shares_; }
+  void run(const ConvArguments& arguments, int share) const noexcept;
   // Of the first image only, some channel blocks.
   void run_blocks(const ConvArguments& arguments, int64_t begin, int64_t end) const noexcept;
   std::string plan_text() const;
@@ -29,7 +30,7 @@ class DepthwiseProgram {
 
   ConvProblem problem_;
   DepthwisePlan plan_;
-  int threads_;
+  int shares_;
   std::vector<int64_t> operand_batch_bytes_;
   DepthwiseKernels kernels_;
 };

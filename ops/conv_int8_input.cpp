@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "ops/gemm_plan.h"
+#include "ops/work_split.h"
 #include "src/base/checked_size.h"
 
 namespace lathe {
@@ -204,7 +205,7 @@ void ConvInt8Input::fill_row(const void* from, void* to, int64_t item) const noe
 
 // Blocks without a border.
 void ConvInt8Input::widen_all(const void* from, void* to, const StepArgs& args) const noexcept {
-  const Range range = split_evenly(planes * rows * cols, args.thread, args.threads);
+  const Range range = split_evenly(planes * rows * cols, args.share, args.shares);
   const int64_t first = range.begin * lanes, count = (range.end - range.begin) * lanes;
   auto* wide = static_cast<int16_t*>(to) + first;
   const auto subtracted = static_cast<int16_t>(zero);
@@ -227,7 +228,7 @@ BufferId ConvInt8Input::add_step(const LowerContext& context, BufferId from, Buf
     ConvInt8Input input = prepared;
     if (zero_buffer != BufferId::none) input.zero = input.zero_at(args.at<const void>(zero_buffer));
     if (input.widens && !input.is_plain) return input.widen_all(args.at<void>(from), args.at<void>(to), args);
-    const Range range = split_evenly(input.planes * input.out_rows, args.thread, args.threads);
+    const Range range = split_evenly(input.planes * input.out_rows, args.share, args.shares);
     for (int64_t item = range.begin; item < range.end; ++item) {
       input.fill_row(args.at<const void>(from), args.at<void>(to), item);
     }

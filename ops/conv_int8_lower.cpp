@@ -12,6 +12,7 @@
 #include "ops/gemm_plan.h"
 #include "ops/int8_lower.h"
 #include "ops/winograd_int8_lower.h"
+#include "ops/work_split.h"
 #include "src/base/checked_size.h"
 #include "src/base/thread_team.h"
 
@@ -221,7 +222,7 @@ Step conv_step(const LowerContext& context, std::shared_ptr<const ConvInt8Progra
   step.weights = weights.packed.raw();
   step.next_weights = std::make_shared<const void*>(nullptr);
   step.run = [program = std::move(program), buffers, next = step.next_weights](const StepArgs& args) {
-    program->run(buffers.bind(args, *next), args.thread);
+    program->run(buffers.bind(args, *next), args.share);
   };
   return step;
 }

@@ -59,7 +59,7 @@ Step shuffle_step(BufferId blocked, BufferId plain, const Dims& dims, const Pixe
   step.run = [=](const StepArgs& args) {
     const auto* in = args.at<const float>(blocked);
     auto* out = args.at<float>(plain);
-    const Range range = split_evenly(static_cast<long>(rows), args.thread, args.threads);
+    const Range range = split_evenly(static_cast<long>(rows), args.share, args.shares);
     for (int64_t row = range.begin; row < range.end; ++row) {
       const int64_t window_y = row % shuffle.y, y = row / shuffle.y % height;
       const int64_t plane = row / (shuffle.y * height), image = plane / shuffle.channels;
@@ -133,6 +133,7 @@ void add_conv_step(const LowerContext& context, const std::shared_ptr<const Prog
   step.reads.insert(step.reads.end(), buffers.operands.begin(), buffers.operands.end());
   step.writes = {buffers.target};
   step.threads = threads;
+  step.shares = program->shares();
   step.flop = program->problem().flop();
   step.bytes = static_cast<double>(context.input_type(0).storage_bytes() + context.output_type(0).storage_bytes()) +
                4.0 * static_cast<double>(program->packed_size());
@@ -140,8 +141,8 @@ void add_conv_step(const LowerContext& context, const std::shared_ptr<const Prog
   step.next_weights = std::make_shared<const void*>(nullptr);
   step.run = [program, buffers, packed = weights.buffer, next = step.next_weights](const StepArgs& args) {
     ConvArguments arguments = arguments_of(args, buffers, packed);
-    arguments.next_weights = *next;
-    program->run(arguments, args.thread);
+    if (args.ends_run()) arguments.next_weights = *next;
+    program->run(arguments, args.share);
   };
   context.add(std::move(step));
 }
@@ -176,13 +177,14 @@ void add_steps_by_part(const LowerContext& context, const std::shared_ptr<const 
       step.writes.push_back(buffers.target);
     }
     step.threads = threads;
+    step.shares = program->shares(part);
     step.bytes = parts == 1 ? in_bytes + weight_bytes + out_bytes : bytes[part];
     step.next_weights = std::make_shared<const void*>(nullptr);
     step.run = [program, buffers, scratch, part, packed = weights.buffer,
                 next = step.next_weights](const StepArgs& args) {
       ConvArguments arguments = arguments_of(args, buffers, packed);
-      arguments.next_weights = *next;
-      program->run_part(part, arguments, args.at<float>(scratch), args.thread);
+      if (args.ends_run()) arguments.next_weights = *next;
+      program->run_part(part, arguments, args.at<float>(scratch), args.share, args.thread);
     };
     context.add(std::move(step));
   }

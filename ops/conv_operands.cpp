@@ -91,7 +91,7 @@ Step expand_step(const Operand& operand, BufferId to, const Dims& out, int lanes
   step.bytes = 2.0 * static_cast<double>(blocked_bytes(out, lanes, operand.dtype));
   step.run = [=, from = operand.buffer, dtype = operand.dtype](const StepArgs& args) {
     const int64_t pixels = pixels_of(out), blocks = blocks_of(out[1], lanes);
-    const Range range = split_evenly(static_cast<long>(out[0] * blocks), args.thread, args.threads);
+    const Range range = split_evenly(static_cast<long>(out[0] * blocks), args.share, args.shares);
     with_element(dtype, [&](auto element) {
       for (int64_t i = range.begin; i < range.end; ++i) {
         const int64_t image = i / blocks, block = i % blocks;
@@ -150,7 +150,7 @@ Step layout_step(const char* kernel, BufferId from, BufferId to, const Dims& dim
   step.bytes = 2.0 * static_cast<double>(blocked_bytes(dims, lanes, dtype));
   step.run = [=](const StepArgs& args) {
     const int64_t blocks = blocks_of(dims[1], lanes), pixels = pixels_of(dims);
-    const Range range = split_evenly(static_cast<long>(dims[0] * blocks), args.thread, args.threads);
+    const Range range = split_evenly(static_cast<long>(dims[0] * blocks), args.share, args.shares);
     for (int64_t i = range.begin; i < range.end; ++i) {
       const int64_t image = i / blocks, channel = i % blocks * lanes;
       const int64_t count = std::min<int64_t>(lanes, dims[1] - channel);
@@ -220,7 +220,7 @@ Step take_pixels_step(BufferId source, BufferId target, int64_t blocks, int lane
   step.threads = threads;
   step.bytes = 8.0 * static_cast<double>(blocks * y.out * x.out * lanes);
   step.run = [=](const StepArgs& args) {
-    const Range rows = split_evenly(static_cast<long>(blocks * y.out), args.thread, args.threads);
+    const Range rows = split_evenly(static_cast<long>(blocks * y.out), args.share, args.shares);
     const auto take = lanes == 16 ? take_row<16> : take_row<8>;
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       const float* from = args.at<const float>(source) + (row / y.out * y.in + row % y.out * y.stride) * x.in * lanes;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ops/work_split.h"
 #include "src/base/check.h"
 #include "src/base/thread_team.h"
 
@@ -12,7 +13,8 @@ namespace {
 
 // Beyond this, prefetched weights of the next operator would leave the L2 cache before they are used.
 constexpr int64_t kNextOperatorBytes = 64 << 10;
-constexpr int kLine = 64;  // cache line
+constexpr int kLine = 64;                       // cache line
+constexpr double kNearWeightBytes = 256 << 10;  // each share of the pixels reads all weights again
 
 int64_t tiles_along(int64_t count, int64_t most) { return (count + most - 1) / most; }
 
@@ -39,19 +41,24 @@ ConvBelow input_below(const ConvProblem& problem, const ConvShape& shape, const 
   return below;
 }
 
+double weight_bytes(const ConvProblem& problem) {
+  return problem.flop() / static_cast<double>(problem.batch * problem.out_pixels()) * 2;
+}
+
+// Small pictures have the large weights: each thread then streams only its own.
+bool prefers_channels(const ConvProblem& problem) { return problem.out_pixels() <= 14 * 14; }
+
 }  // namespace
 
 int threads_over_channels(const ConvProblem& problem, const ConvPlan& plan, int threads) {
   const int64_t tiles = tiles_of(problem.phases[0], plan) * problem.batch;
   const int64_t groups = tiles_along(problem.out_blocks(), plan.blocks);
-  // Small pictures have the large weights: each thread then streams only its own.
-  const bool prefers_channels = problem.out_pixels() <= 14 * 14;
   int best = 1;
   int64_t best_cost = -1;
   for (int over_channels = 1; over_channels <= threads; ++over_channels) {
     if (threads % over_channels != 0) continue;
     const int64_t cost = tiles_along(groups, over_channels) * tiles_along(tiles, threads / over_channels);
-    if (best_cost < 0 || cost < best_cost || (cost == best_cost && prefers_channels)) {
+    if (best_cost < 0 || cost < best_cost || (cost == best_cost && prefers_channels(problem))) {
       best = over_channels;
       best_cost = cost;
     }
@@ -61,15 +68,19 @@ int threads_over_channels(const ConvProblem& problem, const ConvPlan& plan, int 
 
 ConvProgram::ConvProgram(ConvProblem problem, const ConvPlan& plan, int threads,
                          std::vector<int64_t> operand_batch_bytes)
-    : problem_(std::move(problem)),
-      plan_(plan),
-      threads_(threads),
-      operand_batch_bytes_(std::move(operand_batch_bytes)) {
+    : problem_(std::move(problem)), plan_(plan), operand_batch_bytes_(std::move(operand_batch_bytes)) {
   if (!is_valid(plan_, problem_)) throw JitError("convolution plan " + to_string(plan_) + " is not valid here");
   operand_batch_bytes_.resize(problem_.epilogue.operands.size());
-  channel_threads_ = threads_over_channels(problem_, plan_, threads_);
-  groups_ = make_block_groups(problem_, plan_.blocks, channel_threads_);
+  channel_shares_ = threads_over_channels(problem_, plan_, threads);
+  pixel_shares_ = threads / channel_shares_;
+  groups_ = make_block_groups(problem_, plan_.blocks, channel_shares_);
   if (plan_.chunk == 0) read_exactly(problem_, groups_);
+  const int finer = worthwhile_shares(problem_.flop(), threads) / threads;
+  if (channel_shares_ > 1) {
+    channel_shares_ *= finer;
+  } else if (weight_bytes(problem_) <= kNearWeightBytes) {
+    pixel_shares_ *= finer;
+  }
   for (const ConvBlockGroup& group : groups_) chunks_.push_back(chunks_of(group));
   int64_t weights = 0;
   for (const ConvShape& shape : problem_.phases) {
@@ -104,7 +115,7 @@ void ConvProgram::make_kernels(Phase& phase) {
     plan.source_lines = static_cast<int>(tiles_along(plan_.cols * problem_.lanes * 4, kLine));
   plan.below = input_below(problem_, problem_.phases[static_cast<size_t>(&phase - phases_.data())], plan_);
   const int64_t tiles = static_cast<int64_t>(phase.tiling.tiles.size()) * problem_.batch;
-  const int64_t tiles_each = std::max<int64_t>(1, tiles / (threads_ / channel_threads_));
+  const int64_t tiles_each = std::max<int64_t>(1, tiles / pixel_shares_);
   const int64_t calls = plan_.tile_group > 0 ? std::min<int64_t>(plan_.tile_group, tiles_each) : tiles_each;
   for (const ConvBlockGroup& group : groups_) {
     const auto like = std::find_if(groups_.begin(), groups_.begin() + static_cast<long>(phase.kernels.size()),
@@ -236,10 +247,9 @@ bool ConvProgram::is_alike(const ConvBlockGroup& a, const ConvBlockGroup& b) con
   return a.count == b.count && a.channels == b.channels && has_half_block(a) == has_half_block(b);
 }
 
-ConvProgram::Share ConvProgram::share_of(int thread) const {
-  const int over_pixels = threads_ / channel_threads_;
-  const Range range = split_evenly(static_cast<long>(groups_.size()), thread / over_pixels, channel_threads_);
-  return {range.begin, range.end, thread % over_pixels, over_pixels};
+ConvProgram::Share ConvProgram::share_of(int index) const {
+  const Range range = split_evenly(static_cast<long>(groups_.size()), index / pixel_shares_, channel_shares_);
+  return {range.begin, range.end, index % pixel_shares_, pixel_shares_};
 }
 
 // One group's weights for one chunk, and the tiles that they are used for.
@@ -251,8 +261,8 @@ struct ConvProgram::Panel {
   int64_t next_bytes = 0;
 };
 
-void ConvProgram::run(const ConvArguments& arguments, int thread) const noexcept {
-  run_share(arguments, share_of(thread));
+void ConvProgram::run(const ConvArguments& arguments, int share) const noexcept {
+  run_share(arguments, share_of(share));
 }
 
 void ConvProgram::run_groups(const ConvArguments& arguments, int64_t begin, int64_t end) const noexcept {
@@ -274,13 +284,14 @@ void ConvProgram::run_share(const ConvArguments& arguments, const Share& share) 
           const Chunk& chunk = chunks[c];
           const int end = chunk.begin + chunk.count + (chunk.has_tail ? 1 : 0);
           const int64_t bytes = (weights_at(phase, group, end) - weights_at(phase, group, chunk.begin)) * 4;
-          if (!chunk.is_last || g + 1 < share.group_end) {
+          const bool ends_share = chunk.is_last && g + 1 == share.group_end && panel.unit_end == units.end;
+          if (ends_share && arguments.next_weights != nullptr) {
+            panel.next = static_cast<const char*>(arguments.next_weights);
+            panel.next_bytes = kNextOperatorBytes;
+          } else if (!chunk.is_last || g + 1 < static_cast<int64_t>(groups_.size())) {
             // Panels lie one behind the other, and are nearly of one size.
             panel.next = reinterpret_cast<const char*>(arguments.weights + weights_at(phase, group, end));
             panel.next_bytes = bytes;
-          } else if (panel.unit_end == units.end) {
-            panel.next = static_cast<const char*>(arguments.next_weights);
-            panel.next_bytes = panel.next == nullptr ? 0 : kNextOperatorBytes;
           }
           run_panel(arguments, phase, panel);
         }

@@ -28,8 +28,8 @@ class ConvProgram {
   int64_t packed_size() const;  // floats
   void pack(const float* weights, float* packed) const;
 
-  // The part of `thread`, of as many threads as the program was made for.
-  void run(const ConvArguments& arguments, int thread) const noexcept;
+  int shares() const { return channel_shares_ * pixel_shares_; }
+  void run(const ConvArguments& arguments, int share) const noexcept;
 
   // Blocks of outputs that are computed together, and some of them. Requires: made for one thread.
   const std::vector<ConvBlockGroup>& groups() const { return groups_; }
@@ -56,7 +56,7 @@ class ConvProgram {
   bool has_half_block(const ConvBlockGroup& group) const;
   bool is_alike(const ConvBlockGroup& a, const ConvBlockGroup& b) const;
   std::vector<ConvChannelPart> channel_parts(const ConvBlockGroup& group) const;
-  Share share_of(int thread) const;
+  Share share_of(int index) const;
   void run_share(const ConvArguments& arguments, const Share& share) const noexcept;
   std::vector<Chunk> chunks_of(const ConvBlockGroup& group) const;
   int64_t weights_at(const Phase& phase, const ConvBlockGroup& group, int in_block) const;
@@ -64,7 +64,7 @@ class ConvProgram {
 
   ConvProblem problem_;
   ConvPlan plan_;
-  int threads_, channel_threads_ = 1;
+  int channel_shares_ = 1, pixel_shares_ = 1;
   std::vector<int64_t> operand_batch_bytes_;
   std::vector<ConvBlockGroup> groups_;
   std::vector<std::vector<Chunk>> chunks_;  // by group

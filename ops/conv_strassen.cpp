@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "ops/work_split.h"
+
 namespace lathe {
 namespace {
 
@@ -71,6 +73,7 @@ std::optional<ConvProblem> taken_for_strassen(const ConvProblem& problem, Isa is
 StrassenConv::StrassenConv(ConvProblem problem, Isa isa, int threads, std::vector<int64_t> operand_batch_bytes)
     : problem_(std::move(problem)),
       threads_(threads),
+      shares_(worthwhile_shares(problem_.flop(), threads)),
       operand_batch_bytes_(std::move(operand_batch_bytes)),
       core_(shape_of(problem_, isa)) {
   if (!is_strassen(problem_, isa)) throw JitError("not a pointwise convolution with even halves");
@@ -92,7 +95,8 @@ void StrassenConv::pack(const float* weights, float* packed) const {
   core_.pack(view, 1, packed);
 }
 
-void StrassenConv::run_part(int part, const ConvArguments& arguments, float* scratch, int thread) const noexcept {
+void StrassenConv::run_part(int part, const ConvArguments& arguments, float* scratch, int share,
+                            int /*thread*/) const noexcept {
   Strassen::Operands operands;
   operands.a_layout = operands.c_layout = {problem_.lanes, pixels_of(problem_) * problem_.lanes};
   operands.b = arguments.weights;
@@ -100,13 +104,13 @@ void StrassenConv::run_part(int part, const ConvArguments& arguments, float* scr
     float* sums = scratch + image * core_.sums_elements();
     operands.a = arguments.source + image * problem_.in_blocks() * problem_.source_block_bytes() / 4;
     if (part == 0) {
-      core_.sum(operands.a, operands.a_layout, sums, thread, threads_);
+      core_.sum(operands.a, operands.a_layout, sums, share, shares(0));
       continue;
     }
     operands.sums = sums;
     operands.c = arguments.target + image * problem_.out_blocks() * problem_.target_block_bytes() / 4;
-    operands.next_weights = image + 1 == problem_.batch ? arguments.next_weights : arguments.weights;
-    core_.run(operands, thread, threads_, [&](int64_t row, int64_t rows, int64_t column) {
+    operands.next_weights = image + 1 == problem_.batch ? arguments.next_weights : nullptr;
+    core_.run(operands, share, shares(1), [&](int64_t row, int64_t rows, int64_t column) {
       if (!finish_) return;
       finish(arguments, image, row, rows, column);
       finish(arguments, image, row, rows, column + problem_.out_channels / 2);

@@ -30,15 +30,17 @@ class StrassenConv {
   void pack(const float* weights, float* packed) const;
 
   int64_t scratch_size() const { return problem_.batch * core_.sums_elements(); }  // floats, for all threads together
+  // Into which a part is cut; sums are soon made.
+  int shares(int part) const { return part == 0 ? threads_ : shares_; }
   // All threads finish a part before one begins the next: sums of the input, products.
   static constexpr int parts() { return 2; }
-  void run_part(int part, const ConvArguments& arguments, float* scratch, int thread) const noexcept;
+  void run_part(int part, const ConvArguments& arguments, float* scratch, int share, int thread) const noexcept;
 
  private:
   void finish(const ConvArguments& arguments, int64_t image, int64_t row, int64_t rows, int64_t column) const noexcept;
 
   ConvProblem problem_;
-  int threads_;
+  int threads_, shares_;
   std::vector<int64_t> operand_batch_bytes_;
   Strassen core_;
   ConvFinish finish_;  // empty: nothing to do

@@ -41,15 +41,16 @@ class AnyProgram {
     if (winograd_) return run_parts(*winograd_, arguments, team);
     if (stem_) return run_parts(*stem_, arguments, team);
     if (strassen_) return run_parts(*strassen_, arguments, team);
-    team.run(team.size(), [&](int thread) { direct_->run(arguments, thread); });
+    team.run(team.size(), direct_->shares(), [&](int share, int) { direct_->run(arguments, share); });
   }
 
  private:
   template <class Program>
   void run_parts(const Program& program, const ConvArguments& arguments, ThreadTeam& team) {
     for (int part = 0; part < program.parts(); ++part) {
-      team.run(team.size(),
-               [&](int thread) { program.run_part(part, arguments, scratch_.mutable_data<float>(), thread); });
+      team.run(team.size(), program.shares(part), [&](int share, int thread) {
+        program.run_part(part, arguments, scratch_.mutable_data<float>(), share, thread);
+      });
     }
   }
 

@@ -116,7 +116,7 @@ bool add_copy_step(LowerContext& context, DType dtype, std::vector<CopyJob> jobs
   }
   step.run = [copies](const StepArgs& args) {
     for (const BoundCopy& copy : *copies) {
-      const CopyNest::Part& part = copy.parts[static_cast<size_t>(args.thread)];
+      const CopyNest::Part& part = copy.parts[static_cast<size_t>(args.share)];
       const char* from = copy.from == BufferId::none ? kZero : args.at<const char>(copy.from);
       part.nest.run(from + part.from_bytes, args.at<char>(copy.to) + part.to_bytes);
     }
@@ -140,7 +140,7 @@ bool add_fill_step(LowerContext& context, DType dtype, BufferId to, int64_t coun
   step.threads = step.bytes > 2 * kBytesForThreads ? context.target.threads : 1;
   const bool is_uniform = std::all_of(line->begin(), line->end(), [&](char byte) { return byte == line->front(); });
   step.run = [to, total, line, is_uniform](const StepArgs& args) {
-    const Range lines = split_evenly(static_cast<long>((total + 63) / 64), args.thread, args.threads);
+    const Range lines = split_evenly(static_cast<long>((total + 63) / 64), args.share, args.shares);
     const auto begin = static_cast<size_t>(lines.begin) * 64,
                end = std::min(static_cast<size_t>(lines.end) * 64, total);
     char* out = args.at<char>(to);
@@ -172,7 +172,7 @@ bool add_reorder_step(LowerContext& context, const TensorType& from, const Tenso
   step.bytes = static_cast<double>(from.storage_bytes() + to.storage_bytes());
   step.threads = step.bytes > kBytesForThreads ? context.target.threads : 1;
   step.run = [reorder, source, target](const StepArgs& args) {
-    reorder.run(args.at<const char>(source), args.at<char>(target), args.thread, args.threads);
+    reorder.run(args.at<const char>(source), args.at<char>(target), args.share, args.shares);
   };
   context.add(std::move(step));
   return true;

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "ops/gemm_plan.h"
+#include "ops/work_split.h"
 #include "src/base/checked_size.h"
 #include "src/base/thread_team.h"
 
@@ -87,9 +88,9 @@ bool lower_dynamic_quantize(LowerContext& context) {
   measure.threads = threads;
   measure.bytes = 4.0 * static_cast<double>(count);
   measure.run = [=](const StepArgs& args) {
-    const Range mine = split_evenly(count, args.thread, threads);
+    const Range mine = split_evenly(count, args.share, threads);
     const ValueRange range = range_of(args.at<const float>(from) + mine.begin, mine.end - mine.begin);
-    float* out = args.at<float>(ranges) + args.thread * kLine;
+    float* out = args.at<float>(ranges) + args.share * kLine;
     out[0] = range.low;
     out[1] = range.high;
   };
@@ -114,9 +115,9 @@ bool lower_dynamic_quantize(LowerContext& context) {
       all.high = std::max(all.high, part[1]);
     }
     const Quantization q = quantization_of(all);
-    const Range mine = split_evenly(count, args.thread, threads);
+    const Range mine = split_evenly(count, args.share, threads);
     quantize(args.at<const float>(from) + mine.begin, mine.end - mine.begin, q, args.at<uint8_t>(to) + mine.begin);
-    if (args.thread != 0) return;
+    if (args.share != 0) return;
     if (scale != BufferId::none) *args.at<float>(scale) = q.scale;
     if (zero != BufferId::none) *args.at<uint8_t>(zero) = static_cast<uint8_t>(q.zero);
   };

@@ -9,6 +9,7 @@
 #include "ops/gemm_pack.h"
 #include "ops/gemm_product.h"
 #include "ops/gemm_strassen.h"
+#include "ops/work_split.h"
 #include "src/base/checked_size.h"
 #include "src/base/thread_team.h"
 
@@ -118,7 +119,7 @@ BufferId turned_a(LowerContext& context, const ProductNode& product) {
   step.bytes = 8.0 * static_cast<double>(matrices * m * k);
   step.threads = worthwhile_threads(step.bytes * 10, context.target.threads);
   step.run = [=, threads = step.threads](const StepArgs& args) {
-    turn(args.at<const float>(from), args.at<float>(to), split_evenly(matrices * m, args.thread, threads));
+    turn(args.at<const float>(from), args.at<float>(to), split_evenly(matrices * m, args.share, threads));
   };
   context.add(std::move(step));
   return to;
@@ -137,7 +138,7 @@ struct ProductBuffers {
     bound.b = args.at<const float>(b);
     bound.c = args.at<float>(c);
     for (size_t i = 0; i < inputs.size(); ++i) bound.inputs[i] = args.at<const float>(inputs[i]);
-    bound.next_weights = *next_weights;
+    if (args.ends_first_run()) bound.next_weights = *next_weights;
     if (scratch != BufferId::none) bound.scratch = args.at<float>(scratch) + args.thread * scratch_elements;
     return bound;
   }
@@ -149,7 +150,7 @@ struct BoundProduct : ProductBuffers {
   const GemmPlan& plan() const { return product->plan(); }
   bool visits_once(int64_t k) const { return k <= plan().k_block; }
   void operator()(const StepArgs& args) const {
-    product->run(bind(args, product->scratch_elements()), args.thread, args.threads);
+    product->run(bind(args, product->scratch_elements()), args.share, args.shares);
   }
 };
 
@@ -160,7 +161,7 @@ struct BoundStrassen : ProductBuffers {
   const GemmPlan& plan() const { return product->plan(); }
   bool visits_once(int64_t) const { return false; }
   void operator()(const StepArgs& args) const {
-    product->run(bind(args, product->scratch_elements()), args.at<const float>(sums), args.thread, args.threads);
+    product->run(bind(args, product->scratch_elements()), args.at<const float>(sums), args.share, args.shares);
   }
 };
 
@@ -194,6 +195,7 @@ void add_product_step(LowerContext& context, const ProductNode& product, const G
   }
   step.threads = problem.threads;
   step.flop = problem.flop();
+  step.shares = worthwhile_shares(step.flop, step.threads);
   const double matrices = static_cast<double>(problem.batches);
   step.bytes = 4 * matrices * static_cast<double>(problem.m * problem.k + problem.m * problem.n) +
                4 * (weights.defined() ? 1 : matrices) * static_cast<double>(problem.k * problem.n);
@@ -230,7 +232,7 @@ void add_sums_step(LowerContext& context, const GemmProblem& problem, const Boun
     GemmOperands operands;
     operands.a = args.at<const float>(a);
     operands.a_stride = a_stride;
-    product->sum(operands, args.at<float>(sums), args.thread, args.threads);
+    product->sum(operands, args.at<float>(sums), args.share, args.shares);
   };
   context.add(std::move(step));
 }

@@ -135,11 +135,6 @@ bool is_valid(const GemmPlan& plan, const GemmProblem& problem) {
   return tile.is_valid();
 }
 
-int worthwhile_threads(double flop, int threads) {
-  constexpr double kFlopPerThread = 400e3;  // about 4 us
-  return std::clamp(static_cast<int>(flop / kFlopPerThread), 1, threads);
-}
-
 GemmPlan default_gemm_plan(const GemmProblem& problem) {
   GemmPlan plan;
   choose_tile(problem, plan);

@@ -51,8 +51,6 @@ struct GemmPlan {
 GemmPlan default_gemm_plan(const GemmProblem& problem);
 // Can the plan's kernels be emitted for this problem?
 bool is_valid(const GemmPlan& plan, const GemmProblem& problem);
-// Threads worth using: a fork and join costs a few microseconds.
-int worthwhile_threads(double flop, int threads);
 
 // The tuned plan from `plans`, or the rule's.
 GemmPlan choose_gemm_plan(const GemmProblem& problem, PlanSource& plans);

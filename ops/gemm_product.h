@@ -35,8 +35,7 @@ class GemmProduct {
 
   PanelFormat format() const;
   int64_t scratch_elements() const;  // for each thread
-  // The part of `thread` of `threads`.
-  void run(const GemmOperands& operands, int thread, int threads) const noexcept;
+  void run(const GemmOperands& operands, int share, int shares) const noexcept;
   const GemmPlan& plan() const { return plan_; }
 
  private:

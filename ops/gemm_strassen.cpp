@@ -45,11 +45,11 @@ StrassenProduct::StrassenProduct(const GemmProblem& problem, const GemmPlan& pla
   finish_rows_ = gemm_tile(tile);
 }
 
-void StrassenProduct::sum(const GemmOperands& operands, float* sums, int thread, int threads) const noexcept {
-  core_.sum(operands.a, {operands.a_stride, vector_lanes(problem_.isa)}, sums, thread, threads);
+void StrassenProduct::sum(const GemmOperands& operands, float* sums, int share, int shares) const noexcept {
+  core_.sum(operands.a, {operands.a_stride, vector_lanes(problem_.isa)}, sums, share, shares);
 }
 
-void StrassenProduct::run(const GemmOperands& operands, const float* sums, int thread, int threads) const noexcept {
+void StrassenProduct::run(const GemmOperands& operands, const float* sums, int share, int shares) const noexcept {
   Strassen::Operands bound;
   bound.a = operands.a;
   bound.sums = sums;
@@ -59,7 +59,7 @@ void StrassenProduct::run(const GemmOperands& operands, const float* sums, int t
   bound.c_layout = {operands.c_stride, vector_lanes(problem_.isa)};
   bound.next_weights = operands.next_weights;
   bound.aside = operands.scratch;
-  core_.run(bound, thread, threads, [&](int64_t row, int64_t rows, int64_t column) {
+  core_.run(bound, share, shares, [&](int64_t row, int64_t rows, int64_t column) {
     if (!finish_rows_) return;
     const int64_t width = core_.shape().width();
     finish(operands, row, rows, column, 0);

@@ -20,9 +20,9 @@ class StrassenProduct {
 
   // Sums of A's quadrants: all threads fill them, then all read them.
   int64_t sums_elements() const { return core_.sums_elements(); }
-  void sum(const GemmOperands& operands, float* sums, int thread, int threads) const noexcept;
+  void sum(const GemmOperands& operands, float* sums, int share, int shares) const noexcept;
   int64_t scratch_elements() const { return core_.aside_elements(); }  // of each thread
-  void run(const GemmOperands& operands, const float* sums, int thread, int threads) const noexcept;
+  void run(const GemmOperands& operands, const float* sums, int share, int shares) const noexcept;
 
  private:
   void finish(const GemmOperands& operands, int64_t row, int64_t rows, int64_t column,

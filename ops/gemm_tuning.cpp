@@ -6,6 +6,7 @@
 #include "ops/bench_operands.h"
 #include "ops/gemm_product.h"
 #include "ops/gemm_strassen.h"
+#include "ops/work_split.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -27,7 +28,7 @@ std::vector<GemmOffsets> offsets_of(const GemmProblem& problem) {
 // One candidate's product, by any algorithm.
 class AnyProduct {
  public:
-  AnyProduct(const GemmProblem& problem, const GemmPlan& plan) {
+  AnyProduct(const GemmProblem& problem, const GemmPlan& plan) : flop_(problem.flop()) {
     if (plan.strassen) {
       strassen_ = std::make_unique<StrassenProduct>(problem, plan);
       sums_ = Tensor(DType::f32, {strassen_->sums_elements()});
@@ -43,13 +44,16 @@ class AnyProduct {
       own.scratch += thread * scratch_elements();
       return own;
     };
-    if (plain_) return team.run(team.size(), [&](int thread) { plain_->run(mine(thread), thread, team.size()); });
+    const int threads = team.size(), shares = worthwhile_shares(flop_, threads);
+    if (plain_)
+      return team.run(threads, shares, [&](int share, int thread) { plain_->run(mine(thread), share, shares); });
     auto* sums = sums_.mutable_data<float>();
-    team.run(team.size(), [&](int thread) { strassen_->sum(operands, sums, thread, team.size()); });
-    team.run(team.size(), [&](int thread) { strassen_->run(mine(thread), sums, thread, team.size()); });
+    team.run(threads, [&](int share) { strassen_->sum(operands, sums, share, threads); });
+    team.run(threads, shares, [&](int share, int thread) { strassen_->run(mine(thread), sums, share, shares); });
   }
 
  private:
+  double flop_;
   std::unique_ptr<GemmProduct> plain_;
   std::unique_ptr<StrassenProduct> strassen_;
   Tensor sums_;

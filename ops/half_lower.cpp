@@ -5,6 +5,7 @@
 #include "ops/bf16_product.h"
 #include "ops/broadcast.h"
 #include "ops/gemm_plan.h"
+#include "ops/work_split.h"
 #include "src/base/checked_size.h"
 #include "src/base/half.h"
 #include "src/base/thread_team.h"
@@ -64,10 +65,10 @@ BufferId widened_operand(LowerContext& context, int input, int64_t rows, int64_t
     const auto* in = args.at<const uint16_t>(from);
     auto* out = args.at<float>(to);
     if (!turned) {
-      const Range mine = split_evenly(count, args.thread, args.threads);
+      const Range mine = split_evenly(count, args.share, args.shares);
       return widen(dtype, in + mine.begin, mine.end - mine.begin, out + mine.begin);
     }
-    const Range mine = split_evenly(rows, args.thread, args.threads);
+    const Range mine = split_evenly(rows, args.share, args.shares);
     for (int64_t row = mine.begin; row < mine.end; ++row)
       for (int64_t column = 0; column < columns; ++column)
         widen(dtype, in + column * rows + row, 1, out + row * columns + column);
@@ -85,7 +86,7 @@ struct Narrowing {
   std::array<int64_t, 2> bias_strides = {};
 
   void operator()(const StepArgs& args) const noexcept {
-    const Range mine = split_evenly(rows, args.thread, args.threads);
+    const Range mine = split_evenly(rows, args.share, args.shares);
     const auto* bias_at = bias == BufferId::none ? nullptr : args.at<const uint16_t>(bias);
     for (int64_t row = mine.begin; row < mine.end; ++row) {
       const float* in = args.at<const float>(product) + row * columns;
@@ -193,7 +194,7 @@ struct BoundBf16 {
     operands.b = args.at<const uint16_t>(b);
     operands.c = args.at<uint16_t>(c);
     if (bias != BufferId::none) operands.inputs[0] = args.at<const float>(bias);
-    product->run(operands, args.thread, args.threads);
+    product->run(operands, args.share, args.shares);
   }
 };
 

@@ -7,6 +7,7 @@
 
 #include "ops/int8_node.h"
 #include "ops/int8_pack.h"
+#include "ops/work_split.h"
 #include "src/base/checked_size.h"
 #include "src/base/thread_team.h"
 
@@ -127,8 +128,8 @@ PackedB pack_at_run(const std::shared_ptr<const Int8Lowering>& l, const LowerCon
   step.run = [=, sums = Int8ColumnSums(l->format)](const StepArgs& args) {
     const ByteZeros zeros = l->node.b_zero.view(zero == BufferId::none ? nullptr : args.at<const void>(zero));
     auto* out = args.at<char>(to);
-    pack_matrices(*l, sums, args.at<const void>(from), zeros, split_evenly(l->b_count(), args.thread, args.threads),
-                  out, reinterpret_cast<int32_t*>(out + packed_bytes));
+    pack_matrices(*l, sums, args.at<const void>(from), zeros, split_evenly(l->b_count(), args.share, args.shares), out,
+                  reinterpret_cast<int32_t*>(out + packed_bytes));
   };
   context.add(std::move(step));
   return {to, {}};
@@ -195,7 +196,7 @@ BufferId row_terms(const std::shared_ptr<const Int8Lowering>& l, const LowerCont
   step.threads = worthwhile_threads(step.bytes * 5, context.target.threads);
   step.run = [=, shift = l->b_shift()](const StepArgs& args) {
     const int32_t b_zero = only(l->node.b_zero, zero, args) + shift;
-    const Range range = split_evenly(l->a_count() * l->problem.m, args.thread, args.threads);
+    const Range range = split_evenly(l->a_count() * l->problem.m, args.share, args.shares);
     for (int64_t row = range.begin; row < range.end;) {
       const int64_t matrix = row / l->problem.m, first = row % l->problem.m;
       ByteMatrix part = l->a_matrix(args.at<const void>(from), matrix);
@@ -228,7 +229,7 @@ BufferId copied_a(const std::shared_ptr<const Int8Lowering>& l, const LowerConte
   step.threads = worthwhile_threads(step.bytes * 5, context.target.threads);
   step.run = [=](const StepArgs& args) {
     const ByteZeros zeros = l->node.a_zero.view(zero == BufferId::none ? nullptr : args.at<const void>(zero));
-    const Range range = split_evenly(rows, args.thread, args.threads);
+    const Range range = split_evenly(rows, args.share, args.shares);
     for (int64_t row = range.begin; row < range.end; ++row) {
       const int64_t i = row % l->problem.m;
       ByteMatrix part = l->a_matrix(args.at<const void>(from), row / l->problem.m);
@@ -285,7 +286,7 @@ struct BoundProduct {
     if (rows != BufferId::none) bound.rows = args.at<const int32_t>(rows);
     for (size_t i = 0; i < inputs.size(); ++i) bound.inputs[i] = args.at<const void>(inputs[i]);
     bound.next_weights = *next_weights;
-    product->run(bound, args.thread, args.threads);
+    product->run(bound, args.share, args.shares);
   }
 };
 

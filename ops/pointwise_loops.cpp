@@ -201,17 +201,17 @@ int64_t PointwiseLoops::total_rows() const {
   return total;
 }
 
-void PointwiseLoops::run(const void* const* bases, void* out_base, int thread, int threads) const noexcept {
+void PointwiseLoops::run(const void* const* bases, void* out_base, int share, int shares) const noexcept {
   const int64_t total = total_rows();
   if (length == 0 || total == 0) return;
-  if (total >= 2 * threads || threads == 1) {
-    const Range mine = split_evenly(total, thread, threads);
+  if (total >= 2 * shares || shares == 1) {
+    const Range mine = split_evenly(total, share, shares);
     if (mine.begin < mine.end) run_rows(bases, out_base, mine.begin, mine.end, 0, length);
     return;
   }
-  // Few long rows: each thread takes a part of every row, in whole cache lines.
+  // Few long rows: each share has a part of every row, in whole cache lines.
   const int64_t granule = 64;
-  const Range mine = split_evenly((length + granule - 1) / granule, thread, threads);
+  const Range mine = split_evenly((length + granule - 1) / granule, share, shares);
   const int64_t first = mine.begin * granule, last = std::min<int64_t>(mine.end * granule, length);
   if (first < last) run_rows(bases, out_base, 0, total, first, last - first);
 }

@@ -32,8 +32,8 @@ struct PointwiseLoops {
   float lane_mask[16] = {};
 
   int64_t total_rows() const;
-  // This thread's share. `inputs` are the operands' first bytes.
-  void run(const void* const* inputs, void* out, int thread, int threads) const noexcept;
+  // `inputs` are the operands' first bytes.
+  void run(const void* const* inputs, void* out, int share, int shares) const noexcept;
 
  private:
   void run_rows(const void* const* inputs, void* out, int64_t begin, int64_t end, int64_t first, int64_t count) const;

@@ -5,11 +5,13 @@
 
 #include "ops/number_cast.h"
 #include "ops/pointwise_loops.h"
+#include "ops/work_split.h"
 
 namespace lathe {
 namespace {
 
 // Below this many operations a second thread costs more than it gives.
+constexpr double kFlopOfOperation = 10;  // that takes as long: loads and stores bound it
 constexpr double kOperationsWorthThreads = 128 * 1024;
 
 struct Fused {
@@ -101,11 +103,12 @@ Step make_step(const LowerContext& context, const Fused& fused, std::vector<Poin
   step.bytes += static_cast<double>(result.storage_bytes());
   const double operations = std::max(step.flop, elements * static_cast<double>(1 + from.size()));
   step.threads = operations >= kOperationsWorthThreads ? context.target.threads : 1;
+  step.shares = worthwhile_shares(operations * kFlopOfOperation, step.threads);
   step.kernel = "pointwise " + to_string(fused.expression);
   step.run = [from = std::move(from), to, nests = std::move(nests)](const StepArgs& args) {
     const void* inputs[PointwiseLoops::kMaxInputs];
     for (size_t k = 0; k < from.size(); ++k) inputs[k] = args.at<const void>(from[k]);
-    for (const PointwiseLoops& nest : nests) nest.run(inputs, args.at<void>(to), args.thread, args.threads);
+    for (const PointwiseLoops& nest : nests) nest.run(inputs, args.at<void>(to), args.share, args.shares);
   };
   return step;
 }

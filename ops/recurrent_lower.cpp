@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "ops/recurrent_program.h"
+#include "ops/work_split.h"
 #include "src/base/checked_size.h"
 #include "src/base/thread_team.h"
 
@@ -129,7 +130,7 @@ BufferId add_projection(LowerContext& context, const Instance& instance, const G
       operands.inputs[0] = args.at<const float>(bias) + direction * 2 * problem.n;
       operands.inputs[1] = operands.inputs[0] + problem.n;
     }
-    product->run(operands, args.thread, args.threads);
+    product->run(operands, args.share, args.shares);
   };
   context.add(std::move(step));
   return out;
@@ -153,7 +154,7 @@ struct Bound {
 
   void operator()(const StepArgs& args) const {
     const auto count = static_cast<long>(directions.size());
-    const Range mine = split_evenly(count, args.thread, args.threads);
+    const Range mine = split_evenly(count, args.share, args.shares);
     for (long d = mine.begin; d < mine.end; ++d) run(args, d);
   }
 

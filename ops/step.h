@@ -16,8 +16,14 @@ enum class BufferId : int32_t { none = -1 };
 // What a step sees when it runs. Addresses are by buffer; never null for a non-empty buffer.
 struct StepArgs {
   void* const* addresses;  // indexed by BufferId
-  int thread = 0;
-  int threads = 1;  // as many as the step asked for
+  int share = 0;
+  int shares = 1;  // as many as the step asked for
+  int thread = 0;  // who does it, of `threads`: for scratch of its own
+  int threads = 1;
+
+  // The last share of those that a thread begins with, and of those of thread 0, which will begin the next step.
+  bool ends_run() const { return (share + 1) % (shares / threads) == 0; }
+  bool ends_first_run() const { return share + 1 == shares / threads; }
 
   template <class T>
   T* at(BufferId id) const {
@@ -25,8 +31,8 @@ struct StepArgs {
   }
 };
 
-// A kernel (or a plain function) bound to its buffers. `run` is called once by each of `threads` threads, allocates
-// nothing and throws nothing.
+// A kernel (or a plain function) bound to its buffers. `run` is called once for each share of its work, by any of
+// `threads` threads, allocates nothing and throws nothing.
 struct Step {
   std::string node;    // graph node
   std::string op;      // "Conv+Relu"
@@ -37,6 +43,7 @@ struct Step {
   // but element i of that read. (write, read) pairs of equal size.
   std::vector<std::pair<BufferId, BufferId>> in_place;
   int threads = 1;
+  int shares = 0;  // 0: one for each thread. More let threads that are held up less do more: worthwhile_shares()
   double flop = 0;
   double bytes = 0;
   std::function<void(const StepArgs&)> run;

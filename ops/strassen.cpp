@@ -143,13 +143,12 @@ void Strassen::pack(const MatrixView& matrix, float scale, float* packed) const 
   }
 }
 
-void Strassen::sum(const float* a, const StrassenMatrix& a_layout, float* sums, int thread,
-                   int threads) const noexcept {
+void Strassen::sum(const float* a, const StrassenMatrix& a_layout, float* sums, int share, int shares) const noexcept {
   const int64_t lanes = vector_lanes(shape_.isa);
   // Rows of vectors that lie together are taken at once.
   const int64_t columns = a_layout.vector_stride == lanes ? half_k_ : lanes;
   for (const Part& part : parts_) {
-    const Range rows = split_evenly(static_cast<long>(part.half), thread, threads);
+    const Range rows = split_evenly(static_cast<long>(part.half), share, shares);
     if (rows.begin == rows.end) continue;
     for (int64_t block = 0; block < blocks_; ++block) {
       for (int64_t column = 0; column < half_k_; column += columns) {
@@ -196,12 +195,14 @@ float* Strassen::place_in_c(const Operands& operands, const Panel& panel, int si
          row * operands.c_layout.row_stride;
 }
 
-// The thread's next panels; behind its last ones only thread 0 knows what comes.
+// The share's next panels; what comes behind its last ones is not always known.
 const void* Strassen::weights_behind(const Operands& operands, const Panel& panel) const {
   const bool is_last_block = panel.block + 1 == blocks_, is_last_panel = panel.number + 1 == panel.mine.end;
-  if (is_last_block && is_last_panel && panel.is_last_part && panel.knows_next && operands.next_weights != nullptr) {
+  if (is_last_block && is_last_panel && panel.is_last_part && operands.next_weights != nullptr) {
     return operands.next_weights;
   }
+  if (is_last_block && is_last_panel && panel.is_last_part)  // of this share; the next one follows
+    return quadrant_of_b(operands, 0, std::min(panel.number + 1, panels() - 1), 0);
   int64_t block = panel.block, number = panel.number;
   if (shape_.aside) {
     block = is_last_block ? 0 : block + 1;

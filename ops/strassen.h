@@ -52,7 +52,7 @@ class Strassen {
 
   // Sums of A's quadrants: all threads fill them, then all read them.
   int64_t sums_elements() const;
-  void sum(const float* a, const StrassenMatrix& a_layout, float* sums, int thread, int threads) const noexcept;
+  void sum(const float* a, const StrassenMatrix& a_layout, float* sums, int share, int shares) const noexcept;
 
   struct Operands {
     const float *a, *sums, *b;
@@ -66,18 +66,18 @@ class Strassen {
   // Between rows of what was gathered; the right panel stands beside the left one.
   int64_t aside_stride() const;
 
-  // Columns are split over threads. finish(row, rows, column): C is complete for these rows and the panels that begin
+  // Columns are split into shares. finish(row, rows, column): C is complete for these rows and the panels that begin
   // at `column` and n / 2 behind it, in place or aside.
   template <class Finish>
-  void run(const Operands& operands, int thread, int threads, Finish finish) const noexcept {
-    const Range mine = split_evenly(panels(), thread, threads);
+  void run(const Operands& operands, int share, int shares, Finish finish) const noexcept {
+    const Range mine = split_evenly(panels(), share, shares);
     for (size_t part = 0; part < parts_.size(); ++part) {
       // What is gathered aside is one panel: all blocks of k for it. Else a block's sums stay in L2 for all panels.
       const int64_t count = mine.end - mine.begin;
       for (int64_t i = 0; i < blocks_ * count; ++i) {
         const int64_t block = shape_.aside ? i % blocks_ : i / count;
         const int64_t panel = mine.begin + (shape_.aside ? i / blocks_ : i % count);
-        run_panel(operands, {parts_[part], block, panel, mine, part + 1 == parts_.size(), thread == 0});
+        run_panel(operands, {parts_[part], block, panel, mine, part + 1 == parts_.size()});
         if (block + 1 < blocks_) continue;
         const int64_t last = part + 1 == parts_.size() ? shape_.m : parts_[part].row + 2 * parts_[part].half;
         finish(parts_[part].row, last - parts_[part].row, panel * shape_.width());
@@ -98,8 +98,8 @@ class Strassen {
   struct Panel {
     const Part& part;
     int64_t block, number;  // of k; of the left panel
-    Range mine;             // this thread's panels
-    bool is_last_part, knows_next;
+    Range mine;             // this share's panels
+    bool is_last_part;
   };
 
   int64_t panels() const { return shape_.n / 2 / shape_.width(); }

@@ -9,6 +9,7 @@
 #include "ops/conv_tuning.h"
 #include "ops/gemm_tuning.h"
 #include "ops/int8_product.h"
+#include "ops/work_split.h"
 #include "src/base/expression_text.h"
 
 namespace lathe {

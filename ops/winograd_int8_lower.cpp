@@ -42,7 +42,7 @@ void add_winograd_int8_steps(const LowerContext& context, const std::shared_ptr<
     step.bytes = parts == 1 ? bytes[0] + bytes[1] + bytes[2] : bytes[part];
     step.next_weights = std::make_shared<const void*>(nullptr);
     step.run = [program, buffers, scratch, part, next = step.next_weights](const StepArgs& args) {
-      program->run_part(part, buffers.bind(args, *next), args.at<char>(scratch), args.thread);
+      program->run_part(part, buffers.bind(args, *next), args.at<char>(scratch), args.share);
     };
     context.add(std::move(step));
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ops/work_split.h"
 #include "src/base/check.h"
 #include "src/base/thread_team.h"
 
@@ -124,6 +125,7 @@ WinogradProgram::WinogradProgram(ConvProblem problem, const WinogradPlan& plan, 
     groups_ = std::min(tiles_, divide_up(groups_, threads_) * threads_);
   }
   group_tiles_ = divide_up(tiles_, groups_);
+  shares_ = worthwhile_shares(problem_.flop() / 3, threads_);
   const int lanes = problem_.lanes;
   in_stride_ = off_page(winograd_slots(form) * problem_.in_blocks() * lanes, lanes);
   out_stride_ = off_page(problem_.out_blocks() * lanes, lanes);
@@ -293,7 +295,7 @@ void WinogradProgram::transform_input(const ConvArguments& arguments, float* fre
 }
 
 void WinogradProgram::multiply(const ConvArguments& arguments, float* scratch, const Tiles& tiles, const void* next,
-                               int thread, int threads) const noexcept {
+                               int share, int shares) const noexcept {
   const int64_t count = tiles.end - tiles.begin;
   GemmOperands operands;
   operands.a = scratch;
@@ -303,7 +305,7 @@ void WinogradProgram::multiply(const ConvArguments& arguments, float* scratch, c
   for (size_t i = 0; i < products_.size(); ++i) {
     operands.b = arguments.weights + classes_[i].weights;
     operands.next_weights = i + 1 == products_.size() ? next : arguments.weights + classes_[i + 1].weights;
-    products_[i].by_count[count == group_tiles_ ? 0 : 1].run(operands, thread, threads);
+    products_[i].by_count[count == group_tiles_ ? 0 : 1].run(operands, share, shares);
   }
 }
 
@@ -335,12 +337,13 @@ void WinogradProgram::transform_output(const ConvArguments& arguments, const flo
   });
 }
 
-void WinogradProgram::run_part(int part, const ConvArguments& arguments, float* scratch, int thread) const noexcept {
+void WinogradProgram::run_part(int part, const ConvArguments& arguments, float* scratch, int share,
+                               int thread) const noexcept {
   const int64_t in_floats = plan_.form.frequencies() * in_frequency_;
   const int64_t in_blocks = problem_.in_blocks(), out_blocks = problem_.out_blocks();
   if (parts() == 1) {
     float* own = scratch + thread * (scratch_size() / threads_);
-    const Range mine = split_evenly(static_cast<long>(groups_), thread, threads_);
+    const Range mine = split_evenly(static_cast<long>(groups_), share, shares_);
     for (int64_t group = mine.begin; group < mine.end; ++group) {
       const Tiles tiles = group_of(group);
       // A group that follows begins with the same weights again.
@@ -353,12 +356,12 @@ void WinogradProgram::run_part(int part, const ConvArguments& arguments, float* 
   }
   const Tiles all{0, tiles_};
   if (part == 0) {
-    const Range mine = split_evenly(static_cast<long>(in_blocks), thread, threads_);
+    const Range mine = split_evenly(static_cast<long>(in_blocks), share, threads_);
     transform_input(arguments, scratch, all, mine.begin, mine.end);
   } else if (part == 1) {
-    multiply(arguments, scratch, all, arguments.next_weights, thread, threads_);
+    multiply(arguments, scratch, all, arguments.next_weights, share, shares_);
   } else {
-    const Range mine = split_evenly(static_cast<long>(out_blocks), thread, threads_);
+    const Range mine = split_evenly(static_cast<long>(out_blocks), share, threads_);
     transform_output(arguments, scratch + in_floats, all, mine.begin, mine.end);
   }
 }

@@ -25,7 +25,8 @@ class WinogradStem {
 
   int64_t scratch_size() const { return own_scratch_ * threads_; }  // floats
   static int parts() { return 1; }
-  void run_part(int part, const ConvArguments& arguments, float* scratch, int thread) const noexcept;
+  int shares(int /*part*/) const { return threads_; }  // more would transform rows twice more often
+  void run_part(int part, const ConvArguments& arguments, float* scratch, int share, int thread) const noexcept;
 
  private:
   // By rows of tiles in registers: the most, and one less. By vectors of output channels: a panel, and the last one.

@@ -8,6 +8,7 @@
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/pointwise_loops.h"
+#include "ops/work_split.h"
 #include "src/base/checked_size.h"
 #include "src/base/thread_team.h"
 
@@ -136,7 +137,7 @@ void add_silu_step(LowerContext& context, const TensorType& type, BufferId buffe
   step.bytes = 2 * static_cast<double>(type.storage_bytes());
   step.run = [=, nests = *loops, threads = step.threads](const StepArgs& args) {
     const void* inputs[] = {args.at<void>(buffer)};
-    for (const PointwiseLoops& nest : nests) nest.run(inputs, args.at<void>(buffer), args.thread, threads);
+    for (const PointwiseLoops& nest : nests) nest.run(inputs, args.at<void>(buffer), args.share, threads);
   };
   context.add(std::move(step));
 }
@@ -167,7 +168,7 @@ bool lower_causal_conv(LowerContext& context) {
   step.threads = worthwhile_threads(step.flop * 4, context.target.threads);
   step.bytes = 8.0 * static_cast<double>(rows * (shape.length + shape.taps));
   step.run = [=, threads = step.threads](const StepArgs& args) {
-    const Range range = split_evenly(rows, args.thread, threads);
+    const Range range = split_evenly(rows, args.share, threads);
     for (long row = range.begin; row < range.end; ++row) {
       const long channel = row % shape.channels;
       convolve(shape, args.at<const float>(in) + row * shape.length,

@@ -137,7 +137,7 @@ bool lower_batch(LowerContext& context) {
   step.flop = step.bytes / 4;
   step.threads = step.bytes > 128e3 ? context.target.threads : 1;
   step.run = [kernel, planes, scalars, from, to](const StepArgs& args) {
-    const Range range = split_evenly(planes.channels, args.thread, args.threads);
+    const Range range = split_evenly(planes.channels, args.share, args.shares);
     if (range.begin == range.end) return;
     for (int64_t n = 0; n < planes.batch; ++n) {
       const int64_t first = (n * planes.channels + range.begin) * planes.spatial;
@@ -276,7 +276,7 @@ bool lower_group(LowerContext& context) {
   step.flop = 8.0 * static_cast<double>(count);
   step.threads = step.bytes > 128e3 ? context.target.threads : 1;
   step.run = [group, from, to, gain, bias](const StepArgs& args) {
-    const Range rows = split_evenly(group.planes.batch * group.groups, args.thread, args.threads);
+    const Range rows = split_evenly(group.planes.batch * group.groups, args.share, args.shares);
     for (long row = rows.begin; row < rows.end; ++row) {
       group.run_group(row, args.at<const float>(from), args.at<float>(to), args.at<const float>(gain),
                       args.at<const float>(bias));
@@ -422,7 +422,7 @@ bool lower_response(LowerContext& context) {
   step.run = [response, planes, from, to, squares](const StepArgs& args) {
     respond(response, planes, args.at<const float>(from), args.at<float>(to),
             args.at<float>(squares) + args.thread * planes.spatial,
-            split_evenly(planes.channels, args.thread, args.threads));
+            split_evenly(planes.channels, args.share, args.shares));
   };
   context.add(std::move(step));
   return true;

@@ -11,6 +11,7 @@
 #include "ops/gemm_plan.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
+#include "ops/work_split.h"
 #include "src/base/checked_size.h"
 
 namespace lathe::ops {
@@ -236,7 +237,7 @@ struct BoundBitsProduct {
                   .bias = bias == BufferId::none ? nullptr : args.at<const float>(bias),
                   .c = args.at<float>(c),
                   .scratch = args.at<float>(scratch) + args.thread * product->scratch_elements()},
-                 args.thread, args.threads);
+                 args.share, args.shares);
   }
 };
 

@@ -106,7 +106,7 @@ struct Lookup {
     const auto* from = args.at<const char>(data);
     auto* to = args.at<char>(out);
     const auto run = static_cast<size_t>(split.inner) * element_bytes;
-    const Range range = split_evenly(split.outer * count, args.thread, args.threads);
+    const Range range = split_evenly(split.outer * count, args.share, args.shares);
     for (long row = range.begin; row < range.end; ++row) {
       const int64_t index = pick(args.at<const void>(indices), row % count);
       const auto source = static_cast<size_t>(row / count * split.extent + index) * run;

@@ -9,6 +9,7 @@
 #include "ops/linear_attention.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
+#include "ops/work_split.h"
 #include "src/base/checked_size.h"
 #include "src/base/thread_team.h"
 
@@ -187,7 +188,7 @@ bool lower_linear_attention(LowerContext& context) {
         input(kValue),          input(kDecay),
         input(kRate),           args.at<float>(state),
         args.at<float>(output), args.at<float>(scratch) + args.thread * shape.value_size};
-    const Range range = split_evenly(states, args.thread, threads);
+    const Range range = split_evenly(states, args.share, threads);
     for (long at = range.begin; at < range.end; ++at) {
       float* own = operands.state + at * state_size;
       const size_t bytes = static_cast<size_t>(state_size) * sizeof(float);

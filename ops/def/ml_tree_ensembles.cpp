@@ -219,7 +219,7 @@ struct TreeStep {
     double* made = row + columns;
     const std::span<Forest::Score> found(reinterpret_cast<Forest::Score*>(made + width + 1),
                                          static_cast<size_t>(ensemble->targets()));
-    const auto thread = static_cast<size_t>(args.thread), threads = static_cast<size_t>(args.threads);
+    const auto thread = static_cast<size_t>(args.share), threads = static_cast<size_t>(args.shares);
     for (size_t r = rows * thread / threads; r < rows * (thread + 1) / threads; ++r) {
       const float* features = args.at<const float>(input) + r * columns;
       std::copy_n(features, columns, row);

@@ -191,7 +191,7 @@ struct RowNumbers {
 void run(const Kernel<NormalizeFn>& kernel, const RowBuffers& buffers, const RowNumbers& numbers,
          const StepArgs& args) {
   const auto [rows, columns, bytes, epsilon, factor] = numbers;
-  const Range range = split_evenly(rows, args.thread, args.threads);
+  const Range range = split_evenly(rows, args.share, args.shares);
   if (range.begin == range.end) return;
   const int64_t first = range.begin * columns;
   const auto at = [&](BufferId id, int64_t offset) {

@@ -268,7 +268,7 @@ void add_global_step(const LowerContext& context, PoolKind kind, int64_t planes,
   const Kernel<GlobalPool> kernel = make_global_pool(context.target.isa, kind);
   const float scale = 1.0f / static_cast<float>(pixels);
   step.run = [=, from = step.reads[0], to = step.writes[0]](const StepArgs& args) {
-    const Range range = split_evenly(static_cast<long>(planes), args.thread, args.threads);
+    const Range range = split_evenly(static_cast<long>(planes), args.share, args.shares);
     for (long i = range.begin; i < range.end; ++i) {
       kernel(args.at<const float>(from) + i * pixels * lanes, args.at<float>(to) + i * lanes, pixels, scale);
     }
@@ -314,7 +314,7 @@ bool lower_pool(LowerContext& context, PoolKind kind) {
   step.flop = static_cast<double>(planes * out_pixels * lanes) * shape.windows.taps();
   step.run = [=, from = step.reads[0], to = step.writes[0]](const StepArgs& args) {
     const auto strips = static_cast<long>(kernels.strips().size());
-    const Range range = split_evenly(static_cast<long>(planes) * strips, args.thread, args.threads);
+    const Range range = split_evenly(static_cast<long>(planes) * strips, args.share, args.shares);
     const auto* source = args.at<const char>(from);
     auto* target = args.at<char>(to);
     for (long i = range.begin; i < range.end; ++i) {

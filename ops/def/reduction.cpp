@@ -306,14 +306,14 @@ std::optional<KernelChoice> choice_of(Reduction kind) {
 void run_stage(const Kernel<ReduceFn>& kernel, const Stage& stage, float scale, const StepArgs& args, const float* from,
                float* to) {
   if (stage.inner == 1) {
-    const Range rows = split_evenly(stage.outer, args.thread, args.threads);
+    const Range rows = split_evenly(stage.outer, args.share, args.shares);
     if (rows.begin == rows.end) return;
     const ReduceArgs call{
         from + rows.begin * stage.extent, to + rows.begin, rows.end - rows.begin, stage.extent, 0, scale};
     kernel(&call);
     return;
   }
-  const Range lines = split_evenly((stage.inner + 15) / 16, args.thread, args.threads);
+  const Range lines = split_evenly((stage.inner + 15) / 16, args.share, args.shares);
   const int64_t begin = lines.begin * 16, end = std::min<int64_t>(lines.end * 16, stage.inner);
   if (begin >= end) return;
   for (int64_t outer = 0; outer < stage.outer; ++outer) {

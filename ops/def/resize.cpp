@@ -367,7 +367,7 @@ bool lower(LowerContext& context) {
   step.bytes = static_cast<double>(type.storage_bytes() + out.storage_bytes());
   step.threads = step.bytes > 128e3 ? context.target.threads : 1;
   step.run = [plane, from, to](const StepArgs& args) {
-    plane->run(args.at<const float>(from), args.at<float>(to), args.thread, args.threads);
+    plane->run(args.at<const float>(from), args.at<float>(to), args.share, args.shares);
   };
   context.add(std::move(step));
   return true;

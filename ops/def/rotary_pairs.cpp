@@ -123,7 +123,7 @@ bool lower(LowerContext& context) {
   step.bytes = 8.0 * static_cast<double>(rows->count * rows->size);
   step.threads = step.bytes > kBytesForThreads ? context.target.threads : 1;
   step.run = [rows = *rows, x, cos, sin, y](const StepArgs& args) {
-    const Range part = split_evenly(rows.count, args.thread, args.threads);
+    const Range part = split_evenly(rows.count, args.share, args.shares);
     rows.turn(args.at<const float>(x), args.at<const float>(cos), args.at<const float>(sin), args.at<float>(y),
               part.begin, part.end);
   };

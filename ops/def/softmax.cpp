@@ -121,7 +121,7 @@ struct SoftmaxCall {
     const auto* in = args.at<const float>(from);
     auto* out = args.at<char>(to);
     if (split.inner == 1) {
-      const Range range = split_evenly(split.outer, args.thread, args.threads);
+      const Range range = split_evenly(split.outer, args.share, args.shares);
       if (range.begin == range.end) return;
       const int64_t first = range.begin * split.extent;
       float* row = rows == BufferId::none ? nullptr : args.at<float>(rows) + args.thread * split.extent;
@@ -130,7 +130,7 @@ struct SoftmaxCall {
       return;
     }
     // Columns are split in whole lines of 16, through all outer indices.
-    const Range lines = split_evenly((split.inner + 15) / 16, args.thread, args.threads);
+    const Range lines = split_evenly((split.inner + 15) / 16, args.share, args.shares);
     const int64_t begin = lines.begin * 16, end = std::min<int64_t>(lines.end * 16, split.inner);
     if (begin >= end) return;
     for (int64_t outer = 0; outer < split.outer; ++outer) {

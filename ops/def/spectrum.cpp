@@ -9,6 +9,7 @@
 #include "ops/gemm_plan.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
+#include "ops/work_split.h"
 #include "src/base/checked_size.h"
 
 namespace lathe::ops {
@@ -100,7 +101,7 @@ bool add_transform_step(LowerContext& context, const Spectra& spectra, ValueId w
   step.run = [=, lines = std::move(lines), threads = step.threads](const StepArgs& args) {
     const float* window_data = factors == BufferId::none ? nullptr : args.at<const float>(factors);
     lines.run(args.at<const float>(from), window_data, args.at<float>(to),
-              split_evenly(lines.units(), args.thread, threads),
+              split_evenly(lines.units(), args.share, threads),
               args.at<std::complex<float>>(scratch) + args.thread * lines.memory_elements());
   };
   context.add(std::move(step));

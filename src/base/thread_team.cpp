@@ -41,6 +41,33 @@ void wait_while(const std::atomic<uint32_t>& word, uint32_t old, bool may_spin) 
   while (word.load(std::memory_order_acquire) == old) word.wait(old, std::memory_order_acquire);
 }
 
+// What is left of a thread's own run of shares, in one word, so that it is read and changed at once: the job's number,
+// the next share, the share behind the last.
+class SharesLeft {
+ public:
+  void refill(uint32_t job, Range shares) {
+    word_.store(uint64_t{job} << 32 | static_cast<uint64_t>(shares.begin) << 16 | static_cast<uint64_t>(shares.end),
+                std::memory_order_release);
+  }
+  int take_first(uint32_t job) { return take(job, true); }
+  int take_last(uint32_t job) { return take(job, false); }
+
+ private:
+  // A share of this job; -1: there is none. A thread that comes late finds the number of another job.
+  int take(uint32_t job, bool first) {
+    uint64_t word = word_.load(std::memory_order_acquire);
+    for (;;) {
+      const uint32_t begin = word >> 16 & 0xffff, end = word & 0xffff;
+      if (word >> 32 != job || begin >= end) return -1;
+      const uint64_t rest = first ? word + 0x10000 : word - 1;
+      if (word_.compare_exchange_weak(word, rest, std::memory_order_acq_rel, std::memory_order_acquire))
+        return static_cast<int>(first ? begin : end - 1);
+    }
+  }
+
+  alignas(64) std::atomic<uint64_t> word_{0};
+};
+
 void pin(pthread_t thread, int cpu) {
   cpu_set_t set;
   if (cpu < 0 || cpu >= CPU_SETSIZE) return;
@@ -54,17 +81,18 @@ void pin(pthread_t thread, int cpu) {
 struct ThreadTeam::State {
   // A worker sleeps on a word of its own, so that small jobs wake nobody else.
   struct alignas(64) Worker {
-    std::atomic<uint32_t> ticket{0};  // raised once for each job of this worker
+    std::atomic<uint32_t> ticket{0};  // the number of the last job that it was called to
     std::thread thread;
     int cpu = -1;  // where it is pinned; -1: anywhere
   };
 
-  explicit State(int threads) : workers(static_cast<size_t>(threads - 1)) {}
+  explicit State(int threads) : workers(static_cast<size_t>(threads - 1)), shares(static_cast<size_t>(threads)) {}
   ~State() { stop(); }
 
   void start();
   void stop();
   void work(size_t index);
+  void take_shares(int thread, uint32_t of_job);
   void make_way_for_caller();
 
   std::mutex turn;  // held for one job
@@ -72,9 +100,11 @@ struct ThreadTeam::State {
   bool may_spin = true;
   int caller_cpu = -1;  // the one CPU without a worker, when workers are pinned
 
-  // The job. Written by the caller before it raises tickets, read by workers after.
+  std::vector<SharesLeft> shares;  // of each thread
+  // The job. Written by the caller before it hands out shares, read by who took one: it lasts until that share is done.
   Job job = nullptr;
   void* context = nullptr;
+  uint32_t number = 0;
   std::atomic<bool> stopping{false};
   alignas(64) std::atomic<uint32_t> unfinished{0};
 };
@@ -110,7 +140,7 @@ void ThreadTeam::State::start() {
 void ThreadTeam::State::stop() {
   stopping = true;
   for (Worker& worker : workers) {
-    worker.ticket.fetch_add(1);
+    worker.ticket.fetch_add(1);  // any change: it looks at `stopping` first
     worker.ticket.notify_one();
   }
   for (Worker& worker : workers)
@@ -119,12 +149,27 @@ void ThreadTeam::State::stop() {
 
 void ThreadTeam::State::work(size_t index) {
   std::atomic<uint32_t>& ticket = workers[index].ticket;
-  for (uint32_t seen = 0;; ++seen) {
+  for (uint32_t seen = 0;;) {
     wait_while(ticket, seen, may_spin);
     if (stopping) return;
-    job(context, static_cast<int>(index) + 1);
-    if (unfinished.fetch_sub(1) == 1) unfinished.notify_one();
+    seen = ticket.load(std::memory_order_acquire);
+    take_shares(static_cast<int>(index) + 1, seen);
   }
+}
+
+// Runs shares of the job with this number until none is left that nobody has begun.
+void ThreadTeam::State::take_shares(int thread, uint32_t of_job) {
+  uint32_t done = 0;
+  const auto run = [&](int share) {
+    job(context, share, thread);
+    ++done;
+  };
+  for (int share; (share = shares[static_cast<size_t>(thread)].take_first(of_job)) >= 0;) run(share);
+  for (size_t i = 1; i < shares.size(); ++i) {
+    SharesLeft& others = shares[(static_cast<size_t>(thread) + i) % shares.size()];
+    for (int share; (share = others.take_last(of_job)) >= 0;) run(share);
+  }
+  if (done > 0 && unfinished.fetch_sub(done) == done && thread != 0) unfinished.notify_one();
 }
 
 // The caller's thread is not ours to pin. When it runs on a worker's CPU, the two change places.
@@ -151,10 +196,11 @@ ThreadTeam::~ThreadTeam() = default;
 
 int ThreadTeam::size() const { return static_cast<int>(state_->workers.size()) + 1; }
 
-void ThreadTeam::run(int threads, Job job, void* context) {
+void ThreadTeam::run(int threads, int shares, Job job, void* context) {
   LATHE_CHECK(threads <= size(), "a job asks for more threads than its team has");
-  if (threads <= 1) {
-    job(context, 0);
+  LATHE_CHECK(shares <= kMostShares, "a job has more shares than a team can count");
+  if (threads <= 1 || shares <= 1) {
+    for (int share = 0; share < shares; ++share) job(context, share, 0);
     return;
   }
   State& state = *state_;
@@ -162,13 +208,16 @@ void ThreadTeam::run(int threads, Job job, void* context) {
   state.make_way_for_caller();
   state.job = job;
   state.context = context;
-  state.unfinished.store(static_cast<uint32_t>(threads - 1), std::memory_order_relaxed);
+  ++state.number;
+  state.unfinished.store(static_cast<uint32_t>(shares), std::memory_order_relaxed);
+  for (int i = 0; i < threads; ++i)
+    state.shares[static_cast<size_t>(i)].refill(state.number, split_evenly(shares, i, threads));
   for (int i = 0; i < threads - 1; ++i) {
     std::atomic<uint32_t>& ticket = state.workers[static_cast<size_t>(i)].ticket;
-    ticket.fetch_add(1);  // sequentially consistent: ordered before notify_one's look at the sleepers
+    ticket.store(state.number);  // sequentially consistent: ordered before notify_one's look at the sleepers
     ticket.notify_one();
   }
-  job(context, 0);
+  state.take_shares(0, state.number);
   for (uint32_t left; (left = state.unfinished.load(std::memory_order_acquire)) != 0;)
     wait_while(state.unfinished, left, state.may_spin);
 }

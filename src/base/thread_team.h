@@ -4,8 +4,10 @@
 
 namespace lathe {
 
-// A fork-join team with static splits. Workers spin briefly after a job, then sleep.
-// One job at a time: concurrent callers take turns. The caller is thread 0.
+// A fork-join team. A job is cut into shares; each thread has a run of neighbouring shares of its own and takes them
+// from the front, then others' from the back, so that a thread whose CPU is taken away holds up one share and not the
+// job (Blumofe, Leiserson: Scheduling Multithreaded Computations by Work Stealing, 1999). Workers spin briefly after a
+// job, then sleep. One job at a time: concurrent callers take turns. The caller is thread 0.
 class ThreadTeam {
  public:
   explicit ThreadTeam(int threads);
@@ -15,15 +17,27 @@ class ThreadTeam {
 
   int size() const;
 
-  // Calls job(context, thread) for thread = 0 .. threads-1 and returns when all are done. Requires: threads <= size().
-  // Allocates nothing; the job must not throw and must not start another job on this team.
-  using Job = void (*)(void* context, int thread);
-  void run(int threads, Job job, void* context);
+  static constexpr int kMostShares = 0xffff;
+
+  // Calls job(context, share, thread) once for each share = 0 .. shares-1 and returns when all are done. `thread`, of
+  // 0 .. threads-1, is who runs it: memory of its own needs no more than one place for each thread.
+  // Requires: threads <= size(), shares <= kMostShares. Allocates nothing; the job must not throw and must not start
+  // another job on this team.
+  using Job = void (*)(void* context, int share, int thread);
+  void run(int threads, int shares, Job job, void* context);
+  template <class Body>
+  void run(int threads, int shares, Body&& body) {
+    run(
+        threads, shares,
+        [](void* context, int share, int thread) {
+          (*static_cast<std::remove_reference_t<Body>*>(context))(share, thread);
+        },
+        const_cast<void*>(static_cast<const void*>(&body)));
+  }
+  // A share for each thread: body(share).
   template <class Body>
   void run(int threads, Body&& body) {
-    run(
-        threads, [](void* context, int thread) { (*static_cast<std::remove_reference_t<Body>*>(context))(thread); },
-        const_cast<void*>(static_cast<const void*>(&body)));
+    run(threads, threads, [&body](int share, int) { body(share); });
   }
 
  private:
@@ -31,12 +45,12 @@ class ThreadTeam {
   std::unique_ptr<State> state_;
 };
 
-// The part of [0, count) that thread `thread` of `threads` takes: contiguous, sizes differ by at most one.
+// Share `share` of `shares` of [0, count): contiguous, sizes differ by at most one.
 struct Range {
   long begin = 0, end = 0;
 };
-inline Range split_evenly(long count, int thread, int threads) {
-  return {count * thread / threads, count * (thread + 1) / threads};
+inline Range split_evenly(long count, int share, int shares) {
+  return {count * share / shares, count * (share + 1) / shares};
 }
 
 }  // namespace lathe

@@ -19,7 +19,10 @@ void run_step(const Step& step, void* const* addresses, ThreadTeam& team) {
     step.run({addresses, 0, 1});
     return;
   }
-  team.run(step.threads, [&](int thread) { step.run({addresses, thread, step.threads}); });
+  const int shares = step.shares > 0 ? step.shares : step.threads;
+  team.run(step.threads, shares, [&](int share, int thread) {
+    step.run({addresses, share, shares, thread, step.threads});
+  });
 }
 
 StepTime time_of(const Step& step) {

@@ -11,7 +11,7 @@
 namespace lathe {
 namespace {
 
-TEST(ThreadTeam, RunsEveryPartExactlyOnce) {
+TEST(ThreadTeam, RunsOneShareForEachThread) {
   for (int size : {1, 2, 3, 8}) {
     ThreadTeam team(size);
     EXPECT_EQ(team.size(), size);
@@ -33,13 +33,55 @@ TEST(ThreadTeam, ResultsAreVisibleWhenRunReturns) {
   }
 }
 
-TEST(ThreadTeam, CallerIsThreadZero) {
+TEST(ThreadTeam, RunsEveryShareExactlyOnceHoweverManyThereAre) {
+  for (int size : {1, 2, 5}) {
+    ThreadTeam team(size);
+    for (int round = 0; round < 300; ++round) {
+      const int threads = 1 + round % size, shares = round % 37;
+      std::vector<std::atomic<int>> calls(40);
+      std::atomic<int> most = 0;
+      team.run(threads, shares, [&](int share, int thread) {
+        ++calls[static_cast<size_t>(share)];
+        for (int seen = most; thread > seen && !most.compare_exchange_weak(seen, thread);) {
+        }
+      });
+      for (int s = 0; s < 40; ++s) ASSERT_EQ(calls[static_cast<size_t>(s)], s < shares ? 1 : 0) << "round " << round;
+      ASSERT_LT(most, threads);
+    }
+  }
+}
+
+TEST(ThreadTeam, EachThreadHasItsNumber) {
   ThreadTeam team(3);
   std::thread::id ids[3];
-  team.run(3, [&](int thread) { ids[thread] = std::this_thread::get_id(); });
+  std::atomic<int> arrived = 0;
+  // Nobody is done before all have come, so that nobody can take another's share.
+  team.run(3, 3, [&](int, int thread) {
+    ids[thread] = std::this_thread::get_id();
+    for (++arrived; arrived < 3;) std::this_thread::yield();
+  });
   EXPECT_EQ(ids[0], std::this_thread::get_id());
   EXPECT_NE(ids[1], ids[0]);
   EXPECT_NE(ids[1], ids[2]);
+}
+
+TEST(ThreadTeam, OthersDoTheWorkOfAThreadThatIsHeldUp) {
+  ThreadTeam team(2);
+  std::atomic<int> done = 0;
+  int by_thread[2] = {};
+  // Thread 1's first share lasts until all others are done: thread 0 must have taken the rest of thread 1's.
+  team.run(2, 16, [&](int, int thread) {
+    ++by_thread[thread];
+    if (thread == 0) {
+      ++done;
+      std::this_thread::yield();
+      return;
+    }
+    for (int seen = done; seen + by_thread[1] < 16; seen = done) std::this_thread::yield();
+    ++done;
+  });
+  EXPECT_EQ(by_thread[0] + by_thread[1], 16);
+  EXPECT_LE(by_thread[1], 1);
 }
 
 TEST(ThreadTeam, ConcurrentCallersTakeTurns) {

@@ -8,6 +8,7 @@
 #include "ops/conv_chain.h"
 #include "ops/conv_chain_lower.h"
 #include "tests/ops/one_node.h"
+#include "tests/ops/run_step.h"
 
 namespace lathe {
 namespace {
@@ -108,9 +109,7 @@ class Net {
     for (size_t i = 0; i < inputs.size(); ++i)
       testing::write_value(addresses[static_cast<size_t>(lowered.inputs[i])], graph.value(graph.inputs[i]).type,
                            inputs[i]);
-    for (const Step& step : lowered.steps) {
-      for (int thread = step.threads; thread-- > 0;) step.run({addresses.data(), thread, step.threads});
-    }
+    for (const Step& step : lowered.steps) testing::run_step(step, addresses.data());
     const std::vector<Tensor> expected = run_reference_graph(graph, inputs);
     for (size_t output = 0; output < expected.size(); ++output) {
       const Tensor got = testing::read_value(addresses[static_cast<size_t>(lowered.outputs[output])],

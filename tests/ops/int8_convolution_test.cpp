@@ -7,6 +7,7 @@
 #include "ops/numbers.h"
 #include "tests/jit/guarded_bytes.h"
 #include "tests/ops/one_node.h"
+#include "tests/ops/run_step.h"
 
 namespace lathe {
 namespace {
@@ -118,7 +119,7 @@ class ConvRun {
     }
     for (const Step& step : lowered.steps) {
       ASSERT_NE(step.kernel, "reference");
-      for (int thread = 0; thread < step.threads; ++thread) step.run({addresses.data(), thread, step.threads});
+      testing::run_step(step, addresses.data());
     }
     compare(addresses[static_cast<size_t>(lowered.of_value[index_of(node_.outputs[0])])]);
   }

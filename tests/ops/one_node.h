@@ -7,6 +7,7 @@
 
 #include "ops/lower.h"
 #include "ops/op_def.h"
+#include "tests/ops/run_step.h"
 
 namespace lathe::testing {
 
@@ -179,9 +180,7 @@ struct OneNode {
       if (id == ValueId::none || is_constant[i]) continue;
       write_value(addresses[static_cast<size_t>(lowered.of_value[index_of(id)])], graph.value(id).type, inputs[i]);
     }
-    for (const Step& step : lowered.steps) {
-      for (int thread = 0; thread < step.threads; ++thread) step.run({addresses.data(), thread, step.threads});
-    }
+    for (const Step& step : lowered.steps) testing::run_step(step, addresses.data());
     return read_value(addresses[static_cast<size_t>(lowered.outputs[0])], graph.value(graph.outputs[0]).type);
   }
 };

@@ -11,6 +11,7 @@
 #include "lathe/error.h"
 #include "ops/numbers.h"
 #include "tests/ops/one_node.h"
+#include "tests/ops/run_step.h"
 
 namespace lathe::testing {
 
@@ -79,9 +80,7 @@ class OpTester {
       std::memcpy(addresses[static_cast<size_t>(lowered.of_value[index_of(node.inputs[i])])], tensors_[i].raw(),
                   tensors_[i].bytes());
     }
-    for (const Step& step : lowered.steps) {
-      for (int thread = 0; thread < step.threads; ++thread) step.run({addresses.data(), thread, step.threads});
-    }
+    for (const Step& step : lowered.steps) testing::run_step(step, addresses.data());
     std::vector<Tensor> results(node.outputs.size());
     for (size_t i = 0; i < results.size(); ++i) {
       if (node.outputs[i] == ValueId::none) continue;

@@ -86,8 +86,8 @@ std::pair<double, double> run_and_compare(const ConvProblem& problem, const Wino
   arguments.target = static_cast<float*>(target.data());
   arguments.bias = bias.data<float>();
   for (int part = 0; part < program.parts(); ++part) {
-    for (int thread = 0; thread < threads; ++thread)
-      program.run_part(part, arguments, static_cast<float*>(scratch.data()), thread);
+    for (int share = program.shares(part); share-- > 0;)
+      program.run_part(part, arguments, static_cast<float*>(scratch.data()), share, share % threads);
   }
   const Tensor got = testing::read_value(target.data(), out_type);
   double error = 0, largest = 0;

@@ -1,0 +1,19 @@
+#include "ops/work_split.h"
+
+#include <algorithm>
+
+namespace lathe {
+
+int worthwhile_threads(double flop, int threads) {
+  constexpr double kFlopPerThread = 400e3;  // about 4 us
+  return std::clamp(static_cast<int>(flop / kFlopPerThread), 1, threads);
+}
+
+int worthwhile_shares(double flop, int threads) {
+  constexpr double kFlopPerShare = 4e6;  // about 40 us
+  constexpr double kMostOfThread = 4;
+  if (threads <= 1) return 1;
+  return threads * static_cast<int>(std::clamp(flop / threads / kFlopPerShare, 1.0, kMostOfThread));
+}
+
+}  // namespace lathe
