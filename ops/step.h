@@ -18,12 +18,12 @@ struct StepArgs {
   void* const* addresses;  // indexed by BufferId
   int share = 0;
   int shares = 1;  // as many as the step asked for
-  int thread = 0;  // who does it, of `threads`: for scratch of its own
-  int threads = 1;
+  int thread = 0;  // who does it: for scratch of its own, not for what to do
+  int runs = 1;    // of neighbouring shares: each thread begins with one
 
-  // The last share of those that a thread begins with, and of those of thread 0, which will begin the next step.
-  bool ends_run() const { return (share + 1) % (shares / threads) == 0; }
-  bool ends_first_run() const { return share + 1 == shares / threads; }
+  // The last share of a run, and of the run of thread 0, which will begin the next step.
+  bool ends_run() const { return (share + 1) % (shares / runs) == 0; }
+  bool ends_first_run() const { return share + 1 == shares / runs; }
 
   template <class T>
   T* at(BufferId id) const {
