@@ -41,6 +41,14 @@ std::vector<TuningTask> tasks_to_tune(const CachedPlans& plans, const TuningCach
   return tasks;
 }
 
+// "  instead of rows=14": what the rule has otherwise.
+std::string difference(const Candidate& rule, const Candidate& winner) {
+  Candidate other;
+  for (const auto& [knob, value] : rule)
+    if (const auto found = winner.find(knob); found == winner.end() || found->second != value) other[knob] = value;
+  return other.empty() ? "" : "  instead of " + to_string(other);
+}
+
 SearchResult tune_task(const TuningTask& task, double seconds, const std::string& label) {
   Progress line;
   SearchOptions options;
@@ -88,8 +96,8 @@ void tune(const TuneOptions& options) {
       ++measured;
     }
     if (result.winner != tasks[i].space.fallback) ++faster;
-    fmt::print("{:>8.1f} us  x{:.2f}  {} {}  {}\n", result.nanoseconds / 1e3, ratio, tasks[i].family, tasks[i].key,
-               to_string(result.winner));
+    fmt::print("{:>8.1f} us  x{:.2f}  {} {}  {}{}\n", result.nanoseconds / 1e3, ratio, tasks[i].family, tasks[i].key,
+               to_string(result.winner), difference(tasks[i].space.fallback, result.winner));
   }
   if (measured == 0) return;
   fmt::print("{} of {} tasks got a faster plan; the rule's plans take {:.3f} times as long in geometric mean\n", faster,
