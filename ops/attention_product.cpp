@@ -73,6 +73,38 @@ struct AttentionProduct::Block {
   Phase phase;
 };
 
+// Prefetches the operands of the next matrix, a share beside each panel of this one: heads that lie side by side are
+// short rows far apart, which the processor's own prefetchers do not foresee.
+class AttentionProduct::Ahead {
+ public:
+  // `shares`: calls of fetch() until all is fetched.
+  explicit Ahead(int64_t shares) : shares_(shares) {}
+  void add(const float* at, int64_t rows, int64_t columns, int64_t stride) {
+    streams_[count_++] = {at, rows, columns, stride};
+  }
+  void fetch() {
+    constexpr int kIntoL2 = 2;
+    for (size_t i = 0; i < count_; ++i) {
+      const Stream& stream = streams_[i];
+      const int64_t end = stream.rows * std::min(done_ + 1, shares_) / shares_;
+      for (int64_t row = stream.rows * std::min(done_, shares_) / shares_; row < end; ++row) {
+        for (int64_t column = 0; column < stream.columns; column += kLineFloats)
+          __builtin_prefetch(stream.at + row * stream.stride + column, 0, kIntoL2);
+      }
+    }
+    ++done_;
+  }
+
+ private:
+  struct Stream {
+    const float* at;
+    int64_t rows, columns, stride;
+  };
+  std::array<Stream, 3> streams_ = {};
+  size_t count_ = 0;
+  int64_t shares_, done_ = 0;
+};
+
 AttentionProduct::AttentionProduct(const AttentionProblem& problem, const AttentionPlan& plan,
                                    std::vector<AttentionOffsets> offsets)
     : problem_(problem), plan_(plan), offsets_(std::move(offsets)), lanes_(vector_lanes(problem.isa)) {
@@ -168,7 +200,7 @@ void AttentionProduct::pack(const AttentionOperands& operands, const AttentionOf
 }
 
 void AttentionProduct::score(const AttentionOperands& operands, const AttentionOffsets& offsets, const Scratch& scratch,
-                             const Block& block) const noexcept {
+                             const Block& block, Ahead& ahead) const noexcept {
   const int64_t width = format_.panel_columns, last_panel = format_.panels(problem_.keys) - 1;
   const size_t input_count = problem_.scores ? problem_.scores->inputs.size() : 0;
   GemmTileArgs args{};
@@ -177,6 +209,7 @@ void AttentionProduct::score(const AttentionOperands& operands, const AttentionO
   args.c_stride_bytes = score_stride_ * 4;
   args.tail_lanes = problem_.keys % lanes_;
   for (int64_t key = block.first_key; key < block.first_key + block.keys; key += width) {
+    ahead.fetch();
     const int64_t panel = key / width;
     const bool is_tail = panel == last_panel && has_tail(problem_.keys);
     args.b = scratch.k + key * problem_.size;
@@ -199,7 +232,7 @@ void AttentionProduct::score(const AttentionOperands& operands, const AttentionO
 }
 
 void AttentionProduct::mix(const AttentionOperands& operands, const AttentionOffsets& offsets, const Scratch& scratch,
-                           const Block& block) const noexcept {
+                           const Block& block, Ahead& ahead) const noexcept {
   const int64_t width = format_.panel_columns, panels = format_.panels(problem_.value_size);
   GemmTileArgs args{};
   args.k = block.keys;
@@ -208,6 +241,7 @@ void AttentionProduct::mix(const AttentionOperands& operands, const AttentionOff
   args.tail_lanes = problem_.value_size % lanes_;
   args.input_stride_bytes[0] = 4;
   for (int64_t panel = 0; panel < panels; ++panel) {
+    ahead.fetch();
     const bool is_tail = panel == panels - 1 && has_tail(problem_.value_size);
     args.b = scratch.v + panel * width * problem_.keys + block.first_key * format_.width_of(panel, problem_.value_size);
     for (int64_t tile = block.first_tile; tile < block.last_tile;) {
@@ -241,7 +275,8 @@ void AttentionProduct::clear_empty_rows(const AttentionOperands& operands, const
 }
 
 void AttentionProduct::run_rows(const AttentionOperands& operands, const AttentionOffsets& offsets,
-                                const Scratch& scratch, int64_t first_tile, int64_t last_tile) const noexcept {
+                                const Scratch& scratch, int64_t first_tile, int64_t last_tile,
+                                Ahead& ahead) const noexcept {
   Block block{};
   block.first_tile = first_tile;
   block.last_tile = last_tile;
@@ -252,7 +287,7 @@ void AttentionProduct::run_rows(const AttentionOperands& operands, const Attenti
     block.first_key = part * plan_.key_block;
     block.keys = std::min<int64_t>(plan_.key_block, problem_.keys - block.first_key);
     block.phase = key_blocks_ == 1 ? kOnly : part == 0 ? kFirst : is_last ? kLast : kMiddle;
-    score(operands, offsets, scratch, block);
+    score(operands, offsets, scratch, block, ahead);
     const AttentionSoftmaxArgs args{scratch.scores, block.rows,   block.keys,     score_stride_ * 4,
                                     scratch.tops,   scratch.sums, scratch.factors};
     softmax_[part > 0].entry()(&args);
@@ -261,7 +296,7 @@ void AttentionProduct::run_rows(const AttentionOperands& operands, const Attenti
       for (int64_t j = 0; j < problem_.value_size; ++j) y[j] *= scratch.factors[row];
     }
     if (is_last) finish_sums(scratch, block);
-    mix(operands, offsets, scratch, block);
+    mix(operands, offsets, scratch, block, ahead);
     if (is_last && problem_.zeroes_empty) clear_empty_rows(operands, offsets, scratch, block);
   }
 }
@@ -273,9 +308,20 @@ void AttentionProduct::run(const AttentionOperands& operands, int share, int sha
     const int64_t matrix = item / blocks_, end = std::min<int64_t>(mine.end, (matrix + 1) * blocks_);
     const AttentionOffsets& offsets = offsets_[static_cast<size_t>(matrix)];
     pack(operands, offsets, scratch);
+    const int64_t panels = format_.panels(problem_.keys) + key_blocks_ * format_.panels(problem_.value_size);
+    Ahead ahead((end - item) * panels);
+    if (end < mine.end) {
+      const AttentionOffsets& next = offsets_[static_cast<size_t>(matrix + 1)];
+      ahead.add(operands.q + next.q, problem_.rows, problem_.size, operands.q_stride);
+      const auto add = [&](const float* at, bool by_rows, int64_t rows, int64_t columns, int64_t stride) {
+        ahead.add(at, by_rows ? rows : columns, by_rows ? columns : rows, stride);
+      };
+      add(operands.k + next.k, problem_.k_by_rows, problem_.keys, problem_.size, operands.k_stride);
+      add(operands.v + next.v, problem_.v_by_rows, problem_.keys, problem_.value_size, operands.v_stride);
+    }
     for (; item < end; ++item) {
       const int64_t block = item - matrix * blocks_;
-      run_rows(operands, offsets, scratch, tiles_ * block / blocks_, tiles_ * (block + 1) / blocks_);
+      run_rows(operands, offsets, scratch, tiles_ * block / blocks_, tiles_ * (block + 1) / blocks_, ahead);
     }
   }
 }

@@ -71,6 +71,7 @@ class AttentionProduct {
   };
   struct Scratch;
   struct Block;
+  class Ahead;
 
   void emit_kernels();
   GemmTilePlan tile_plan(int rows, int64_t columns, bool is_tail) const;
@@ -80,14 +81,14 @@ class AttentionProduct {
   Scratch scratch_of(float* memory) const;
   void pack(const AttentionOperands& operands, const AttentionOffsets& offsets, const Scratch& scratch) const noexcept;
   void run_rows(const AttentionOperands& operands, const AttentionOffsets& offsets, const Scratch& scratch,
-                int64_t first_tile, int64_t last_tile) const noexcept;
+                int64_t first_tile, int64_t last_tile, Ahead& ahead) const noexcept;
   void score(const AttentionOperands& operands, const AttentionOffsets& offsets, const Scratch& scratch,
-             const Block& block) const noexcept;
+             const Block& block, Ahead& ahead) const noexcept;
   void finish_sums(const Scratch& scratch, const Block& block) const noexcept;
   void clear_empty_rows(const AttentionOperands& operands, const AttentionOffsets& offsets, const Scratch& scratch,
                         const Block& block) const noexcept;
   void mix(const AttentionOperands& operands, const AttentionOffsets& offsets, const Scratch& scratch,
-           const Block& block) const noexcept;
+           const Block& block, Ahead& ahead) const noexcept;
 
   AttentionProblem problem_;
   AttentionPlan plan_;
