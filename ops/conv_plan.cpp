@@ -11,7 +11,7 @@ namespace lathe {
 namespace {
 
 // Costs in cycles of one multiply-add of full width, as measured on Zen 4; ratios matter, not their absolute size.
-constexpr double kCallCycles = 60;            // call, prologue, arguments
+constexpr double kCallCycles = 60;            // start and end of a tile: arguments, latencies
 constexpr double kStoreCycles = 2;            // start and store of one accumulator
 constexpr double kLatencyCycles = 4;          // of a multiply-add
 constexpr int64_t kInputInCache = 384 << 10;  // input that stays in L2 between two visits
