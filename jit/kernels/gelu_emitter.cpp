@@ -59,7 +59,7 @@ void GeluEmitter::gelu(std::span<const Vec> vecs, std::span<const Vec> temps) {
     vfmadd231ps(piece, distance, ptr_b[rip + numbers_.pieces_a_unit]);
   });
   each([&](const Z&, const Z&, const Z& piece, const Z&, const Z&) {
-    vminps(piece, piece, ptr_b[rip + numbers_.last]);
+    vpminud(piece, piece, ptr_b[rip + numbers_.last]);  // positive numbers compare like their bits
   });
   each([&](const Z&, const Z&, const Z& piece, const Z& number, const Z& sum) {
     vsubps(number, piece, ptr_b[rip + numbers_.rounder]);

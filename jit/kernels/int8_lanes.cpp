@@ -113,8 +113,9 @@ void Int8Emitter::broadcast_as_float(const Vec& vec, const Xbyak::RegExp& at, DT
 void Int8Emitter::requantize(std::span<const Vec> vecs, const Int8Store& how, const Vec& temp) {
   const size_t count = vecs.size();
   for (const Vec& vec : vecs) {
-    // Above the range of int32 a conversion gives its least number.
-    if (!how.is_bounded) has_masks() ? vminps(vec, vec, ptr_b[rip + limit_]) : vminps(vec, vec, ptr[rip + limit_]);
+    // Above the range of int32 a conversion gives its least number. Positive numbers compare like their bits, and these
+    // leave the multipliers alone.
+    if (!how.is_bounded) has_masks() ? vpminsd(vec, vec, ptr_b[rip + limit_]) : vpminsd(vec, vec, ptr[rip + limit_]);
     vcvtps2dq(vec, vec);
   }
   const Vec &all = vecs[0], &second = vecs[count > 1 ? 1 : 0];
