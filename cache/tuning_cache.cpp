@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
 #include <set>
 #include <system_error>
+#include <thread>
 
 #include "cache/sqlite.h"
 #include "lathe/error.h"
@@ -80,12 +82,26 @@ void check_schema(SqliteDatabase& database) {
     throw Error(ErrorCode::io, fmt::format("its schema is {}, this build reads {}", schema, kSchema));
 }
 
+// Of two first users one is told at once that the file is busy: SQLite does not wait for a change of the journal.
+void write_ahead(SqliteDatabase& database) {
+  constexpr int kTries = 500;
+  constexpr auto kPause = std::chrono::milliseconds(4);
+  for (int i = 1;; ++i) {
+    try {
+      return database.execute("PRAGMA journal_mode = WAL");
+    } catch (const SqliteError& error) {
+      if (error.code() != SQLITE_BUSY || i == kTries) throw;
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
 std::unique_ptr<SqliteDatabase> open_writable(const std::string& path) {
   if (const fs::path folder = fs::path(path).parent_path(); !folder.empty()) fs::create_directories(folder);
   auto database = std::make_unique<SqliteDatabase>(uri_of(path, ""), SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE);
   const auto is_empty = [&] { return database->query_integer("SELECT count(*) FROM sqlite_master") == 0; };
   if (is_empty()) {
-    database->execute("PRAGMA journal_mode = WAL");
+    write_ahead(*database);
     database->execute("BEGIN IMMEDIATE");  // two first users: one creates, the other finds
     if (is_empty()) database->execute(kCreate);
     database->execute("COMMIT");
