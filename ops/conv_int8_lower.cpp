@@ -216,13 +216,14 @@ Step conv_step(const LowerContext& context, std::shared_ptr<const ConvInt8Progra
   step.reads.insert(step.reads.end(), buffers.operands.begin(), buffers.operands.end());
   step.writes = {buffers.target};
   step.threads = program->threads();
+  step.shares = program->shares();
   step.flop = program->problem().shape.flop() * group_of(program->problem().dot);
   step.bytes = static_cast<double>(context.input_type(0).storage_bytes() + context.output_type(0).storage_bytes()) +
                static_cast<double>(program->packed_bytes());
   step.weights = weights.packed.raw();
   step.next_weights = std::make_shared<const void*>(nullptr);
   step.run = [program = std::move(program), buffers, next = step.next_weights](const StepArgs& args) {
-    program->run(buffers.bind(args, *next), args.share);
+    program->run(buffers.bind(args, args.ends_run() ? *next : nullptr), args.share);
   };
   return step;
 }

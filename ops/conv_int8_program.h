@@ -63,8 +63,8 @@ class ConvInt8Program {
   // `weights`: one row for each output channel, [in][taps]. `sums`: of each output channel's packed values, padded.
   void pack(const ByteMatrix& weights, const ByteZeros& zeros, void* packed, int32_t* sums) const;
 
-  // The part of `thread`, of as many threads as the program was made for.
-  void run(const ConvInt8Arguments& arguments, int thread) const noexcept;
+  int shares() const { return channel_shares_ * pixel_shares_; }
+  void run(const ConvInt8Arguments& arguments, int share) const noexcept;
 
  private:
   struct Panel {
@@ -90,7 +90,7 @@ class ConvInt8Program {
 
   ConvInt8Problem problem_;
   ConvInt8Tile plan_;
-  int threads_, channel_threads_ = 1;
+  int threads_, channel_shares_ = 1, pixel_shares_ = 1;
   std::vector<int64_t> operand_batch_bytes_;
   std::vector<ConvBlockGroup> groups_;
   ConvTiling tiling_;

@@ -61,7 +61,7 @@ class Bench {
   void run() {
     arguments_.weights = weights_.current().raw();
     arguments_.next_weights = weights_.next().raw();
-    team_.run(team_.size(), [this](int thread) { program_.run(arguments_, thread); });
+    team_.run(team_.size(), program_.shares(), [this](int share, int) { program_.run(arguments_, share); });
   }
 
  private:

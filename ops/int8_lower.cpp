@@ -285,7 +285,7 @@ struct BoundProduct {
     bound.columns = args.at<const int32_t>(columns);
     if (rows != BufferId::none) bound.rows = args.at<const int32_t>(rows);
     for (size_t i = 0; i < inputs.size(); ++i) bound.inputs[i] = args.at<const void>(inputs[i]);
-    bound.next_weights = *next_weights;
+    if (args.ends_first_run()) bound.next_weights = *next_weights;
     product->run(bound, args.share, args.shares);
   }
 };
@@ -311,6 +311,7 @@ void add_product_step(const Int8Lowering& l, const LowerContext& context, BoundP
   step.writes = {bound.c};
   step.threads = l.problem.threads;
   step.flop = l.problem.flop();
+  step.shares = worthwhile_shares(step.flop / 4, step.threads);
   const double matrices = static_cast<double>(l.problem.batches);
   step.bytes = matrices * static_cast<double>(l.problem.m * l.problem.k + bound.operands.c_stride * l.problem.m) +
                (weights.defined() ? 1 : matrices) * static_cast<double>(l.problem.k * l.problem.n);

@@ -7,6 +7,7 @@
 #include "lathe/tensor.h"
 #include "ops/bench_operands.h"
 #include "ops/int8_product.h"
+#include "ops/work_split.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -49,6 +50,7 @@ struct Bench {
   Bench(const Int8Problem& problem, const GemmPlan& plan)
       : product(problem, plan, offsets_of(problem)),
         team(problem.threads),
+        shares(worthwhile_shares(problem.flop() / 4, problem.threads)),
         a(bench_tensor(DType::u8, problem.batches * problem.m * a_stride(problem))),
         c(bench_tensor(DType::i32, problem.batches * problem.m * problem.n)),
         columns(bench_tensor(DType::i32, padded(problem))),
@@ -85,11 +87,12 @@ struct Bench {
   void run() {
     operands.b = b.current().raw();
     operands.next_weights = b.next().raw();
-    team.run(team.size(), [this](int thread) { product.run(operands, thread, team.size()); });
+    team.run(team.size(), shares, [this](int share, int) { product.run(operands, share, shares); });
   }
 
   Int8Product product;
   ThreadTeam team;
+  int shares;
   Tensor a, c, columns, rows, input;
   ColdWeights b;
   ModelCaches caches;

@@ -70,21 +70,20 @@ int64_t Int8Product::row_of(int64_t tile) const {
   return tile <= tall_tiles_ ? tile * height_ : tall_tiles_ * height_ + (tile - tall_tiles_) * (height_ - 1);
 }
 
-void Int8Product::run(const Int8Operands& operands, int thread, int threads) const noexcept {
+void Int8Product::run(const Int8Operands& operands, int share, int shares) const noexcept {
   const bool by_rows = plan_.split == GemmSplit::rows;
   const int64_t items = static_cast<int64_t>(offsets_.size()) * panels_;
-  const Range mine = by_rows ? Range{0, items} : split_evenly(items, thread, threads);
-  const Range my_tiles = by_rows ? split_evenly(tiles_, thread, threads) : Range{0, tiles_};
+  const Range mine = by_rows ? Range{0, items} : split_evenly(items, share, shares);
+  const Range my_tiles = by_rows ? split_evenly(tiles_, share, shares) : Range{0, tiles_};
   for (int64_t item = mine.begin; item < mine.end;) {
     const int64_t batch = item / panels_;
     const int64_t end = std::min<int64_t>(mine.end, (batch + 1) * panels_);
     for (int64_t tile = my_tiles.begin; tile < my_tiles.end; tile += tiles_in_block_) {
       const int64_t last_tile = std::min<int64_t>(my_tiles.end, tile + tiles_in_block_);
       for (int64_t panel = item - batch * panels_; panel < end - batch * panels_; ++panel) {
-        // Behind the last panel comes the next step's weights; only thread 0 knows where its part of them begins.
         const bool is_last = panel + 1 == end - batch * panels_ && last_tile == my_tiles.end && end == mine.end;
         run_panel(operands, offsets_[static_cast<size_t>(batch)],
-                  {panel, tile, last_tile, is_last && thread == 0 ? operands.next_weights : nullptr});
+                  {panel, tile, last_tile, is_last ? operands.next_weights : nullptr});
       }
     }
     item = end;

@@ -54,7 +54,7 @@ class Int8Product {
  public:
   // `offsets`: one for each batch; empty: a single product. Throws JitError when the plan cannot be emitted.
   Int8Product(const Int8Problem& problem, const GemmPlan& plan, std::vector<Int8Offsets> offsets = {});
-  void run(const Int8Operands& operands, int thread, int threads) const noexcept;  // the part of `thread`
+  void run(const Int8Operands& operands, int share, int shares) const noexcept;
 
  private:
   struct Panel {
