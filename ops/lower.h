@@ -55,7 +55,7 @@ Tensor allocate_weights(DType dtype, Dims dims);
 
 // Products in one float32 sum, at most; 0: any number. Rounding errors grow with the length of a sum, so that `strict`
 // adds up short ones (pairwise summation: Higham, Accuracy and Stability of Numerical Algorithms, chapter 4).
-constexpr int longest_sum(Accuracy accuracy) { return accuracy == Accuracy::strict ? 256 : 0; }
+constexpr int longest_sum(Accuracy accuracy) { return accuracy == Accuracy::strict ? 128 : 0; }
 
 struct Target {
   Isa isa = Isa::avx2;
