@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 
 #include "graph/infer.h"
@@ -117,15 +116,6 @@ bool has_type(const Tensor& tensor, const TensorType& type) {
                     [](int64_t extent, const Dim& dim) { return extent == dim.extent; });
 }
 
-Tensor uninitialized(const TensorType& type) {
-  const size_t bytes = type.storage_bytes();
-  void* memory = std::aligned_alloc(64, (bytes + 127) / 64 * 64);
-  if (memory == nullptr)
-    throw Error(ErrorCode::limit, "out of memory: an output of " + std::to_string(bytes) + " bytes");
-  return Tensor::view(type.dtype, type.extents(), memory,
-                      std::shared_ptr<const void>(memory, [](const void* p) { std::free(const_cast<void*>(p)); }));
-}
-
 }  // namespace
 
 GraphPart::GraphPart(std::unique_ptr<Graph> graph, std::span<const Tensor> inputs,
@@ -158,6 +148,7 @@ void GraphPart::specialize(std::unique_ptr<Graph> graph, const std::shared_ptr<R
   passes_.insert(passes_.end(), reports.begin(), reports.end());
   const LowerOptions options{context->ops, context->target, *context->packed, *context->plans, run_body_};
   head_ = std::make_unique<Specialization>(std::move(graph), options, context->team, constants);
+  result_memory_.emplace(head_->output_types().size());
 }
 
 void GraphPart::split(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context) {
@@ -228,7 +219,7 @@ void GraphPart::run(std::span<const Tensor> inputs, std::span<Tensor> outputs, P
   const auto& types = head_->output_types();
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i].defined())
-      outputs[i] = uninitialized(types[i]);
+      outputs[i] = result_memory_->make(types[i]);
     else if (!has_type(outputs[i], types[i]))
       throw Error(ErrorCode::invalid_argument,
                   "output " + std::to_string(i) + ": the buffer is " + std::string(name_of(outputs[i].dtype())) + "[" +
@@ -239,7 +230,7 @@ void GraphPart::run(std::span<const Tensor> inputs, std::span<Tensor> outputs, P
 
 void GraphPart::run_split(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile) const {
   Results results{inputs, {}, {}, {}};
-  for (const TensorType& type : head_->output_types()) results.head.push_back(uninitialized(type));
+  for (const TensorType& type : head_->output_types()) results.head.push_back(result_memory_->make(type));
   head_->run(inputs, results.head, profile);
 
   run_cut(results, profile);

@@ -1,11 +1,13 @@
 #pragma once
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "graph/graph.h"
 #include "graph/pipeline.h"
 #include "lathe/profile.h"
+#include "src/runtime/result_memory.h"
 #include "src/runtime/runner_context.h"
 #include "src/runtime/specialization.h"
 
@@ -53,6 +55,7 @@ class GraphPart {
   void run_cut(Results& results, Profile* profile) const;
 
   std::unique_ptr<Specialization> head_;
+  std::optional<ResultMemory> result_memory_;  // of what the head makes
   std::vector<PassReport> passes_;
   BodyRunner run_body_;
   bool is_split_ = false;
