@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -12,6 +11,8 @@ namespace {
 
 constexpr int kLanes = 16;
 constexpr int kUnroll = 4;
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 

@@ -1,6 +1,7 @@
 // ConvTranspose: each output is gathered from the inputs that reach it, phase by phase of the stride.
 #include "ops/conv_lower.h"
 #include "ops/conv_node.h"
+#include "ops/conv_spread.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
@@ -98,12 +99,13 @@ bool has_separate_windows(const ConvNode& conv) {
   return conv.sizes.groups == 1;
 }
 
-// [in][out][window] is the weight of a pointwise convolution to out * window channels as it lies.
+// [in][out][window] is the weight of a pointwise convolution to out * window channels as it lies. Requires: separate
+// windows.
 bool lower_shuffled(LowerContext& context, const ConvNode& conv) {
   const ConvSizes& sizes = conv.sizes;
   const size_t x = conv.window.axes() - 1;
   const PixelShuffle shuffle{sizes.out_channels, x == 1 ? conv.window.kernel[0] : 1, conv.window.kernel[x]};
-  if (!has_separate_windows(conv) || !can_shuffle_pixels(context, shuffle)) return false;
+  if (!can_shuffle_pixels(context, shuffle)) return false;
   ConvProblem problem;
   problem.batch = sizes.batch;
   problem.in_channels = sizes.in_channels;
@@ -120,7 +122,7 @@ bool lower(LowerContext& context) {
   const Dims in = context.input_type(0).extents(), weights = context.input_type(1).extents();
   if (in.size() != 3 && in.size() != 4) return false;
   const ConvNode conv = read_conv_transpose(context.node, in, weights);
-  if (lower_shuffled(context, conv)) return true;
+  if (has_separate_windows(conv) && (lower_spread(context, conv) || lower_shuffled(context, conv))) return true;
   const ConvSizes& sizes = conv.sizes;
   ConvProblem problem;
   problem.batch = sizes.batch;

@@ -136,6 +136,30 @@ TEST(Convolution, ReadsTheChannelsOfNarrowGroups) {
   }
 }
 
+// A picture painted from many channels: windows of 2x2 side by side, to few plain planes.
+TEST(Convolution, SpreadsWindowsOverFewPlanes) {
+  std::mt19937 random(12);
+  const auto pick = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  for (int i = 0; i < 60; ++i) {
+    const ConvCase c{.is_transposed = true,
+                     .in = {pick(1, 2), pick(1, 50), pick(1, 5), pick(6, 40)},
+                     .kernel = {2, 2},
+                     .strides = {2, 2},
+                     .pads = {0, 0, 0, 0},
+                     .dilations = {1, 1},
+                     .extra = {0, 0},
+                     .out_channels = pick(1, 5),
+                     .has_bias = pick(0, 1) == 1,
+                     .is_constant = pick(0, 3) > 0,
+                     .out_blocked = false,
+                     .residual = static_cast<int>(3 * pick(0, 1)),
+                     .threads = static_cast<int>(pick(1, 3))};
+    for (Isa isa : usable_isas()) check(c, isa, random);
+  }
+}
+
 ConvCase random_case(std::mt19937& random, bool is_transposed) {
   auto pick = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random); };
   ConvCase c;
