@@ -4,15 +4,13 @@
 
 #include <algorithm>
 
+#include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
 namespace {
 
 constexpr int64_t kLineFloats = 16;  // of a 64-byte cache line
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 
 // The scores' rows divided by their sums.
 GemmEpilogue divide_by_sum() {

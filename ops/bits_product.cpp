@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -11,8 +12,6 @@ namespace {
 
 // Of one piece of B: stays in L1 or near it while all rows of A pass.
 constexpr int64_t kChunkBytes = 32 << 10;
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 GemmEpilogue bias_epilogue() {
   GemmEpilogue epilogue;

@@ -8,6 +8,7 @@
 #include "ops/gemm_plan.h"
 #include "ops/work_split.h"
 #include "src/base/checked_size.h"
+#include "src/base/divide.h"
 
 namespace lathe {
 namespace {
@@ -52,8 +53,6 @@ void store_wide_triples(__m128i pixels, __m128i subtracted, uint8_t* out) noexce
     _mm_storel_epi64(reinterpret_cast<__m128i*>(out + 12 * i + 6), _mm_unpackhi_epi64(two[i], two[i]));
   }
 }
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 

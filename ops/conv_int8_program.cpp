@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "ops/conv_program.h"
-#include "ops/work_split.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -14,8 +13,7 @@ namespace {
 
 // Beyond this, prefetched weights of the next operator would leave the L2 cache before they are used.
 constexpr int64_t kNextOperatorBytes = 64 << 10;
-constexpr int kLine = 64;                        // cache line
-constexpr int64_t kNearWeightBytes = 256 << 10;  // each share of the pixels reads all weights again
+constexpr int kLine = 64;  // cache line
 
 // Four signed bytes, and their sum.
 int32_t pack_quad(const uint8_t* from, int64_t count, int64_t stride, char* out) noexcept {
@@ -88,17 +86,12 @@ void ConvInt8Program::cut(const ConvInt8Tile& tile) {
   split.blocks = plan_.blocks;
   split.rows = plan_.rows;
   split.cols = plan_.cols;
-  channel_shares_ = threads_over_channels(problem_.shape, split, threads_);
-  pixel_shares_ = threads_ / channel_shares_;
-  groups_ = make_block_groups(problem_.shape, plan_.blocks, channel_shares_);
+  split_.channels = threads_over_channels(problem_.shape, split, threads_);
+  split_.pixels = threads_ / split_.channels;
+  groups_ = make_block_groups(problem_.shape, plan_.blocks, split_.channels);
   // In time as so many float operations.
   const double flop = problem_.shape.flop() / 4 * group_of(problem_.dot);
-  const int finer = worthwhile_shares(flop, threads_) / threads_;
-  if (channel_shares_ > 1) {
-    channel_shares_ *= finer;
-  } else if (packed_bytes() <= kNearWeightBytes) {
-    pixel_shares_ *= finer;
-  }
+  split_.refine(flop, threads_, static_cast<double>(packed_bytes()));
   const auto pixel_bytes = static_cast<int>(problem_.shape.lanes * problem_.out_bytes());
   tiling_ = make_conv_tiling(problem_.shape.phases[0], plan_.rows, plan_.cols, pixel_bytes / 4);
   kernels_.clear();
@@ -155,7 +148,7 @@ void ConvInt8Program::find_runs() {
 
 void ConvInt8Program::make_kernels() {
   const int64_t tiles = static_cast<int64_t>(tiling_.tiles.size()) * problem_.shape.batch;
-  const int64_t tiles_each = std::max<int64_t>(1, tiles / pixel_shares_);
+  const int64_t tiles_each = std::max<int64_t>(1, tiles / split_.pixels);
   const int64_t calls = plan_.group > 0 ? std::min<int64_t>(plan_.group, tiles_each) : tiles_each;
   for (const ConvBlockGroup& group : groups_) {
     kernels_.resize(std::max<size_t>(kernels_.size(), static_cast<size_t>(group.count)));
@@ -219,10 +212,10 @@ void ConvInt8Program::pack(const ByteMatrix& weights, const ByteZeros& zeros, vo
 }
 
 void ConvInt8Program::run(const ConvInt8Arguments& arguments, int share) const noexcept {
-  const Range groups = split_evenly(static_cast<long>(groups_.size()), share / pixel_shares_, channel_shares_);
+  const Range groups = split_evenly(static_cast<long>(groups_.size()), share / split_.pixels, split_.channels);
   const auto tiles = static_cast<long>(tiling_.tiles.size());
   const Range units =
-      split_evenly(static_cast<long>(problem_.shape.batch) * tiles, share % pixel_shares_, pixel_shares_);
+      split_evenly(static_cast<long>(problem_.shape.batch) * tiles, share % split_.pixels, split_.pixels);
   const int64_t together = plan_.group > 0 ? plan_.group : std::max(1L, units.end - units.begin);
   for (int64_t unit = units.begin; unit < units.end; unit += together) {
     for (int64_t g = groups.begin; g < groups.end; ++g) {

@@ -6,6 +6,7 @@
 
 #include "jit/kernels/conv_int8.h"
 #include "ops/conv_problem.h"
+#include "ops/conv_program.h"
 #include "ops/int8_pack.h"
 
 namespace lathe {
@@ -63,7 +64,7 @@ class ConvInt8Program {
   // `weights`: one row for each output channel, [in][taps]. `sums`: of each output channel's packed values, padded.
   void pack(const ByteMatrix& weights, const ByteZeros& zeros, void* packed, int32_t* sums) const;
 
-  int shares() const { return channel_shares_ * pixel_shares_; }
+  int shares() const { return split_.count(); }
   void run(const ConvInt8Arguments& arguments, int share) const noexcept;
 
  private:
@@ -90,7 +91,8 @@ class ConvInt8Program {
 
   ConvInt8Problem problem_;
   ConvInt8Tile plan_;
-  int threads_, channel_shares_ = 1, pixel_shares_ = 1;
+  int threads_;
+  ConvSplit split_;
   std::vector<int64_t> operand_batch_bytes_;
   std::vector<ConvBlockGroup> groups_;
   ConvTiling tiling_;

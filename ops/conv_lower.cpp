@@ -384,9 +384,9 @@ bool lower_conv(LowerContext& context, ConvProblem problem, const std::optional<
   for (ConvShape& phase : problem.phases) phase.lanes = in_block == 0 && !blocks_input ? 1 : lanes;
   merge_axes(problem);
   const ConvShape shape = problem.phases[0];
-  const std::optional<ConvProblem> taken = taken_for_strassen(problem, isa);
-  if (taken) problem = *taken;
   const int threads = conv_threads(problem.flop(), context.target);
+  const std::optional<ConvProblem> taken = taken_for_strassen(problem, isa, threads);
+  if (taken) problem = *taken;
   const std::optional<Programs> programs = make_programs(context, problem, threads, bound->batch_bytes);
   if (!programs) return false;
   Buffers buffers{context.buffer(context.input(0)), context.buffer(context.output(0)), BufferId::none, bound->buffers};

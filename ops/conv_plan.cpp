@@ -189,7 +189,7 @@ ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads) {
     best.winograd_group = winograd.tile_group;
   }
   best.ahead = prefers_ahead(best, problem);
-  best.strassen = best.winograd == 0 && prefers_strassen(problem, isa);
+  best.strassen = best.winograd == 0 && prefers_strassen(problem, isa, threads);
   return best;
 }
 

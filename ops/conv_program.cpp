@@ -13,8 +13,7 @@ namespace {
 
 // Beyond this, prefetched weights of the next operator would leave the L2 cache before they are used.
 constexpr int64_t kNextOperatorBytes = 64 << 10;
-constexpr int kLine = 64;                       // cache line
-constexpr double kNearWeightBytes = 256 << 10;  // each share of the pixels reads all weights again
+constexpr int kLine = 64;  // cache line
 
 int64_t tiles_along(int64_t count, int64_t most) { return (count + most - 1) / most; }
 
@@ -66,21 +65,26 @@ int threads_over_channels(const ConvProblem& problem, const ConvPlan& plan, int 
   return best;
 }
 
+void ConvSplit::refine(double flop, int threads, double weight_bytes) {
+  constexpr double kNearBytes = 256 << 10;  // each share of the pixels reads all weights again
+  const int finer = worthwhile_shares(flop, threads) / threads;
+  if (channels > 1) {
+    channels *= finer;
+  } else if (weight_bytes <= kNearBytes) {
+    pixels *= finer;
+  }
+}
+
 ConvProgram::ConvProgram(ConvProblem problem, const ConvPlan& plan, int threads,
                          std::vector<int64_t> operand_batch_bytes)
     : problem_(std::move(problem)), plan_(plan), operand_batch_bytes_(std::move(operand_batch_bytes)) {
   if (!is_valid(plan_, problem_)) throw JitError("convolution plan " + to_string(plan_) + " is not valid here");
   operand_batch_bytes_.resize(problem_.epilogue.operands.size());
-  channel_shares_ = threads_over_channels(problem_, plan_, threads);
-  pixel_shares_ = threads / channel_shares_;
-  groups_ = make_block_groups(problem_, plan_.blocks, channel_shares_);
+  split_.channels = threads_over_channels(problem_, plan_, threads);
+  split_.pixels = threads / split_.channels;
+  groups_ = make_block_groups(problem_, plan_.blocks, split_.channels);
   if (plan_.chunk == 0) read_exactly(problem_, groups_);
-  const int finer = worthwhile_shares(problem_.flop(), threads) / threads;
-  if (channel_shares_ > 1) {
-    channel_shares_ *= finer;
-  } else if (weight_bytes(problem_) <= kNearWeightBytes) {
-    pixel_shares_ *= finer;
-  }
+  split_.refine(problem_.flop(), threads, weight_bytes(problem_));
   for (const ConvBlockGroup& group : groups_) chunks_.push_back(chunks_of(group));
   int64_t weights = 0;
   for (const ConvShape& shape : problem_.phases) {
@@ -115,7 +119,7 @@ void ConvProgram::make_kernels(Phase& phase) {
     plan.source_lines = static_cast<int>(tiles_along(plan_.cols * problem_.lanes * 4, kLine));
   plan.below = input_below(problem_, problem_.phases[static_cast<size_t>(&phase - phases_.data())], plan_);
   const int64_t tiles = static_cast<int64_t>(phase.tiling.tiles.size()) * problem_.batch;
-  const int64_t tiles_each = std::max<int64_t>(1, tiles / pixel_shares_);
+  const int64_t tiles_each = std::max<int64_t>(1, tiles / split_.pixels);
   const int64_t calls = plan_.tile_group > 0 ? std::min<int64_t>(plan_.tile_group, tiles_each) : tiles_each;
   for (const ConvBlockGroup& group : groups_) {
     const auto like = std::find_if(groups_.begin(), groups_.begin() + static_cast<long>(phase.kernels.size()),
@@ -248,8 +252,8 @@ bool ConvProgram::is_alike(const ConvBlockGroup& a, const ConvBlockGroup& b) con
 }
 
 ConvProgram::Share ConvProgram::share_of(int index) const {
-  const Range range = split_evenly(static_cast<long>(groups_.size()), index / pixel_shares_, channel_shares_);
-  return {range.begin, range.end, index % pixel_shares_, pixel_shares_};
+  const Range range = split_evenly(static_cast<long>(groups_.size()), index / split_.pixels, split_.channels);
+  return {range.begin, range.end, index % split_.pixels, split_.pixels};
 }
 
 // One group's weights for one chunk, and the tiles that they are used for.

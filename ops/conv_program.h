@@ -17,6 +17,18 @@ struct ConvArguments {
   int64_t source_block_bytes = 0, target_block_bytes = 0;
 };
 
+// How many threads should split the channels; the others split the pixels.
+int threads_over_channels(const ConvProblem& problem, const ConvPlan& plan, int threads);
+
+// Shares of a convolution's work: neighbours have the channels in common.
+struct ConvSplit {
+  int channels = 1, pixels = 1;
+
+  int count() const { return channels * pixels; }
+  // Cut for `threads` threads; as worthwhile_shares() says of `flop`, it is cut further the way that it is cut already.
+  void refine(double flop, int threads, double weight_bytes);
+};
+
 class ConvProgram {
  public:
   // `operand_batch_bytes`: from one image to the next in each operand of the epilogue. Throws JitError.
@@ -28,7 +40,7 @@ class ConvProgram {
   int64_t packed_size() const;  // floats
   void pack(const float* weights, float* packed) const;
 
-  int shares() const { return channel_shares_ * pixel_shares_; }
+  int shares() const { return split_.count(); }
   void run(const ConvArguments& arguments, int share) const noexcept;
 
   // Blocks of outputs that are computed together, and some of them. Requires: made for one thread.
@@ -64,14 +76,11 @@ class ConvProgram {
 
   ConvProblem problem_;
   ConvPlan plan_;
-  int channel_shares_ = 1, pixel_shares_ = 1;
+  ConvSplit split_;
   std::vector<int64_t> operand_batch_bytes_;
   std::vector<ConvBlockGroup> groups_;
   std::vector<std::vector<Chunk>> chunks_;  // by group
   std::vector<Phase> phases_;
 };
-
-// How many threads should split the channels; the others split the pixels.
-int threads_over_channels(const ConvProblem& problem, const ConvPlan& plan, int threads);
 
 }  // namespace lathe

@@ -46,7 +46,10 @@ bool is_strassen(const ConvProblem& problem, Isa isa) {
          has_quadrants(shape_of(problem, isa));
 }
 
-bool prefers_strassen(const ConvProblem& problem, Isa isa) {
+bool prefers_strassen(const ConvProblem& problem, Isa isa, int threads) {
+  // Each thread reads sums that others made, and panels come in few shares: 2 threads lose what the products save, and
+  // half as much again where they have no cache in common.
+  if (threads > 1) return false;
   // Each visit to C costs some steps of k, each sum of A some columns, and for large pictures they leave the cache.
   constexpr int64_t kFewestPixels = 48, kMostPixels = 1024, kFewestChannels = 256;
   const int64_t pixels = pixels_of(problem);
@@ -54,7 +57,7 @@ bool prefers_strassen(const ConvProblem& problem, Isa isa) {
          problem.in_channels >= kFewestChannels && problem.out_channels >= kFewestChannels;
 }
 
-std::optional<ConvProblem> taken_for_strassen(const ConvProblem& problem, Isa isa) {
+std::optional<ConvProblem> taken_for_strassen(const ConvProblem& problem, Isa isa, int threads) {
   if (problem.phases.size() != 1 || problem.window_y != 1 || problem.window_x != 1) return std::nullopt;
   ConvProblem taken = problem;
   ConvAxis &y = taken.phases[0].y, &x = taken.phases[0].x;
@@ -66,7 +69,7 @@ std::optional<ConvProblem> taken_for_strassen(const ConvProblem& problem, Isa is
   x.stride = 1;
   x.in = x.out = x.out_extent = y.out * x.out;
   y = ConvAxis();
-  if (!prefers_strassen(taken, isa)) return std::nullopt;
+  if (!prefers_strassen(taken, isa, threads)) return std::nullopt;
   return taken;
 }
 

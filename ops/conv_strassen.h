@@ -12,11 +12,11 @@ namespace lathe {
 // One tap, stride 1, whole blocks of channels with even halves, and an accuracy level that allows it.
 bool is_strassen(const ConvProblem& problem, Isa isa);
 // Untuned: it pays.
-bool prefers_strassen(const ConvProblem& problem, Isa isa);
+bool prefers_strassen(const ConvProblem& problem, Isa isa, int threads);
 
 // Of a pointwise convolution with a stride: the one over the pixels that it reads, when Strassen's products make their
 // copy worth it.
-std::optional<ConvProblem> taken_for_strassen(const ConvProblem& problem, Isa isa);
+std::optional<ConvProblem> taken_for_strassen(const ConvProblem& problem, Isa isa, int threads);
 
 class StrassenConv {
  public:

@@ -6,11 +6,10 @@
 
 #include "ops/gemm_strassen.h"
 #include "ops/gemm_tuning.h"
+#include "src/base/divide.h"
 
 namespace lathe {
 namespace {
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Rows this far apart fall into one set of L1.
 bool shares_cache_set(int64_t row_stride) { return row_stride > 0 && row_stride % 1024 == 0; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -11,8 +12,6 @@ namespace {
 constexpr int64_t kLineFloats = 16;  // of a 64-byte cache line
 // How far ahead a panel that is used by one tile only prefetches itself.
 constexpr int64_t kNearPrefetchFloats = 4096;
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 

@@ -8,12 +8,11 @@
 #include "ops/bench_operands.h"
 #include "ops/int8_product.h"
 #include "ops/work_split.h"
+#include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
 namespace {
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Panel width and tile height, as for float32: few rows stream wide panels, many keep the multipliers busy.
 void choose_tile(const Int8Problem& problem, GemmPlan& plan) {

@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "ops/int8_lower.h"
+#include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -15,8 +16,6 @@ constexpr int64_t kLineBytes = 64;
 constexpr int64_t kGroupBytes = 4;
 // How far ahead a panel that is used by one tile only prefetches itself.
 constexpr int64_t kNearPrefetchBytes = 16 << 10;
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 

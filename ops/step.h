@@ -51,6 +51,8 @@ struct Step {
   const void* weights = nullptr;
   // Set by the runtime before the first run: the weights that the next streaming step begins with.
   std::shared_ptr<const void*> next_weights;
+
+  int share_count() const { return shares > 0 ? shares : threads; }
 };
 
 }  // namespace lathe

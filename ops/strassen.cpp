@@ -1,4 +1,5 @@
 #include "ops/strassen.h"
+#include "src/base/divide.h"
 
 #include <algorithm>
 
@@ -6,8 +7,6 @@ namespace lathe {
 namespace {
 
 constexpr int64_t kLineFloats = 16;  // of a cache line
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Quadrants are numbered 0 1 / 2 3. The products come in an order in which the first to touch a quadrant of C sets it.
 struct Target {

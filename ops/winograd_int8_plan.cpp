@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "ops/winograd_int8_program.h"
+#include "src/base/divide.h"
 
 namespace lathe {
 namespace {
@@ -15,8 +16,6 @@ constexpr double kEfficiency = 0.97;        // of the multipliers, in either alg
 constexpr int64_t kGroupBytes = 900 << 10;  // frequencies of a group: most of L2
 constexpr int64_t kFewestTiles = 14;        // rows of a matrix product that keep the multipliers busy
 constexpr int kGain = 8;                    // percent that it must be faster
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Cycles of one multiplication of a vector with the other's lanes.
 double cycles_of_dot(Isa isa, Int8Dot dot) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -13,8 +14,6 @@ namespace {
 constexpr int kOutputs = WinogradInt8::kOutputs, kSize = WinogradInt8::kSize, kTaps = WinogradInt8::kTaps;
 constexpr int kFrequencies = WinogradInt8::kFrequencies;
 constexpr int64_t kLine = 64;  // cache line
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Rows or matrices a multiple of a page apart would share the sets of a cache.
 int64_t off_page(int64_t bytes) {

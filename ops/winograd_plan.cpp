@@ -3,6 +3,7 @@
 
 #include "ops/winograd_program.h"
 #include "ops/winograd_stem.h"
+#include "src/base/divide.h"
 
 namespace lathe {
 namespace {
@@ -17,8 +18,6 @@ constexpr double kAgainPart = 0.1;
 constexpr int64_t kGroupBytes = 900 << 10;  // frequencies of a group: most of L2
 constexpr int64_t kFewestTiles = 14;        // rows of a matrix product that keep the multipliers busy
 constexpr int64_t kGoodTiles = 24;
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // What an algorithm handles, for one channel or one pair of channels.
 struct Extent {

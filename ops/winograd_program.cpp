@@ -6,14 +6,13 @@
 
 #include "ops/work_split.h"
 #include "src/base/check.h"
+#include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
 namespace {
 
 constexpr int kPageFloats = 1024;
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Rows or matrices a multiple of a page apart would share the sets of a cache.
 int64_t off_page(int64_t floats, int64_t lanes) { return floats % (kPageFloats / 4) == 0 ? floats + lanes : floats; }

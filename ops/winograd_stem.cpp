@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -11,8 +12,6 @@ namespace {
 
 constexpr int kMostChannels = 4;
 constexpr int kRing = kStemMostRows;  // rows of pixels that wait for the next row of tiles
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 struct StemTile {
   int rows, vecs;

@@ -3,12 +3,15 @@
 from memory.
 
   tools/compare_kernels.py build/release/tools/lathe --tasks tools/kernel_tasks.txt [--onednn build/release/tools/onednn/onednn_layers]
-    [--only resnet50,vgg19] [--threads 1] [--rounds 3] [--filter 'conv.*256>']
+    [--only resnet50,vgg19] [--threads 1] [--rounds 3] [--filter 'conv.*256>'] [--no-ort]
 
 Float32 convolutions and products with constant weights are compared. ONNX Runtime does the Conv or MatMul alone, oneDNN, in layouts
 of its choice, also bias, activation and residual, Lathe all that was fused into it. Prints each task's times and the ratio of the faster other to
 Lathe's, then the geometric mean and how many are slower. Needs onnx, onnxruntime, numpy; onednn_layers is built by
 `make compare-kernels` where oneDNN is installed.
+
+For AVX2: LATHE_ISA=avx2 ONEDNN_MAX_CPU_ISA=AVX2 in the environment, and tasks that tools/list_tasks.py made with it. ONNX Runtime
+cannot be held to it: --no-ort leaves it out.
 """
 import argparse
 import json
@@ -143,6 +146,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.1, help="for each task and round")
     parser.add_argument("--filter", default="")
+    parser.add_argument("--no-ort", action="store_true")
     options = parser.parse_args()
     tasks = chosen_tasks(options)
     if not tasks:
@@ -156,7 +160,7 @@ def main():
         if options.onednn:
             for task, ms in zip(tasks, onednn_times(options.onednn, tasks.values(), options.threads, options.seconds)):
                 times[task]["onednn"].append(ms)
-        for task, layer in tasks.items():
+        for task, layer in [] if options.no_ort else tasks.items():
             times[task]["ort"].append(layer.ort_ms(options.threads, options.seconds))
     ratios = {}
     print(f"{'lathe ms':>9} {'ort ms':>9} {'onednn ms':>9} {'ratio':>6} {'peak %':>6}  task")

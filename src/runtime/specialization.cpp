@@ -19,7 +19,7 @@ void run_step(const Step& step, void* const* addresses, ThreadTeam& team) {
     step.run({addresses, 0, 1});
     return;
   }
-  const int shares = step.shares > 0 ? step.shares : step.threads;
+  const int shares = step.share_count();
   team.run(step.threads, shares, [&](int share, int thread) {
     step.run({addresses, share, shares, thread, step.threads});
   });
