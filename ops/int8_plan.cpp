@@ -21,6 +21,12 @@ void choose_tile(const Int8Problem& problem, GemmPlan& plan) {
     static constexpr int kVecs[] = {0, 12, 10, 7, 6, 5, 4, 3, 3};
     plan.vecs = problem.m <= 8 ? kVecs[problem.m] : 2;
     plan.rows = problem.m <= 8 ? static_cast<int>(problem.m) : needs_temp ? 13 : 14;
+    // Leaves registers to finish one tile's outputs beside the next one's products.
+    constexpr int64_t kLeastRows = 24;
+    if (problem.epilogue && problem.m >= kLeastRows && problem.groups() >= 8) {
+      plan.rows = 8;
+      plan.k_unroll = 2;
+    }
     // Rows of A a multiple of 4 KiB apart share one set of L1.
     const int64_t stride = problem.a_stride > 0 ? problem.a_stride : problem.groups() * 4;
     if (problem.m > 8 && stride % 4096 == 0) {
@@ -102,7 +108,7 @@ struct Bench {
 
 TuningTask int8_tuning_task(const Int8Problem& problem) {
   TuningTask task;
-  task.family = "gemm_int8.2";
+  task.family = "gemm_int8.3";
   task.key = problem.key();
   task.threads = problem.threads;
   task.flop = problem.flop();

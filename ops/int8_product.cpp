@@ -35,15 +35,39 @@ Int8Product::Int8Product(const Int8Problem& problem, const GemmPlan& plan, std::
   const int64_t last_columns = problem.n - (panels_ - 1) * panel_columns;
   tail_vecs_ = static_cast<int>(divide_up(last_columns, lanes_));
   tail_lanes_ = static_cast<int>(last_columns % lanes_);
+  row_groups_ = groups_beside_rows();
+  try {
+    make_kernels();
+  } catch (const JitError&) {
+    if (row_groups_ == 0) throw;
+    row_groups_ = 0;  // the epilogue takes too many registers
+    make_kernels();
+  }
+}
+
+// The first products of a tile hide what becomes of the sums of the tile before.
+int Int8Product::groups_beside_rows() const {
+  constexpr int64_t kMostGroups = 8;
+  const int64_t groups = std::min(kMostGroups, problem_.groups() / height_);
+  if (!has_avx512(problem_.isa) || std::min(tiles_in_block_, tiles_) < 2 || groups == 0) return 0;
+  GemmInt8TilePlan tile = tile_plan(height_, false, true);
+  tile.row_groups = static_cast<int>(groups);
+  return tile.is_valid() ? tile.row_groups : 0;
+}
+
+void Int8Product::make_kernels() {
   // A panel is used by so many tile calls: each prefetches its share of the next one.
+  const int64_t panel_columns = int64_t{plan_.vecs} * lanes_;
   const int64_t sharing = std::min(tiles_in_block_, tiles_);
-  const int64_t lines = std::max<int64_t>(1, plan.k_unroll * panel_columns * kGroupBytes / kLineBytes);
-  prefetch_lines_ = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(divide_up(lines, sharing))));
+  const int64_t lines = std::max<int64_t>(1, plan_.k_unroll * panel_columns * kGroupBytes / kLineBytes);
+  prefetch_lines_ = static_cast<int>(divide_up(lines, sharing));
+  // Calls that end early interrupt what overlaps: all tiles of such prefetch.
+  if (row_groups_ == 0) prefetch_lines_ = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(prefetch_lines_)));
   const bool has_tail = tail_lanes_ > 0 || tail_vecs_ != plan_.vecs;
   const bool has_body = panels_ > 1 || !has_tail;
   for (int shorter = 0; shorter < (tall_tiles_ == tiles_ ? 1 : 2); ++shorter) {
     for (int tail = has_body ? 0 : 1; tail < (has_tail ? 2 : 1); ++tail) {
-      for (int prefetches = 0; prefetches < 2; ++prefetches) {
+      for (int prefetches = row_groups_ > 0 ? 1 : 0; prefetches < 2; ++prefetches) {
         kernels_[shorter][tail][prefetches] = gemm_int8_tile(tile_plan(height_ - shorter, tail == 1, prefetches == 1));
       }
     }
@@ -60,6 +84,7 @@ GemmInt8TilePlan Int8Product::tile_plan(int rows, bool is_tail, bool prefetches)
   tile.prefetch_lines = prefetches ? prefetch_lines_ : 0;
   tile.has_rows = problem_.has_rows;
   tile.masked = is_tail && tail_lanes_ > 0;
+  tile.row_groups = row_groups_;
   tile.epilogue = epilogue_;
   tile.store = store_;
   return tile;
@@ -104,7 +129,8 @@ void Int8Product::run_panel(const Int8Operands& operands, const Int8Offsets& off
   args.tail_lanes = tail_lanes_;
   args.prefetch = panel.next ? panel.next : b + panel_bytes;
   const int64_t share = std::max<int64_t>(1, groups / plan_.k_unroll) * prefetch_lines_ * kLineBytes;
-  int64_t prefetching = divide_up(panel_bytes, share);  // tiles that still prefetch
+  // Tiles that still prefetch.
+  int64_t prefetching = row_groups_ > 0 ? panel.last_tile - panel.first_tile : divide_up(panel_bytes, share);
   if (panel.last_tile - panel.first_tile == 1 && panel_bytes > kNearPrefetchBytes) {
     args.prefetch = b + kNearPrefetchBytes;
   }

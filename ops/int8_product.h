@@ -61,6 +61,8 @@ class Int8Product {
     int64_t index, first_tile, last_tile;
     const void* next;  // what is streamed after this panel; null: unknown
   };
+  int groups_beside_rows() const;
+  void make_kernels();
   GemmInt8TilePlan tile_plan(int rows, bool is_tail, bool prefetches) const;
   void run_panel(const Int8Operands& operands, const Int8Offsets& offsets, const Panel& panel) const noexcept;
   int64_t row_of(int64_t tile) const;
@@ -73,7 +75,8 @@ class Int8Product {
   int lanes_, height_;
   int64_t panels_, tiles_, tall_tiles_;  // tiles of height_ rows come first, then those of one row less
   int64_t tiles_in_block_;
-  int prefetch_lines_;
+  int prefetch_lines_ = 0;
+  int row_groups_ = 0;             // GemmInt8TilePlan::row_groups
   int tail_vecs_, tail_lanes_;     // of the last panel; tail_lanes_ 0: whole vectors
   GemmInt8Tile kernels_[2][2][2];  // by: is one row shorter, is the last panel, prefetches
 };

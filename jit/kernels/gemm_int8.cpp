@@ -14,12 +14,14 @@ bool GemmInt8TilePlan::is_valid() const {
   if (epilogue && epilogue->inputs.size() > static_cast<size_t>(kMaxInt8Inputs)) return false;
   if (requantizes() && epilogue->expression.output != DType::f32) return false;
   if (store.gelu != 0 && !has_avx512(isa)) return false;
+  if (row_groups < 0 || (row_groups > 0 && (!has_avx512(isa) || holds_a(*this) || !epilogue))) return false;
   return rows * vecs + work_registers(*this) + dot_needs_temp(isa, dot) <= vector_registers(isa);
 }
 
 std::string GemmInt8TilePlan::key() const {
   std::string text = fmt::format("gemm_int8_tile {} {} {}x{} k{} p{}{}{}", name_of(isa), to_string(dot), rows, vecs,
                                  k_unroll, prefetch_lines, has_rows ? " rows" : "", masked ? " masked" : "");
+  if (row_groups > 0) text += fmt::format(" {} groups a row", row_groups);
   if (epilogue) {
     text += " " + to_string(epilogue->expression) + " ";
     for (const GemmInputAccess access : epilogue->inputs) text += access == GemmInputAccess::columns ? 'c' : 'u';

@@ -29,6 +29,9 @@ struct GemmInt8TilePlan {
   int prefetch_lines = 0;  // of the coming weights, for each k_unroll groups
   bool has_rows = false;   // adds row_init
   bool masked = false;     // the last vector of each row is partial: GemmInt8TileArgs::tail_lanes
+  // So many groups beside each row of the tile before that is finished; GemmInt8TileArgs::k_groups is at least this
+  // for all rows. AVX-512 and epilogues only. 0: tile after tile.
+  int row_groups = 0;
   // Input 0: the sum as float32. Inputs are f32, i32, u8 or i8; the output is f32, i32, u8 or i8. None: C is int32.
   std::optional<GemmEpilogue> epilogue;
   // Of bytes: how the epilogue's float32 results are stored. Else they are stored as its output's type.

@@ -16,12 +16,16 @@ std::shared_ptr<const CodePages> GemmInt8Emitter::emit() {
   begin();
   open_frame();
   load_arguments();
-  L(next_tile_);
-  init_accumulators();
-  multiply();
-  finish_tile();
-  dec(qword[rsp + kTilesLeft]);
-  jnz(next_tile_, T_NEAR);
+  if (plan_.row_groups > 0) {
+    emit_tiles_overlapped();
+  } else {
+    L(next_tile_);
+    init_accumulators();
+    multiply();
+    finish_tile();
+    dec(qword[rsp + kTilesLeft]);
+    jnz(next_tile_, T_NEAR);
+  }
   mov(tmp_, ptr[rsp + kPrefetch]);
   mov(ptr[args_ + offsetof(GemmInt8TileArgs, prefetch)], tmp_);
   close_frame();
@@ -78,6 +82,12 @@ void GemmInt8Emitter::multiply() {
   mov(b_, ptr[args_ + offsetof(GemmInt8TileArgs, b)]);
   if (plan_.prefetch_lines) mov(prefetch_, ptr[rsp + kPrefetch]);
   mov(k_left_, ptr[args_ + offsetof(GemmInt8TileArgs, k_groups)]);
+  sum_groups();
+  if (plan_.prefetch_lines) mov(ptr[rsp + kPrefetch], prefetch_);
+}
+
+// k_left_ groups, from where A and B are pointed at.
+void GemmInt8Emitter::sum_groups() {
   Xbyak::Label unrolled, rest, single, done;
   if (plan_.k_unroll > 1) {
     sub(k_left_, plan_.k_unroll);
@@ -98,7 +108,6 @@ void GemmInt8Emitter::multiply() {
   dec(k_left_);
   jnz(single, T_NEAR);
   L(done);
-  if (plan_.prefetch_lines) mov(ptr[rsp + kPrefetch], prefetch_);
 }
 
 // Row r is at a_[r / 9] + (r % 9) * stride: strides 1, 3, 5, 7 and the scales 1, 2, 4, 8 reach 0 .. 8.
@@ -152,8 +161,9 @@ void GemmInt8Emitter::update_holding_a(int group, Pace pace) {
   }
 }
 
-// The next `groups` groups of k, with `lines` prefetches spread among them.
-void GemmInt8Emitter::updates(int groups, int lines) {
+// The next groups of k, with `lines` prefetches spread among them; after(group) behind each.
+template <class After>
+void GemmInt8Emitter::update_round(int groups, int lines, After after) {
   PrefetchPace paced(groups * plan_.rows, lines);
   const auto pace = [&] {  // called once a row of each group
     paced.next_slot([&](int line) { prefetcht1(ptr[prefetch_ + line * kCacheLine]); });
@@ -164,10 +174,56 @@ void GemmInt8Emitter::updates(int groups, int lines) {
     } else {
       update_holding_b(group, pace);
     }
+    after(group);
   }
   for (const Gpr& base : a_) add(base, groups * kGroupBytes);
   add(b_, groups * plan_.vecs * vec_bytes());
   if (lines) add(prefetch_, lines * kCacheLine);
+}
+
+void GemmInt8Emitter::updates(int groups, int lines) {
+  update_round(groups, lines, [](int) {});
+}
+
+void GemmInt8Emitter::emit_tiles_overlapped() {
+  const int groups = plan_.row_groups;
+  const int lines = (plan_.prefetch_lines * groups + plan_.k_unroll - 1) / plan_.k_unroll;
+  Xbyak::Label next_tile, is_first;
+  mov(c_, ptr[rsp + kC]);
+  for (size_t i = 0; i < row_inputs_.size(); ++i) mov(row_inputs_[i], ptr[rsp + kInputs + 8 * static_cast<int>(i)]);
+  if (plan_.prefetch_lines) mov(prefetch_, ptr[rsp + kPrefetch]);
+  start_tile();
+  mov(k_left_, ptr[args_ + offsetof(GemmInt8TileArgs, k_groups)]);
+  jmp(is_first, T_NEAR);
+  L(next_tile);
+  start_tile();
+  for_waiting_rows([&] {
+    int finished = 0;
+    update_round(groups, lines, [&](int group) {
+      for (; finished < plan_.vecs * (group + 1) / groups; ++finished) finish_waiting(finished);
+    });
+    pass_waiting_row();
+  });
+  mov(k_left_, ptr[args_ + offsetof(GemmInt8TileArgs, k_groups)]);
+  sub(k_left_, plan_.rows * groups);
+  L(is_first);
+  sum_groups();
+  keep_sums();
+  dec(qword[rsp + kTilesLeft]);
+  jnz(next_tile, T_NEAR);
+  for_waiting_rows([&] {
+    for (int v = 0; v < plan_.vecs; ++v) finish_waiting(v);
+    pass_waiting_row();
+  });
+  if (plan_.prefetch_lines) mov(ptr[rsp + kPrefetch], prefetch_);
+}
+
+void GemmInt8Emitter::start_tile() {
+  init_accumulators();
+  point_at_a();
+  imul(tmp_, a_stride_[0], plan_.rows);
+  add(ptr[rsp + kA], tmp_);
+  mov(b_, ptr[args_ + offsetof(GemmInt8TileArgs, b)]);
 }
 
 void GemmInt8Emitter::emit_constants() {

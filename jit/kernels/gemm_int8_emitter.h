@@ -1,6 +1,6 @@
 #pragma once
 // The code of jit/kernels/gemm_int8.h: frame and sums in gemm_int8_emitter.cpp, what becomes of the sums in
-// gemm_int8_finish.cpp. Nobody else includes it.
+// gemm_int8_finish.cpp, tiles that do both at a time in gemm_int8_overlapped.cpp. Nobody else includes it.
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -26,7 +26,7 @@ class GemmInt8Emitter : public GeluEmitter {
                                                     plan.epilogue->expression);
     }
     for (int base = 0; base * kRowsPerBase < plan.rows; ++base) a_.push_back(claim_gpr("a"));
-    choose_together();
+    plan.row_groups > 0 ? claim_for_outputs() : choose_together();
   }
 
   std::shared_ptr<const CodePages> emit();
@@ -46,6 +46,7 @@ class GemmInt8Emitter : public GeluEmitter {
   // --- sums += A * B
   void init_accumulators();
   void multiply();
+  void sum_groups();
   void point_at_a();
   Xbyak::RegExp a_at(int row, int group) const;
   template <class Pace>
@@ -53,6 +54,8 @@ class GemmInt8Emitter : public GeluEmitter {
   template <class Pace>
   void update_holding_a(int group, Pace pace);
   void updates(int groups, int lines);
+  template <class After>
+  void update_round(int groups, int lines, After after);
   void emit_constants();
   Xbyak::RegExp b_at(int group, int v) const { return b_ + (group * plan_.vecs + v) * vec_bytes(); }
   const Vec& products() const { return work_.back(); }
@@ -78,6 +81,7 @@ class GemmInt8Emitter : public GeluEmitter {
   void finish_rows_in_loop(const std::vector<Gpr>& inputs, std::vector<Vec> temps);
   void apply_epilogue(const std::vector<Sum>& sums, const std::vector<Gpr>& inputs, const std::vector<Vec>& temps);
   void store_sums(const std::vector<Sum>& sums);
+  void pass_row(const std::vector<Gpr>& inputs);
   void store_sum(const Xbyak::RegExp& at, const Sum& sum);
   void load_columns(const Vec& vec, const Xbyak::RegExp& at, int v, DType dtype);
   void store_columns(const Xbyak::RegExp& at, const Vec& vec, int v, DType dtype);
@@ -93,6 +97,27 @@ class GemmInt8Emitter : public GeluEmitter {
   bool has_gelu() const { return plan_.requantizes() && plan_.store.gelu != 0; }
   bool is_partial(int v) const { return plan_.masked && v == plan_.vecs - 1; }
 
+  // --- Tiles whose sums wait in the frame, to be finished row by row beside the next tile's first products.
+  static constexpr int kInputsHeld = 3;  // addresses of inputs that have registers
+  void claim_for_outputs();
+  void emit_tiles_overlapped();
+  void start_tile();
+  void keep_sums();
+  // k_left_ points at the row.
+  template <class Body>
+  void for_waiting_rows(Body body) {
+    Xbyak::Label next_row;
+    lea(k_left_, ptr[rsp + kSpill]);
+    align(32);
+    L(next_row);
+    body();
+    lea(tmp_, ptr[rsp + kSpill + plan_.rows * plan_.vecs * vec_bytes()]);
+    cmp(k_left_, tmp_);
+    jb(next_row, T_NEAR);
+  }
+  void finish_waiting(int v);
+  void pass_waiting_row();
+
   const GemmInt8TilePlan plan_;
   std::unique_ptr<EpilogueEmitter> epilogue_;
   const Gpr args_ = argument(0);
@@ -106,6 +131,8 @@ class GemmInt8Emitter : public GeluEmitter {
   Vec narrow_, mask_;
   int group_rows_ = 1, together_ = 1;  // that are finished at a time: rows, vectors
   int waiting_ = 0;                    // rows that wait in the frame while others are finished
+  std::vector<Gpr> row_inputs_;        // overlapped: addresses of the epilogue's inputs, at the row that comes next
+  std::vector<Vec> row_sums_, row_temps_;
   const Xbyak::Opmask tail_k_ = k1;
   Xbyak::Label next_tile_, mask_table_;
 };

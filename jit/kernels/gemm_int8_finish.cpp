@@ -77,12 +77,13 @@ void GemmInt8Emitter::finish_group(const std::vector<Gpr>& inputs, const std::ve
     store_sums(sums);
     sums.clear();
   }
+  for (int row = 0; row < rows; ++row) pass_row(inputs);
+}
+
+void GemmInt8Emitter::pass_row(const std::vector<Gpr>& inputs) {
   add(c_, ptr[args_ + offsetof(GemmInt8TileArgs, c_stride_bytes)]);
-  if (rows > 1) add(c_, ptr[args_ + offsetof(GemmInt8TileArgs, c_stride_bytes)]);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    for (int row = 0; row < rows; ++row) {
-      add(inputs[i], ptr[args_ + offsetof(GemmInt8TileArgs, input_stride_bytes) + 8 * i]);
-    }
+    add(inputs[i], ptr[args_ + offsetof(GemmInt8TileArgs, input_stride_bytes) + 8 * i]);
   }
 }
 
@@ -135,8 +136,10 @@ void GemmInt8Emitter::apply_epilogue(const std::vector<Sum>& sums, const std::ve
   epilogue_->apply(vecs, temps, [&](size_t which, int slot, const Xbyak::Xmm& into) {
     const size_t i = static_cast<size_t>(slot - 1);
     const DType dtype = plan_.epilogue->expression.inputs[i + 1];
-    Xbyak::RegExp row(inputs[i]);
-    if (sums[which].row > 0) {
+    Xbyak::RegExp row(i < inputs.size() ? inputs[i] : tmp_);
+    if (i >= inputs.size()) {
+      mov(tmp_, ptr[rsp + kInputs + 8 * static_cast<int>(i)]);
+    } else if (sums[which].row > 0) {
       mov(tmp_, ptr[args_ + offsetof(GemmInt8TileArgs, input_stride_bytes) + 8 * i]);
       row = inputs[i] + tmp_;
     }

@@ -190,10 +190,20 @@ TileCase random_case(std::mt19937& random, Isa isa) {
   test.plan.has_rows = pick(0, 1) == 1;
   test.plan.masked = pick(0, 1) == 1;
   test.groups = pick(0, 40);
-  test.tiles = pick(1, 3);
+  test.tiles = pick(1, 4);
   if (test.plan.masked) test.tail_lanes = pick(1, vector_lanes(isa) - 1);
   test.gap = 4 * pick(0, 3);
   return test;
+}
+
+// The rows of a tile beside the next one's products, where that is possible.
+void overlap(std::mt19937& random, TileCase& test) {
+  constexpr int kTemps = 4;  // of the epilogues here, and a sum
+  const int free = vector_registers(test.plan.isa) - test.plan.rows * test.plan.vecs - test.plan.vecs - 2;
+  const auto most = static_cast<int>(std::min<int64_t>(4, test.groups / test.plan.rows));
+  GemmInt8TilePlan overlapped = test.plan;
+  overlapped.row_groups = std::uniform_int_distribution<int>(0, most)(random);
+  if (free >= kTemps && overlapped.is_valid()) test.plan = overlapped;
 }
 
 // round(x0 * x1 + x2) + 3 as `output`, with x2 bytes of every element or of every row.
@@ -228,6 +238,7 @@ TEST(GemmInt8Tile, RequantizesToEveryTypeOnEveryInstructionSet) {
       for (int i = 0; i < 40; ++i) {
         TileCase test = random_case(random, isa);
         test.plan.epilogue = requantize(output, i % 2 == 0);
+        overlap(random, test);
         expect_exact(test, random());
         if (HasFatalFailure()) return;
       }
@@ -243,6 +254,7 @@ TEST(GemmInt8Tile, StoresFloatsAsBytesOnEveryInstructionSet) {
         TileCase test = random_case(random, isa);
         test.plan.epilogue = requantize(DType::f32, i % 2 == 0);
         test.plan.store = {output, i % 3 == 0 ? 0 : 7, i % 4 == 0};
+        overlap(random, test);
         expect_exact(test, random());
         if (HasFatalFailure()) return;
       }
@@ -253,6 +265,10 @@ TEST(GemmInt8Tile, StoresFloatsAsBytesOnEveryInstructionSet) {
 TEST(GemmInt8Tile, RefusesPlansBeyondTheRegistersAndVnniWhereItIsMissing) {
   EXPECT_THROW(gemm_int8_tile({.isa = Isa::avx2, .rows = 6, .vecs = 3}), JitError);
   EXPECT_THROW(gemm_int8_tile({.isa = Isa::avx512, .dot = Int8Dot::u8s8, .rows = 4, .vecs = 2}), JitError);
+  EXPECT_THROW(gemm_int8_tile({.isa = Isa::avx2, .rows = 2, .vecs = 2, .row_groups = 1}), JitError);
+  GemmInt8TilePlan full = {.isa = Isa::avx512, .rows = 14, .vecs = 2, .row_groups = 1};
+  full.epilogue = requantize(DType::f32, true);
+  EXPECT_THROW(gemm_int8_tile(full), JitError);
 }
 
 }  // namespace
