@@ -8,16 +8,21 @@
 namespace lathe {
 namespace {
 
-// In cycles of one multiply-add of full width on Zen 4, as the model of direct convolutions (conv_plan.cpp).
-constexpr double kInputCycles = 4.5;    // of one vector through the input transform
-constexpr double kOutputCycles = 4.0;   // of one frequency's vector through the output transform
-constexpr double kTileCallCycles = 70;  // start and store of one register tile of products
-constexpr double kMemoryBytes = 4.8;    // a cycle and thread: weights from memory
-constexpr double kL3Bytes = 12;         // a cycle: weights that come again, frequencies that leave L2
-constexpr double kAgainPart = 0.1;
-constexpr int64_t kGroupBytes = 900 << 10;  // frequencies of a group: most of L2
+// In cycles of one multiply-add of full width on Zen 4, as the model of direct convolutions (conv_plan.cpp); fitted to
+// both forms of 78 tasks, in groups of all sizes, at 1 and 2 threads.
+constexpr double kInputCycles = 5.5;        // of one vector through the input transform
+constexpr double kOutputCycles = 4.4;       // of one frequency's vector through the output transform
+constexpr double kTileCallCycles = 66;      // start and store of one register tile of products
+constexpr double kProductCycles = 80;       // start of one frequency's product
+constexpr double kMemoryBytes = 8;          // a cycle: weights from memory, for one thread
+constexpr double kAllMemoryBytes = 9;       // for all threads
+constexpr double kL3Bytes = 12;             // a cycle: weights that come again, frequencies that leave L2
+constexpr double kAgainPart = 0.1;          // of which waiting is seen
+constexpr double kJoinCycles = 9500;        // all threads wait for each other
+constexpr double kExchangeBytes = 14;       // a cycle: frequencies that other threads made
+constexpr int64_t kNearBytes = 1200 << 10;  // frequencies of a group that stay in L2, for the most part
 constexpr int64_t kFewestTiles = 14;        // rows of a matrix product that keep the multipliers busy
-constexpr int64_t kGoodTiles = 24;
+constexpr int64_t kGoodTiles[] = {16, 28, 56};
 
 // What an algorithm handles, for one channel or one pair of channels.
 struct Extent {
@@ -45,34 +50,31 @@ AxisCount count_of(int64_t outputs, const std::vector<WinogradMatrices>& phases,
   return count;
 }
 
-double cycles_of(const ConvProblem& problem, Isa isa, int threads, const Extent& extent) {
+double cycles_of(const ConvProblem& problem, Isa isa, int threads, const Extent& extent, bool is_all) {
   const auto in = static_cast<double>(problem.in_channels), in_blocks = static_cast<double>(problem.in_blocks());
   const auto out_blocks = static_cast<double>(problem.out_blocks()), lanes = static_cast<double>(problem.lanes);
-  const auto tiles = static_cast<double>(extent.tiles);
+  const auto tiles = static_cast<double>(extent.tiles), groups = static_cast<double>(extent.groups);
   const double per_cycle = has_avx512(isa) ? 1 : 2;
-  const double tile_rows = has_avx512(isa) ? 14 : 6;
+  const int64_t tile_rows = has_avx512(isa) ? 14 : 6;
   // Below eight rows the panels are wide, and wait for the weights.
   const double rows = std::max(8.0, static_cast<double>(extent.group)) / static_cast<double>(extent.group);
   const double products = extent.products * rows * in * out_blocks / per_cycle * 1.04;
-  const double calls = extent.frequencies * static_cast<double>(extent.groups) *
-                       static_cast<double>(divide_up(extent.group, static_cast<int64_t>(tile_rows))) * out_blocks / 2 *
-                       kTileCallCycles;
+  const auto calls = static_cast<double>(divide_up(extent.group, tile_rows) * divide_up(problem.out_blocks(), 2));
+  const double starts = extent.frequencies * groups * (calls * kTileCallCycles + kProductCycles);
   const double transforms =
       tiles * (extent.inputs * in_blocks * kInputCycles + extent.frequencies * out_blocks * kOutputCycles);
+  // The longest thread's part.
+  const double part = is_all ? 1.0 / threads : static_cast<double>(divide_up(extent.groups, threads)) / groups;
   const double weights = extent.inputs * in * out_blocks * lanes * 4;
-  const double streams =
-      weights / (kMemoryBytes * std::min(threads, 2)) + weights / kL3Bytes * static_cast<double>(extent.groups - 1);
-  double traffic = 0;
-  if (extent.groups == 1 || extent.group == extent.tiles) {
-    const double bytes = tiles * (extent.inputs * in_blocks + extent.frequencies * out_blocks) * lanes * 4;
-    if (bytes > static_cast<double>(kGroupBytes)) traffic = 2 * bytes / kL3Bytes / 2;
-  }
-  const double balance =
-      extent.groups == 1 ? 1.0 / threads
-                         : static_cast<double>(divide_up(extent.groups, threads)) / static_cast<double>(extent.groups);
-  // Weights that come again wait in part.
-  const double again = weights / kL3Bytes * static_cast<double>(extent.groups - 1) / threads * kAgainPart;
-  return std::max((products + calls) * balance, streams) + (transforms + traffic) * balance + again + 2000;
+  const double streams = weights / (threads > 1 ? kAllMemoryBytes : kMemoryBytes);
+  const double group_bytes =
+      static_cast<double>(extent.group) * (extent.inputs * in_blocks + extent.frequencies * out_blocks) * lanes * 4;
+  const double near = static_cast<double>(kNearBytes);
+  const double traffic = group_bytes / (is_all ? threads : 1) > near ? 2 * group_bytes * groups / kL3Bytes : 0;
+  const double again =
+      weights + group_bytes > near ? weights / kL3Bytes * std::max(0.0, groups * part - 1) * kAgainPart : 0;
+  const double waits = is_all && threads > 1 ? 2 * kJoinCycles + group_bytes * part / kExchangeBytes : 0;
+  return std::max((products + starts) * part, streams) + (transforms + traffic) * part + again + waits + 500;
 }
 
 }  // namespace
@@ -101,12 +103,14 @@ WinogradChoice choose_winograd(const ConvProblem& problem, Isa isa, int threads)
       const double tile_bytes = (extent.inputs * static_cast<double>(problem.in_blocks()) +
                                  extent.frequencies * static_cast<double>(problem.out_blocks())) *
                                 problem.lanes * 4;
-      const auto fitting = static_cast<int64_t>(static_cast<double>(kGroupBytes) / tile_bytes);
-      for (const int64_t wanted : {std::max(kFewestTiles, fitting), kGoodTiles}) {
+      const auto fitting = static_cast<int64_t>(static_cast<double>(kNearBytes) / tile_bytes);
+      std::vector<int64_t> sizes = {std::max(kFewestTiles, fitting)};
+      sizes.insert(sizes.end(), std::begin(kGoodTiles), std::end(kGoodTiles));
+      for (const int64_t wanted : sizes) {
         extent.groups = all ? 1 : divide_up(divide_up(extent.tiles, wanted), threads) * threads;
         extent.groups = std::min(extent.groups, extent.tiles);
         extent.group = divide_up(extent.tiles, extent.groups);
-        const double cycles = cycles_of(problem, isa, threads, extent);
+        const double cycles = cycles_of(problem, isa, threads, extent, all);
         if (best.outputs > 0 && cycles >= best.cycles) continue;
         best = {outputs, all ? 0 : static_cast<int>(extent.group), cycles};
       }
