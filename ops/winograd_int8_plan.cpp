@@ -45,10 +45,16 @@ std::optional<int64_t> choose_winograd_int8(const WinogradInt8Problem& problem, 
   // Few tiles: threads share the columns of the products, and stream each weight once.
   if (threads > 1 && group < kFewestTiles) group = 0;
   const int64_t rows = group == 0 ? tiles : group;
+  // Frequencies of all tiles; small ones at the ends of the axes have fewer.
+  const auto along = [&](int64_t count) {
+    const int64_t missing = rows == tiles && ends_small(count) ? WinogradInt8::kSize - WinogradInt8::kSmallSize : 0;
+    return divide_up(count, outputs) * WinogradInt8::kSize - missing;
+  };
+  const int64_t frequencies = shape.batch * along(axes.y.out) * along(axes.x.out);
   const auto weights = static_cast<double>(weight_bytes);
   const double calls = static_cast<double>(WinogradInt8::kFrequencies * divide_up(tiles, rows) *
                                            divide_up(rows, kFewestTiles) * divide_up(blocks, 2));
-  const double products = dots(tiles * WinogradInt8::kFrequencies, Int8Dot::pairs) + calls * kTileCallCycles;
+  const double products = dots(frequencies, Int8Dot::pairs) + calls * kTileCallCycles;
   const double transforms = static_cast<double>(tiles * in / shape.lanes) * kInputCycles +
                             static_cast<double>(tiles * blocks) * kOutputCycles;
   const double winograd =

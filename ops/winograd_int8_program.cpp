@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "src/base/divide.h"
 #include "src/base/thread_team.h"
@@ -66,23 +67,26 @@ bool stays_exact(const WinogradInt8Problem& problem, const ByteMatrix& weights, 
   return true;
 }
 
-WinogradInt8Program::Axis WinogradInt8Program::make_axis(const ConvAxis& axis) {
+WinogradInt8Program::Axis WinogradInt8Program::make_axis(const ConvAxis& axis, bool takes_small) {
   Axis made;
+  made.has_small = takes_small && ends_small(axis.out);
   made.outputs = axis.out;
   made.inputs = axis.in;
   made.tiles = divide_up(axis.out, kOutputs);
   made.first_input = axis.taps[0].offset;
-  std::vector<std::pair<std::pair<int, int>, int>> kinds;
+  std::vector<std::array<int, 4>> kinds;
   for (int64_t tile = 0; tile < made.tiles; ++tile) {
     const int64_t corner = tile * kOutputs + made.first_input;
-    const auto first = static_cast<int>(std::clamp<int64_t>(-corner, 0, kSize));
-    const auto last = static_cast<int>(std::clamp<int64_t>(axis.in - corner, first, kSize));
+    const int size = made.has_small && tile + 1 == made.tiles ? WinogradInt8::kSmallSize : kSize;
+    const auto first = static_cast<int>(std::clamp<int64_t>(-corner, 0, size));
+    const auto last = static_cast<int>(std::clamp<int64_t>(axis.in - corner, first, size));
     const auto stored = static_cast<int>(std::min<int64_t>(kOutputs, axis.out - tile * kOutputs));
-    made.kind.push_back(index_in(kinds, {{first, last}, stored}));
+    made.kind.push_back(index_in(kinds, {first, last, stored, size}));
   }
-  for (const auto& [pixels, stored] : kinds) {
-    made.pixels.push_back(pixels);
+  for (const auto& [first, last, stored, size] : kinds) {
+    made.pixels.emplace_back(first, last);
     made.stored.push_back(stored);
+    made.size.push_back(size);
   }
   return made;
 }
@@ -95,14 +99,15 @@ WinogradInt8Program::WinogradInt8Program(WinogradInt8Problem problem, int64_t ti
       operand_batch_bytes_(std::move(operand_batch_bytes)) {
   const ConvProblem& shape = problem_.conv.shape;
   operand_batch_bytes_.resize(problem_.conv.epilogue.operands.size());
-  y_ = make_axis(shape.phases[0].y);
-  x_ = make_axis(shape.phases[0].x);
-  tiles_ = shape.batch * y_.tiles * x_.tiles;
+  const ConvAxis &rows = shape.phases[0].y, &columns = shape.phases[0].x;
+  tiles_ = shape.batch * divide_up(rows.out, kOutputs) * divide_up(columns.out, kOutputs);
   groups_ = 1;
   if (tile_group_ > 0) {
     groups_ = divide_up(tiles_, tile_group_);
     groups_ = std::min(tiles_, divide_up(groups_, threads_) * threads_);
   }
+  y_ = make_axis(rows, groups_ == 1);
+  x_ = make_axis(columns, groups_ == 1);
   group_tiles_ = divide_up(tiles_, groups_);
   in_stride_ = off_page(problem_.in_blocks() * shape.lanes * 2);
   out_stride_ = off_page(shape.out_blocks() * shape.lanes * 4);
@@ -118,18 +123,69 @@ void WinogradInt8Program::make_kernels() {
     in_.emplace_back();
     out_.emplace_back();
     for (size_t column = 0; column < x_.pixels.size(); ++column) {
-      in_.back().push_back(
-          winograd_int8_input({int8_isa(conv.isa), problem_.is_signed, problem_.zero, y_.pixels[row].first,
-                               y_.pixels[row].second, x_.pixels[column].first, x_.pixels[column].second}));
-      out_.back().push_back(
-          winograd_int8_output({int8_isa(conv.isa), y_.stored[row], x_.stored[column], conv.epilogue, conv.store}));
+      in_.back().push_back(winograd_int8_input({int8_isa(conv.isa), problem_.is_signed, problem_.zero,
+                                                y_.pixels[row].first, y_.pixels[row].second, x_.pixels[column].first,
+                                                x_.pixels[column].second, y_.size[row], x_.size[column]}));
+      out_.back().push_back(winograd_int8_output({int8_isa(conv.isa), y_.stored[row], x_.stored[column], conv.epilogue,
+                                                  conv.store, y_.size[row], x_.size[column]}));
     }
   }
 }
 
+// Small and large tiles of an image lie apart, so that every class has its tiles behind each other: small along y only,
+// large, small along x only, small along both.
+int64_t WinogradInt8Program::place_of(int64_t image, int64_t y, int64_t x) const {
+  const int64_t batch = problem_.conv.shape.batch, rows = y_.large(), columns = x_.large();
+  const int64_t small_rows = y_.tiles - rows, small_columns = x_.tiles - columns;
+  const bool is_small_y = y >= rows, is_small_x = x >= columns;
+  const int64_t large_at = batch * small_rows * columns, small_x_at = large_at + batch * rows * columns;
+  if (is_small_y && !is_small_x) return image * columns + x;
+  if (!is_small_y && !is_small_x) return large_at + (image * rows + y) * columns + x;
+  if (!is_small_y) return small_x_at + image * rows + y;
+  return small_x_at + batch * rows * small_columns + image;
+}
+
+std::vector<WinogradInt8Program::FrequencyClass> WinogradInt8Program::frequency_classes() const {
+  const int64_t batch = problem_.conv.shape.batch, rows = y_.large(), columns = x_.large();
+  const int64_t small_y = batch * (y_.tiles - rows) * columns, large = batch * rows * columns;
+  const int64_t small_x = batch * rows * (x_.tiles - columns);
+  return {{false, false, 0, tiles_},
+          {true, false, small_y, large + small_x},
+          {false, true, 0, small_y + large},
+          {true, true, small_y, large}};
+}
+
 void WinogradInt8Program::make_products() {
+  zeros_.assign(static_cast<size_t>(problem_.conv.shape.out_blocks() * problem_.conv.shape.lanes), 0);
+  if (!has_small()) {
+    std::vector<int> all(kFrequencies);
+    std::iota(all.begin(), all.end(), 0);
+    std::copy(all.begin(), all.end(), matrix_of_.begin());
+    add_product(group_tiles_, 0, all);
+    if (tiles_ != groups_ * group_tiles_ && group_tiles_ > 1) add_product(group_tiles_ - 1, 0, all);
+    weights_from_.assign(products_.size(), 0);
+    return;
+  }
+  // Weights in the order of the products.
+  int matrix = 0;
+  for (const FrequencyClass& tiles : frequency_classes()) {
+    std::vector<int> frequencies;
+    weights_from_.push_back(matrix * matrix_bytes());
+    for (int i = 0; i < kFrequencies; ++i) {
+      const auto is_large_only = [](int frequency) { return frequency == 3 || frequency == 4; };
+      const bool is_large_y = is_large_only(i / kSize), is_large_x = is_large_only(i % kSize);
+      if (is_large_y != tiles.is_large_y || is_large_x != tiles.is_large_x) continue;
+      frequencies.push_back(i);
+      matrix_of_[static_cast<size_t>(i)] = matrix++;
+    }
+    tiles.count > 0 ? add_product(tiles.count, tiles.first, frequencies) : weights_from_.pop_back();
+  }
+}
+
+// Of `tiles` from `first` on in these frequencies.
+void WinogradInt8Program::add_product(int64_t tiles, int64_t first, const std::vector<int>& frequencies) {
   Int8Problem product;
-  product.batches = kFrequencies;
+  product.batches = static_cast<int64_t>(frequencies.size());
   product.n = problem_.conv.shape.out_blocks() * problem_.conv.shape.lanes;
   product.k = problem_.in_blocks() * problem_.conv.shape.lanes;
   product.dot = Int8Dot::pairs;
@@ -137,30 +193,29 @@ void WinogradInt8Program::make_products() {
   product.a_stride = in_stride_;
   product.threads = parts() == 1 ? 1 : threads_;
   product.m = group_tiles_;
-  zeros_.assign(static_cast<size_t>(product.n), 0);
-  std::vector<Int8Offsets> offsets(kFrequencies);
-  for (size_t i = 0; i < kFrequencies; ++i) {
-    offsets[i].a = static_cast<int64_t>(i) * in_frequency_;
-    offsets[i].b = static_cast<int64_t>(i) * matrix_bytes();
-    offsets[i].c = static_cast<int64_t>(i) * out_frequency_;
-  }
+  // Of the same panels, so that all share the weights.
   GemmPlan plan = default_int8_plan(product);
-  plan.split = GemmSplit::columns;
   panel_columns_ = int64_t{plan.vecs} * problem_.conv.shape.lanes;
-  products_.emplace_back(product, plan, offsets);
-  if (tiles_ == groups_ * group_tiles_ || group_tiles_ == 1) return;
-  // Of the same panels, so that they share the weights.
-  product.m = group_tiles_ - 1;
+  plan.split = GemmSplit::columns;
+  product.m = tiles;
   plan.rows = static_cast<int>(std::min<int64_t>(plan.rows, product.m));
+  std::vector<Int8Offsets> offsets(frequencies.size());
+  for (size_t i = 0; i < frequencies.size(); ++i) {
+    offsets[i].a = frequencies[i] * in_frequency_ + first * in_stride_;
+    offsets[i].b = matrix_of_[static_cast<size_t>(frequencies[i])] * matrix_bytes();
+    offsets[i].c = frequencies[i] * out_frequency_ + first * out_stride_;
+  }
   products_.emplace_back(product, plan, offsets);
 }
 
 std::string WinogradInt8Program::plan_text() const {
-  return fmt::format("conv int8 winograd F(4,3) tiles={}", tile_group_ > 0 ? group_tiles_ : 0);
+  return fmt::format("conv int8 winograd F(4,3){} tiles={}", has_small() ? " and F(2,3)" : "",
+                     tile_group_ > 0 ? group_tiles_ : 0);
 }
 
 std::string WinogradInt8Program::packing() const {
-  return fmt::format("winograd_int8.1 c{} panels of {}", problem_.conv.shape.lanes, panel_columns_);
+  return fmt::format("winograd_int8.1 c{} panels of {}{}", problem_.conv.shape.lanes, panel_columns_,
+                     has_small() ? " by class" : "");
 }
 
 int64_t WinogradInt8Program::matrix_bytes() const {
@@ -217,7 +272,8 @@ void WinogradInt8Program::pack(const ByteMatrix& weights, const ByteZeros& zeros
       }
       transform_weights(windows, frequencies);
       for (int64_t f = 0; f < kFrequencies; ++f) {
-        std::memcpy(to + f * matrix_bytes(), frequencies[f], static_cast<size_t>(lanes * 4));
+        std::memcpy(to + matrix_of_[static_cast<size_t>(f)] * matrix_bytes(), frequencies[f],
+                    static_cast<size_t>(lanes * 4));
       }
     }
   }
@@ -242,7 +298,7 @@ void WinogradInt8Program::for_runs(const Tiles& tiles, Body body) const {
     run.x = tile % x_.tiles;
     run.y = tile / x_.tiles % y_.tiles;
     run.image = tile / x_.tiles / y_.tiles;
-    run.first = tile - tiles.begin;
+    run.first = has_small() ? place_of(run.image, run.y, run.x) : tile - tiles.begin;
     const int kind = x_.kind[static_cast<size_t>(run.x)];
     const int64_t most = std::min(tiles.end - tile, x_.tiles - run.x);
     while (run.count < most && x_.kind[static_cast<size_t>(run.x + run.count)] == kind) ++run.count;
@@ -281,7 +337,12 @@ void WinogradInt8Program::multiply(const ConvInt8Arguments& arguments, char* scr
   operands.a_stride = in_stride_;
   operands.c_stride = out_stride_;
   operands.next_weights = next;
-  products_[tiles.end - tiles.begin == group_tiles_ ? 0 : 1].run(operands, thread, threads);
+  if (!has_small()) return products_[tiles.end - tiles.begin == group_tiles_ ? 0 : 1].run(operands, thread, threads);
+  for (size_t i = 0; i < products_.size(); ++i) {
+    const bool is_last = i + 1 == products_.size();
+    operands.next_weights = is_last ? next : static_cast<const char*>(arguments.weights) + weights_from_[i + 1];
+    products_[i].run(operands, thread, threads);
+  }
 }
 
 void WinogradInt8Program::transform_output(const ConvInt8Arguments& arguments, const char* frequencies,

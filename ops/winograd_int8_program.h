@@ -2,6 +2,7 @@
 // Winograd's convolution in whole numbers bound to its kernels: tiles of pixels become frequencies, each frequency is
 // one packed matrix product of 16-bit integers (tiles x input channels x output channels), and the products become
 // tiles of the output.
+#include <array>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,13 @@ bool stays_exact(const WinogradInt8Problem& problem, const ByteMatrix& weights, 
 // `dot` is faster.
 std::optional<int64_t> choose_winograd_int8(const WinogradInt8Problem& problem, Int8Dot dot, int threads);
 
+// Outputs along an axis whose last tile is a small one (WinogradInt8::kSmallOutputs). Only where all tiles are one
+// group.
+inline bool ends_small(int64_t outputs) {
+  const int64_t left = outputs % WinogradInt8::kOutputs;
+  return left >= 1 && left <= WinogradInt8::kSmallOutputs;
+}
+
 class WinogradInt8Program {
  public:
   // Requires: is_winograd_int8(), stays_exact(). Throws JitError.
@@ -55,6 +63,10 @@ class WinogradInt8Program {
     std::vector<int> kind;                    // of each tile
     std::vector<std::pair<int, int>> pixels;  // by kind: those that exist, [first, last)
     std::vector<int> stored;                  // by kind: outputs
+    std::vector<int> size;                    // by kind: of the input
+    bool has_small = false;                   // the last tile
+
+    int64_t large() const { return tiles - (has_small ? 1 : 0); }
   };
   struct Tiles {
     int64_t begin, end;  // over images, rows and columns of tiles
@@ -64,7 +76,17 @@ class WinogradInt8Program {
     int64_t image, y, x, count, first;  // `first`: of the group's tiles
   };
 
-  static Axis make_axis(const ConvAxis& axis);
+  // Frequencies that are made for the same tiles, which lie behind each other: all; those of large tiles along y, along
+  // x, along both.
+  struct FrequencyClass {
+    bool is_large_y, is_large_x;
+    int64_t first, count;  // tiles
+  };
+
+  static Axis make_axis(const ConvAxis& axis, bool takes_small);
+  bool has_small() const { return y_.has_small || x_.has_small; }
+  std::vector<FrequencyClass> frequency_classes() const;
+  int64_t place_of(int64_t image, int64_t y, int64_t x) const;
   void make_kernels();
   void make_products();
   Tiles group_of(int64_t group) const;
@@ -78,6 +100,7 @@ class WinogradInt8Program {
                         Range blocks) const noexcept;
   int64_t sums_at() const { return WinogradInt8::kFrequencies * in_frequency_; }
   int64_t matrix_bytes() const;
+  void add_product(int64_t tiles, int64_t first, const std::vector<int>& frequencies);
 
   WinogradInt8Problem problem_;
   int64_t tile_group_;
@@ -89,7 +112,10 @@ class WinogradInt8Program {
   int64_t in_frequency_, out_frequency_;                   // bytes from frequency to frequency
   int64_t panel_columns_ = 0;                              // of the weights
   std::vector<std::vector<WinogradInt8Kernel>> in_, out_;  // by kind of row and of column
-  std::vector<Int8Product> products_;                      // of groups of group_tiles_ and of one less
+  // Of groups of group_tiles_ and of one less; or, with small tiles, by class of frequencies.
+  std::vector<Int8Product> products_;
+  std::vector<int64_t> weights_from_;                      // by product: its first matrix, in bytes
+  std::array<int, WinogradInt8::kFrequencies> matrix_of_;  // by frequency: where its weights lie
   std::vector<int32_t> zeros_;                             // what products begin with
 };
 

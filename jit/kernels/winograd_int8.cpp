@@ -19,17 +19,19 @@ class TransformEmitter : public Int8Emitter {
  protected:
   using Line = std::array<Vec, kSize>;
 
-  TransformEmitter(Isa isa, int cell_bytes) : Int8Emitter(isa), cell_bytes_(cell_bytes) {
+  TransformEmitter(Isa isa, int cell_bytes, int tile_rows, int tile_columns)
+      : Int8Emitter(isa), cell_bytes_(cell_bytes), tile_rows_(tile_rows), tile_columns_(tile_columns) {
     for (Vec& vec : line_) vec = claim_vec("line");
     for (Vec& vec : temps_) vec = claim_vec("temp");
   }
 
   // Claims what is left of the registers.
   void claim_grid(int rows) {
-    const int cells = rows * kSize;
+    const int cells = rows * tile_columns_;
     in_registers_ = claim_vecs("grid", std::min(cells, free_vecs()));
     frame_bytes_ = (cells - static_cast<int>(in_registers_.size())) * cell_bytes_;
   }
+  int cell_at(int row, int column) const { return row * tile_columns_ + column; }
   bool is_in_register(int cell) const { return cell < static_cast<int>(in_registers_.size()); }
   const Vec& register_of(int cell) const { return in_registers_[static_cast<size_t>(cell)]; }
   Xbyak::RegExp frame_at(int cell) const { return rsp + (cell - static_cast<int>(in_registers_.size())) * cell_bytes_; }
@@ -50,15 +52,23 @@ class TransformEmitter : public Int8Emitter {
   }
   void close_frame() { mov(rsp, old_stack_); }
 
-  // Row r of a column that begins at `base`.
-  Xbyak::RegExp frequency_at(const Gpr& base, int row) const {
+  // Row r of the tile in a column of frequencies that begins at `base`.
+  Xbyak::RegExp frequency_at(const Gpr& base, int tile_row) const {
+    const int row = WinogradInt8::frequency_of(tile_rows_, tile_row);
     if (row == 0) return Xbyak::RegExp(base);
     int odd = row, scale = 1;
     for (; odd % 2 == 0; odd /= 2) scale *= 2;
     return base + strides_[static_cast<size_t>(odd / 2)] * scale;
   }
 
-  const int cell_bytes_;
+  // moving_: from the frequencies of the tile's column before to those of this one.
+  void enter_column(int column) {
+    if (column == 0) return;
+    const int from = WinogradInt8::frequency_of(tile_columns_, column - 1);
+    for (int i = from; i < WinogradInt8::frequency_of(tile_columns_, column); ++i) add(moving_, frequency_);
+  }
+
+  const int cell_bytes_, tile_rows_, tile_columns_;
   const Gpr call_ = argument(0);
   const Gpr source_ = claim_gpr("source"), target_ = claim_gpr("target"), tiles_left_ = claim_gpr("tiles left");
   const Gpr moving_ = claim_gpr("row or column"), row_ = claim_gpr("row");
@@ -76,9 +86,9 @@ class TransformEmitter : public Int8Emitter {
 class InputEmitter : public TransformEmitter {
  public:
   explicit InputEmitter(const WinogradInt8InputPlan& plan)
-      : TransformEmitter(plan.isa, vector_lanes(plan.isa) * 2), plan_(plan) {
+      : TransformEmitter(plan.isa, vector_lanes(plan.isa) * 2, plan.tile_rows, plan.tile_columns), plan_(plan) {
     if (plan.zero != 0) zero_ = claim_vec("zero point");
-    claim_grid(kSize);
+    claim_grid(plan.tile_rows);
   }
 
   std::shared_ptr<const CodePages> emit(const std::string& name) {
@@ -91,13 +101,13 @@ class InputEmitter : public TransformEmitter {
     }
     loop_down(tiles_left_, [&] {
       mov(moving_, source_);
-      for (int row = 0; row < kSize; ++row) {
+      for (int row = 0; row < tile_rows_; ++row) {
         if (row > 0) add(moving_, row_);
         transform_row(row);
       }
       mov(moving_, target_);
-      for (int column = 0; column < kSize; ++column) {
-        if (column > 0) add(moving_, frequency_);
+      for (int column = 0; column < tile_columns_; ++column) {
+        enter_column(column);
         transform_column(column);
       }
       add(source_, qword[call_ + offsetof(WinogradInt8Call, source_step_bytes)]);
@@ -120,8 +130,8 @@ class InputEmitter : public TransformEmitter {
   void transform_row(int row) {
     if (!has_row(row)) return;
     Line pixels;
-    for (int column = 0; column < kSize; ++column) {
-      const int cell = row * kSize + column;
+    for (int column = 0; column < tile_columns_; ++column) {
+      const int cell = cell_at(row, column);
       Vec& pixel = pixels[static_cast<size_t>(column)];
       pixel = is_in_register(cell) ? register_of(cell) : line_[static_cast<size_t>(column)];
       if (column < plan_.first_column || column >= plan_.last_column) {
@@ -132,17 +142,17 @@ class InputEmitter : public TransformEmitter {
       plan_.is_signed ? vpmovsxbw(half(pixel), at) : vpmovzxbw(half(pixel), at);
       if (zero_) vpsubw(half(pixel), half(pixel), half(*zero_));
     }
-    transform(pixels);
-    for (int column = 0; column < kSize; ++column) {
-      const int cell = row * kSize + column;
+    transform(pixels, tile_columns_);
+    for (int column = 0; column < tile_columns_; ++column) {
+      const int cell = cell_at(row, column);
       if (!is_in_register(cell)) vmovups(ptr[frame_at(cell)], half(pixels[static_cast<size_t>(column)]));
     }
   }
 
   void transform_column(int column) {
     Line values;
-    for (int row = 0; row < kSize; ++row) {
-      const int cell = row * kSize + column;
+    for (int row = 0; row < tile_rows_; ++row) {
+      const int cell = cell_at(row, column);
       Vec& value = values[static_cast<size_t>(row)];
       value = is_in_register(cell) ? register_of(cell) : line_[static_cast<size_t>(row)];
       if (!has_row(row)) {
@@ -151,17 +161,18 @@ class InputEmitter : public TransformEmitter {
         vmovups(half(value), ptr[frame_at(cell)]);
       }
     }
-    transform(values);
-    for (int row = 0; row < kSize; ++row) {
+    transform(values, tile_rows_);
+    for (int row = 0; row < tile_rows_; ++row) {
       vmovups(ptr[frequency_at(moving_, row)], half(values[static_cast<size_t>(row)]));
     }
   }
 
   // x = B^T x, in place:
   //   4 0 -5 0 1 0;  0 -4 -4 1 1 0;  0 4 -4 -1 1 0;  0 -2 -1 2 1 0;  0 2 -1 -2 1 0;  0 4 0 -5 0 1
-  void transform(const Line& values) {
+  void transform(const Line& values, int size) {
     std::array<Xbyak::Xmm, kSize> x;
-    for (size_t i = 0; i < x.size(); ++i) x[i] = half(values[i]);
+    for (size_t i = 0; i < static_cast<size_t>(size); ++i) x[i] = half(values[i]);
+    if (size == WinogradInt8::kSmallSize) return transform_small(x);
     const Xbyak::Xmm even = half(temps_[0]), odd = half(temps_[1]), twice = half(temps_[2]);
     vpsubw(even, x[4], x[2]);
     vpsubw(odd, x[3], x[1]);
@@ -182,6 +193,15 @@ class InputEmitter : public TransformEmitter {
     vpsubw(x[4], even, odd);
   }
 
+  //   1 0 -1 0;  0 1 1 0;  0 -1 1 0;  0 1 0 -1
+  void transform_small(const std::array<Xbyak::Xmm, kSize>& x) {
+    vpsubw(x[3], x[1], x[3]);
+    vpsubw(x[0], x[0], x[2]);
+    vpsubw(x[2], x[2], x[1]);
+    vpaddw(x[1], x[1], x[1]);
+    vpaddw(x[1], x[1], x[2]);
+  }
+
   const WinogradInt8InputPlan plan_;
   std::optional<Vec> zero_;
 };
@@ -189,7 +209,7 @@ class InputEmitter : public TransformEmitter {
 class OutputEmitter : public TransformEmitter {
  public:
   explicit OutputEmitter(const WinogradInt8OutputPlan& plan)
-      : TransformEmitter(plan.isa, vector_lanes(plan.isa) * 4), plan_(plan) {
+      : TransformEmitter(plan.isa, vector_lanes(plan.isa) * 4, plan.tile_rows, plan.tile_columns), plan_(plan) {
     // Of a line, what is no result is free when its results are finished.
     constexpr int kFree = 5, kMostTemps = 10;
     int needed = stores_bytes(plan.store) ? 1 : 0;
@@ -217,8 +237,8 @@ class OutputEmitter : public TransformEmitter {
     vpbroadcastd(inverse_, Xbyak::Xmm(inverse_.getIdx()));
     loop_down(tiles_left_, [&] {
       mov(moving_, source_);
-      for (int column = 0; column < kSize; ++column) {
-        if (column > 0) add(moving_, frequency_);
+      for (int column = 0; column < tile_columns_; ++column) {
+        enter_column(column);
         transform_column(column);
       }
       for (int row = 0; row < plan_.rows; ++row) finish_row(row);
@@ -233,10 +253,10 @@ class OutputEmitter : public TransformEmitter {
 
  private:
   void transform_column(int column) {
-    for (int row = 0; row < kSize; ++row) load(line_[static_cast<size_t>(row)], frequency_at(moving_, row));
-    const std::array<Vec, 4> results = transform(line_);
+    for (int row = 0; row < tile_rows_; ++row) load(line_[static_cast<size_t>(row)], frequency_at(moving_, row));
+    const std::array<Vec, 4> results = transform(line_, tile_rows_);
     for (int row = 0; row < plan_.rows; ++row) {
-      const int cell = row * kSize + column;
+      const int cell = cell_at(row, column);
       const Vec& result = results[static_cast<size_t>(row)];
       is_in_register(cell) ? vmovaps(register_of(cell), result) : store(frame_at(cell), result);
     }
@@ -244,7 +264,8 @@ class OutputEmitter : public TransformEmitter {
 
   // The four rows of A'^T x, where x is clobbered:
   //   2 -4 -4 1 1 0;  0 -4 4 2 -2 0;  0 -4 -4 4 4 0;  0 -4 4 8 -8 8
-  std::array<Vec, 4> transform(const Line& x) {
+  std::array<Vec, 4> transform(const Line& x, int size) {
+    if (size == WinogradInt8::kSmallSize) return transform_small(x);
     const auto& [sums, far_sums, result] = temps_;
     vpaddd(sums, x[1], x[2]);
     vpsubd(x[1], x[1], x[2]);
@@ -265,27 +286,52 @@ class OutputEmitter : public TransformEmitter {
     return {x[0], result, far_sums, x[5]};
   }
 
+  // Two rows:
+  //   2 3 3 0;  0 3 -3 -2
+  std::array<Vec, 4> transform_small(const Line& x) {
+    const auto& [sums, thrice, differences] = temps_;
+    vpaddd(sums, x[1], x[2]);
+    vpsubd(differences, x[1], x[2]);
+    vpaddd(x[0], x[0], x[0]);
+    vpaddd(x[3], x[3], x[3]);
+    vpaddd(thrice, sums, sums);
+    vpaddd(thrice, thrice, sums);
+    vpaddd(x[0], x[0], thrice);
+    vpaddd(thrice, differences, differences);
+    vpaddd(thrice, thrice, differences);
+    vpsubd(x[3], thrice, x[3]);
+    return {x[0], x[3], Vec(), Vec()};
+  }
+
   // moving_: elements from the target to the row.
   void finish_row(int row) {
     row == 0 ? xor_(moving_.cvt32(), moving_.cvt32()) : add(moving_, row_);
     Line values;
-    for (int column = 0; column < kSize; ++column) {
-      const int cell = row * kSize + column;
+    for (int column = 0; column < tile_columns_; ++column) {
+      const int cell = cell_at(row, column);
       Vec& value = values[static_cast<size_t>(column)];
       value = is_in_register(cell) ? register_of(cell) : line_[static_cast<size_t>(column)];
       if (!is_in_register(cell)) load(value, frame_at(cell));
     }
-    const std::array<Vec, 4> results = transform(values);
+    const std::array<Vec, 4> results = transform(values, tile_columns_);
     std::vector<Vec> temps = {values[1], values[2], values[3], values[4], temps_[0]};
+    const bool is_small = tile_columns_ == WinogradInt8::kSmallSize;
+    if (is_small) temps = {values[1], values[2], temps_[0], temps_[1], temps_[2]};
     temps.insert(temps.end(), spare_.begin(), spare_.end());
     const std::span<const Vec> stored = std::span<const Vec>(results).first(static_cast<size_t>(plan_.columns));
     for (const Vec& sum : stored) {
       vpmulld(sum, sum, inverse_);
-      vpsrad(sum, sum, 6);
+      vpsrad(sum, sum, power_of_2());
       vpaddd(sum, sum, init_);
     }
     apply_epilogue(stored, temps);
     store_row(results, temps[0]);
+  }
+
+  // The factor of the results, but for its 9: 24 = 8 * 3 along the axes of large tiles, 6 = 2 * 3 of small ones.
+  int power_of_2() const {
+    const auto of = [](int size) { return size == WinogradInt8::kSmallSize ? 1 : 3; };
+    return of(tile_rows_) + of(tile_columns_);
   }
 
   // As many pixels at a time as there are temporaries for.
@@ -360,14 +406,14 @@ class OutputEmitter : public TransformEmitter {
 }  // namespace
 
 std::string to_string(const WinogradInt8InputPlan& plan) {
-  return fmt::format("winograd_int8_input {} {} zero {} rows {}-{} columns {}-{}", name_of(plan.isa),
-                     plan.is_signed ? "i8" : "u8", plan.zero, plan.first_row, plan.last_row, plan.first_column,
-                     plan.last_column);
+  return fmt::format("winograd_int8_input {} {} {}x{} zero {} rows {}-{} columns {}-{}", name_of(plan.isa),
+                     plan.is_signed ? "i8" : "u8", plan.tile_rows, plan.tile_columns, plan.zero, plan.first_row,
+                     plan.last_row, plan.first_column, plan.last_column);
 }
 
 std::string to_string(const WinogradInt8OutputPlan& plan) {
-  return fmt::format("winograd_int8_output {} {}x{} {} then {}", name_of(plan.isa), plan.rows, plan.columns,
-                     to_string(plan.store), to_string(plan.epilogue));
+  return fmt::format("winograd_int8_output {} {}x{} of {}x{} {} then {}", name_of(plan.isa), plan.rows, plan.columns,
+                     plan.tile_rows, plan.tile_columns, to_string(plan.store), to_string(plan.epilogue));
 }
 
 WinogradInt8Kernel winograd_int8_input(const WinogradInt8InputPlan& plan) {

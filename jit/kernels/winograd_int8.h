@@ -16,6 +16,10 @@ namespace lathe {
 struct WinogradInt8 {
   static constexpr int kOutputs = 4, kTaps = 3, kSize = 6, kFrequencies = 36;
   static constexpr int64_t kLargestResult = (int64_t{1} << 25) - 1;
+  // Of a tile of F(2,3) along an axis.
+  static constexpr int kSmallOutputs = 2, kSmallSize = 4;
+  static constexpr int kSmallFrequencies[kSmallSize] = {0, 1, 2, 5};
+  static constexpr int frequency_of(int size, int i) { return size == kSmallSize ? kSmallFrequencies[i] : i; }
   // Rows of G'. With weights less their zero point, frequencies stay within 49 * 255.
   static constexpr int kWeights[kSize][kTaps] = {{3, 0, 0}, {1, 1, 1}, {1, -1, 1}, {1, 2, 4}, {1, -2, 4}, {0, 0, 3}};
 };
@@ -41,6 +45,7 @@ struct WinogradInt8InputPlan {
   int zero = 0;
   int first_row = 0, last_row = 0;  // [first, last)
   int first_column = 0, last_column = 0;
+  int tile_rows = WinogradInt8::kSize, tile_columns = WinogradInt8::kSize;  // or kSmallSize
 };
 std::string to_string(const WinogradInt8InputPlan& plan);
 
@@ -50,6 +55,7 @@ struct WinogradInt8OutputPlan {
   // As of ConvInt8Plan.
   ConvEpilogue epilogue;
   Int8Store store = {DType::i32};
+  int tile_rows = WinogradInt8::kSize, tile_columns = WinogradInt8::kSize;  // or kSmallSize
 };
 std::string to_string(const WinogradInt8OutputPlan& plan);
 
