@@ -11,6 +11,7 @@
 #include "ops/conv_tuning.h"
 #include "ops/winograd_program.h"
 #include "ops/winograd_stem.h"
+#include "src/base/checked_size.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -257,6 +258,23 @@ void add_steps(const LowerContext& context, const Programs& programs, int thread
   if (programs.dense) add_conv_step(context, programs.dense, programs.plan, threads, buffers);
 }
 
+// The pixels of `shape` where `padded` reads them.
+BufferId put_among_zeros(const LowerContext& context, BufferId source, const ConvShape& shape,
+                         const ConvProblem& padded, int threads) {
+  const ConvAxis &y = padded.phases[0].y, &x = padded.phases[0].x;
+  const int64_t blocks = padded.batch * padded.in_blocks();
+  const int lanes = padded.in_lanes();
+  const PaddedPixels pixels{.rows = shape.y.in,
+                            .columns = shape.x.in,
+                            .top = y.taps[0].offset - shape.y.taps[0].offset,
+                            .left = x.taps[0].offset - shape.x.taps[0].offset,
+                            .all_rows = y.in,
+                            .all_columns = x.in};
+  const BufferId target = context.scratch(checked_bytes(DType::f32, {blocks, y.in, x.in, lanes}));
+  context.add(pad_pixels_step(source, target, blocks, lanes, pixels, threads));
+  return target;
+}
+
 }  // namespace
 
 BufferId bind_bias(const LowerContext& context, int64_t channels, int lanes) {
@@ -387,8 +405,16 @@ bool lower_conv(LowerContext& context, ConvProblem problem, const std::optional<
   const int threads = conv_threads(problem.flop(), context.target);
   const std::optional<ConvProblem> taken = taken_for_strassen(problem, isa, threads);
   if (taken) problem = *taken;
-  const std::optional<Programs> programs = make_programs(context, problem, threads, bound->batch_bytes);
-  if (!programs) return false;
+  std::optional<Programs> programs = make_programs(context, problem, threads, bound->batch_bytes);
+  std::optional<ConvProblem> with_zeros;
+  if (!programs) {
+    // Many taps are too much code to be emitted for each way in which a window can end at a border.
+    with_zeros = padded(problem);
+    if (!with_zeros) return false;
+    problem = *with_zeros;
+    programs = make_programs(context, problem, threads, bound->batch_bytes);
+    if (!programs) return false;
+  }
   Buffers buffers{context.buffer(context.input(0)), context.buffer(context.output(0)), BufferId::none, bound->buffers};
   if (problem.has_bias) {
     buffers.bias =
@@ -407,6 +433,7 @@ bool lower_conv(LowerContext& context, ConvProblem problem, const std::optional<
     buffers.source = context.scratch(static_cast<size_t>(blocks * problem.source_block_bytes()));
     context.add(take_pixels_step(source, buffers.source, blocks, lanes, shape.y, shape.x, threads));
   }
+  if (with_zeros) buffers.source = put_among_zeros(context, buffers.source, shape, problem, threads);
   const BufferId target = buffers.target;
   if (out_block == 0) {
     buffers.target =

@@ -36,4 +36,13 @@ Step unblock_step(BufferId blocked, BufferId plain, const Dims& dims, int lanes,
 Step take_pixels_step(BufferId source, BufferId target, int64_t blocks, int lanes, const ConvAxis& y, const ConvAxis& x,
                       int threads);
 
+// Pixels among zeros.
+struct PaddedPixels {
+  int64_t rows, columns;                     // without the zeros
+  int64_t top, left, all_rows, all_columns;  // where they begin, and extents with the zeros
+};
+// `source`, of `blocks` blocks of `lanes` channels (of all images), among zeros.
+Step pad_pixels_step(BufferId source, BufferId target, int64_t blocks, int lanes, const PaddedPixels& pixels,
+                     int threads);
+
 }  // namespace lathe

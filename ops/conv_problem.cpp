@@ -130,6 +130,27 @@ int channels_of_first_half(const ConvProblem& problem, const ConvBlockGroup& gro
 
 }  // namespace
 
+std::optional<ConvProblem> padded(const ConvProblem& problem) {
+  if (problem.phases.size() != 1) return std::nullopt;
+  constexpr int64_t kMostZeros = 256;
+  ConvProblem whole = problem;
+  bool has_zeros = false;
+  for (ConvAxis* axis : {&whole.phases[0].y, &whole.phases[0].x}) {
+    int64_t before = 0, after = 0;
+    for (const ConvTap& tap : axis->taps) {
+      before = std::max(before, -tap.offset);
+      after = std::max(after, (axis->out - 1) * axis->stride + tap.offset - (axis->in - 1));
+    }
+    // Not where zeros are what there is most of.
+    if (before + after > 3 * axis->in + kMostZeros) return std::nullopt;
+    for (ConvTap& tap : axis->taps) tap.offset += before;
+    axis->in += before + after;
+    has_zeros = has_zeros || before + after > 0;
+  }
+  if (!has_zeros) return std::nullopt;
+  return whole;
+}
+
 int64_t blocks_alike(const ConvProblem& problem) {
   if (!has_whole_blocks(problem)) return 1;
   return problem.groups == 1 ? problem.out_blocks() : problem.out_channels / problem.groups / problem.lanes;

@@ -1,6 +1,7 @@
 #pragma once
 // One convolution at its exact shapes, and the decisions that turn it into kernels: both plain data.
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,10 @@ struct ConvProblem {
 
 // A pointwise convolution sees the picture as one row.
 void merge_axes(ConvProblem& problem);
+
+// The same convolution of a picture that has its zeros in memory, so that no window ends at a border: all tiles are
+// then the same code. nullopt where none does.
+std::optional<ConvProblem> padded(const ConvProblem& problem);
 
 // Names what decides speed: shapes, types, epilogue. The tuner's key.
 std::string to_string(const ConvProblem& problem);

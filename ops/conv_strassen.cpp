@@ -51,9 +51,11 @@ bool prefers_strassen(const ConvProblem& problem, Isa isa, int threads) {
   // half as much again where they have no cache in common.
   if (threads > 1) return false;
   // Each visit to C costs some steps of k, each sum of A some columns, and for large pictures they leave the cache.
-  constexpr int64_t kFewestPixels = 48, kMostPixels = 1024, kFewestChannels = 256;
+  constexpr int64_t kFewestChannels = 256;
+  // Lower tiles of narrower vectors load B's quadrants more often.
+  const int64_t fewest_pixels = has_avx512(isa) ? 48 : 128, most_pixels = has_avx512(isa) ? 1024 : 512;
   const int64_t pixels = pixels_of(problem);
-  return pays_strassen() && is_strassen(problem, isa) && pixels >= kFewestPixels && pixels <= kMostPixels &&
+  return pays_strassen() && is_strassen(problem, isa) && pixels >= fewest_pixels && pixels <= most_pixels &&
          problem.in_channels >= kFewestChannels && problem.out_channels >= kFewestChannels;
 }
 

@@ -64,7 +64,8 @@ int64_t multiply_adds(const ConvKernelPlan& plan, std::span<const ConvTileShape>
   int64_t sum = 0;
   for (const ConvTileShape& shape : shapes) {
     for (const ConvTapRun& tap : shape.taps) {
-      const int64_t steps = std::min(tap.run * plan.lanes, plan.unroll + kStraightSteps);
+      const ConvRounds rounds = rounds_of(tap.run * plan.lanes, plan.unroll);
+      const int64_t steps = rounds.rest + (rounds.loops > 0 ? plan.unroll : 0);
       sum += static_cast<int64_t>(tap.uses.size()) * plan.blocks * steps;
     }
   }

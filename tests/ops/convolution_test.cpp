@@ -136,6 +136,32 @@ TEST(Convolution, ReadsTheChannelsOfNarrowGroups) {
   }
 }
 
+// Too many taps for code of their own at each border.
+TEST(Convolution, LargeWindowsReadPicturesAmongZeros) {
+  std::mt19937 random(12);
+  const ConvCase blocked{.in = {1, 24, 26, 30},
+                         .kernel = {25, 25},
+                         .strides = {1, 1},
+                         .pads = {12, 12, 12, 12},
+                         .dilations = {1, 1},
+                         .extra = {0, 0},
+                         .out_channels = 16,
+                         .has_bias = true,
+                         .residual = 1,
+                         .threads = 2};
+  ConvCase plain = blocked;
+  plain.in = {2, 3, 48, 40};
+  plain.kernel = {29, 21};
+  plain.strides = {2, 1};
+  plain.pads = {14, 10, 13, 9};
+  plain.out_channels = 20;
+  plain.in_blocked = plain.out_blocked = false;
+  for (Isa isa : usable_isas()) {
+    check(blocked, isa, random);
+    check(plain, isa, random);
+  }
+}
+
 // A picture painted from many channels: windows of 2x2 side by side, to few plain planes.
 TEST(Convolution, SpreadsWindowsOverFewPlanes) {
   std::mt19937 random(12);
