@@ -159,7 +159,7 @@ struct BoundStrassen : ProductBuffers {
   BufferId sums = BufferId::none;
 
   const GemmPlan& plan() const { return product->plan(); }
-  bool visits_once(int64_t) const { return false; }
+  bool visits_once(int64_t) const { return true; }
   void operator()(const StepArgs& args) const {
     product->run(bind(args, product->scratch_elements()), args.at<const float>(sums), args.share, args.shares);
   }

@@ -85,7 +85,7 @@ std::string GemmProblem::key() const {
 
 std::string GemmPlan::key() const {
   if (strassen)
-    return fmt::format("gemm strassen {}x{} k{} kb{} rb{}{}", rows, vecs, k_unroll, k_block, row_block,
+    return fmt::format("gemm strassen {}x{} kb{} rb{}{}", rows, vecs, k_block, row_block,
                        embed_broadcast ? " embed" : "");
   return fmt::format("gemm {}x{} k{} kb{} rb{}{}{} {}", rows, vecs, k_unroll, k_block, row_block,
                      embed_broadcast ? " embed" : "", pack_b ? " pack" : "",

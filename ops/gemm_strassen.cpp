@@ -15,11 +15,8 @@ StrassenShape shape_of(const GemmProblem& problem, const GemmPlan& plan) {
   shape.k_block = plan.k_block;
   shape.rows = plan.rows;
   shape.vecs = plan.vecs;
-  shape.k_unroll = plan.k_unroll;
   shape.embed_broadcast = plan.embed_broadcast;
-  // Rows of C a multiple of 4 KiB apart share one set of L1, and each of them has a page of its own.
-  constexpr int64_t kPageFloats = 1024;
-  shape.aside = problem.n % kPageFloats == 0;
+  shape.aside = true;  // rows of C lie far apart, in pages and cache sets of their own, and are out of the cache
   return shape;
 }
 
@@ -33,12 +30,10 @@ bool can_use_strassen(const GemmProblem& problem, const GemmPlan& plan) {
 StrassenProduct::StrassenProduct(const GemmProblem& problem, const GemmPlan& plan)
     : problem_(problem), plan_(plan), core_(shape_of(problem, plan)) {
   if (!can_use_strassen(problem, plan)) throw JitError("not possible here: " + plan.key());
-  if (!problem.epilogue && !core_.shape().aside) return;
   GemmTilePlan tile;
   tile.isa = has_avx512(problem.isa) ? Isa::avx512 : Isa::avx2;
   tile.vecs = plan.vecs;
-  tile.accumulate = !core_.shape().aside;
-  tile.starts_at_a = core_.shape().aside;
+  tile.starts_at_a = true;
   tile.epilogue = problem.epilogue;
   finish_row_ = gemm_tile(tile);
   tile.rows = kFinishRows;
@@ -60,7 +55,6 @@ void StrassenProduct::run(const GemmOperands& operands, const float* sums, int s
   bound.next_weights = operands.next_weights;
   bound.aside = operands.scratch;
   core_.run(bound, share, shares, [&](int64_t row, int64_t rows, int64_t column) {
-    if (!finish_rows_) return;
     const int64_t width = core_.shape().width();
     finish(operands, row, rows, column, 0);
     finish(operands, row, rows, column + problem_.n / 2, width);

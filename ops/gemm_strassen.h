@@ -31,7 +31,7 @@ class StrassenProduct {
   GemmProblem problem_;
   GemmPlan plan_;
   Strassen core_;
-  GemmTile finish_rows_, finish_row_;  // the epilogue alone
+  GemmTile finish_rows_, finish_row_;  // the epilogue alone, from what was gathered aside
 };
 
 }  // namespace lathe

@@ -114,7 +114,7 @@ class Bench {
 
 TuningTask gemm_tuning_task(const GemmProblem& problem) {
   TuningTask task;
-  task.family = "gemm.2";
+  task.family = "gemm.3";
   task.key = problem.key();
   task.threads = problem.threads;
   task.flop = problem.flop();
@@ -144,7 +144,7 @@ TuningTask gemm_tuning_task(const GemmProblem& problem) {
   task.space.allowed = [problem, rule](const Candidate& candidate) {
     const GemmPlan plan = GemmPlan::from_candidate(candidate);
     // What one algorithm does not read stands as in the rule, so that no plan has two names.
-    if (plan.strassen && plan.split != rule.split) return false;
+    if (plan.strassen && (plan.split != rule.split || plan.k_unroll != rule.k_unroll)) return false;
     return is_valid(plan, problem) && plan.rows * plan.vecs >= (has_avx512(problem.isa) ? 12 : 6);
   };
   task.build = [problem](const Candidate& candidate) -> Runner {

@@ -67,7 +67,7 @@ void Strassen::make_parts() {
     part.tall = part.half - part.tiles * (part.height - 1);
     part.sums = sums;
     row += 2 * part.half;
-    sums += blocks_ * kProducts * part.half * sum_stride();
+    sums += blocks_ * kProducts * part.half * half_k_;
     parts_.push_back(part);
   }
 }
@@ -99,13 +99,15 @@ void Strassen::emit_products(int height) {
   tile.isa = kernel_isa(shape_.isa);
   tile.rows = height;
   tile.vecs = shape_.vecs;
-  tile.k_unroll = shape_.k_unroll;
+  tile.k_unroll = vector_lanes(shape_.isa);
+  tile.a_in_chunks = true;
   tile.embed_broadcast = shape_.embed_broadcast;
   tile.apart = shape_.in_blocks;
-  // One pass over all products prefetches the four panels that come next.
+  // One pass over all products prefetches the four panels that come next, and the rows of C that it completes.
   const int64_t lines = 4 * half_k_ * shape_.width() / kLineFloats;
-  const int64_t rounds = kProducts * parts_[0].tiles * std::max<int64_t>(1, half_k_ / shape_.k_unroll);
-  tile.prefetch_lines = static_cast<int>(divide_up(lines, rounds));
+  const int64_t tiles = kProducts * parts_[0].tiles;
+  tile.prefetch_lines = static_cast<int>(divide_up(lines, tiles * (half_k_ / tile.k_unroll)));
+  if (shape_.aside) tile.fetch_rows = static_cast<int>(divide_up(2 * parts_[0].half, tiles));
   for (size_t later = 0; later < (blocks_ > 1 ? 2 : 1); ++later) {
     for (size_t product = 0; product < size_t{kProducts}; ++product) {
       const Term& term = kTerms[product];
@@ -118,10 +120,15 @@ void Strassen::emit_products(int height) {
   }
 }
 
-int64_t Strassen::sum_stride() const { return half_k_ + kLineFloats; }
+int64_t Strassen::Part::tile_of(int64_t row_of_half) const {
+  const int64_t in_tall = tall * height;
+  return row_of_half < in_tall ? row_of_half / height : tall + (row_of_half - in_tall) / (height - 1);
+}
+
+int64_t Strassen::Part::row_of(int64_t tile) const { return tile * height - std::max<int64_t>(0, tile - tall); }
 
 int64_t Strassen::sums_elements() const {
-  return parts_.back().sums + blocks_ * kProducts * parts_.back().half * sum_stride();
+  return parts_.back().sums + blocks_ * kProducts * parts_.back().half * half_k_;
 }
 
 // Block by block of k, panel by panel: the four quadrants' panels one behind the other.
@@ -143,32 +150,40 @@ void Strassen::pack(const MatrixView& matrix, float scale, float* packed) const 
 }
 
 void Strassen::sum(const float* a, const StrassenMatrix& a_layout, float* sums, int share, int shares) const noexcept {
-  const int64_t lanes = vector_lanes(shape_.isa);
-  // Rows of vectors that lie together are taken at once.
-  const int64_t columns = a_layout.vector_stride == lanes ? half_k_ : lanes;
   for (const Part& part : parts_) {
-    const Range rows = split_evenly(static_cast<long>(part.half), share, shares);
-    if (rows.begin == rows.end) continue;
+    const Range mine = split_evenly(static_cast<long>(part.half), share, shares);
     for (int64_t block = 0; block < blocks_; ++block) {
-      for (int64_t column = 0; column < half_k_; column += columns) {
-        QuadrantSumsArgs args;
-        for (int64_t q = 0; q < 4; ++q) {
-          const int64_t row = part.row + q / 2 * part.half + rows.begin;
-          const int64_t vector = ((2 * block + q % 2) * half_k_ + column) / lanes;
-          args.in[static_cast<size_t>(q)] = a + row * a_layout.row_stride + vector * a_layout.vector_stride;
-        }
-        for (int64_t i = 0; i < kProducts; ++i) {
-          const int64_t first = (block * kProducts + i) * part.half + rows.begin;
-          args.out[static_cast<size_t>(i)] = sums + part.sums + first * sum_stride() + column;
-        }
-        args.rows = rows.end - rows.begin;
-        args.row_bytes = columns * 4;
-        args.in_stride_bytes = a_layout.row_stride * 4;
-        args.out_stride_bytes = sum_stride() * 4;
-        sums_(&args);
+      for (int64_t row = mine.begin; row < mine.end;) {
+        const int64_t end = std::min<int64_t>(mine.end, part.row_of(part.tile_of(row) + 1));
+        sum_tile(part, block, {row, end}, a, a_layout, sums);
+        row = end;
       }
     }
   }
+}
+
+// Rows of one tile, in the order in which the products read them.
+void Strassen::sum_tile(const Part& part, int64_t block, Range rows, const float* a, const StrassenMatrix& a_layout,
+                        float* sums) const noexcept {
+  const int64_t lanes = vector_lanes(shape_.isa), tile = part.tile_of(rows.begin), first = part.row_of(tile);
+  const int64_t height = part.row_of(tile + 1) - first;
+  QuadrantSumsArgs args;
+  for (int64_t q = 0; q < 4; ++q) {
+    const int64_t row = part.row + q / 2 * part.half + rows.begin, vector = (2 * block + q % 2) * half_k_ / lanes;
+    args.in[static_cast<size_t>(q)] = a + row * a_layout.row_stride + vector * a_layout.vector_stride;
+  }
+  for (int64_t i = 0; i < kProducts; ++i) {
+    float* product = sums + part.sums + (block * kProducts + i) * part.half * half_k_;
+    args.out[static_cast<size_t>(i)] = product + first * half_k_ + (rows.begin - first) * lanes;
+  }
+  // Down the tile's rows first: so the sums are written line by line.
+  args.rows = half_k_ / lanes;
+  args.vectors = rows.end - rows.begin;
+  args.in_stride_bytes = a_layout.vector_stride * 4;
+  args.out_stride_bytes = height * lanes * 4;
+  args.in_vector_bytes = a_layout.row_stride * 4;
+  args.out_vector_bytes = lanes * 4;
+  sums_(&args);
 }
 
 const float* Strassen::quadrant_of_b(const Operands& operands, int64_t block, int64_t panel, int q) const {
@@ -217,10 +232,18 @@ void Strassen::run_panel(const Operands& operands, const Panel& panel) const noe
   const StrassenMatrix c = c_layout(operands);
   GemmTileArgs args = {};
   args.k = half_k_;
-  args.a_stride_bytes = sum_stride() * 4;
+  args.a_stride_bytes = half_k_ * 4;
   args.c_stride_bytes = args.input_stride_bytes[0] = c.row_stride * 4;
   args.c_vector_bytes = c.vector_stride * 4;
   args.prefetch = weights_behind(operands, panel);
+  if (shape_.aside && panel.block + 1 == blocks_) {  // the panel is soon complete and goes to C
+    for (size_t side = 0; side < 2; ++side) {
+      const int64_t column = panel.number * shape_.width() + static_cast<int64_t>(side) * (shape_.n / 2);
+      args.fetch[side] = operands.c + panel.part.row * operands.c_layout.row_stride + column;
+    }
+    args.fetch_left = 2 * panel.part.half;
+    args.fetch_stride_bytes = operands.c_layout.row_stride * 4;
+  }
   for (int product = 0; product < kProducts; ++product) run_product(product, operands, panel, args);
   if (panel.is_last_part && shape_.m % 2 != 0) run_last_row(operands, panel);
 }
@@ -231,7 +254,7 @@ void Strassen::run_product(int product, const Operands& operands, const Panel& p
   const Part& part = panel.part;
   args.b = quadrant_of_b(operands, panel.block, panel.number, term.b);
   args.b_second_bytes = int64_t{term.b_second - term.b} * half_k_ * shape_.width() * 4;
-  const float* a = operands.sums + part.sums + (panel.block * kProducts + product) * part.half * sum_stride();
+  const float* a = operands.sums + part.sums + (panel.block * kProducts + product) * part.half * half_k_;
   const auto target = [&](const Target& to, int64_t row) {
     return place_in_c(operands, panel, to.quadrant % 2, part.row + to.quadrant / 2 * part.half + row);
   };
@@ -239,7 +262,7 @@ void Strassen::run_product(int product, const Operands& operands, const Panel& p
     args.tiles = shorter == 0 ? part.tall : part.tiles - part.tall;
     if (args.tiles == 0) continue;
     const int64_t row = shorter == 0 ? 0 : part.tall * part.height;
-    args.a = a + row * sum_stride();
+    args.a = a + row * half_k_;
     args.c = target(term.first, row);
     args.inputs[0] = target(term.second, row);
     products_[static_cast<size_t>(part.height - shorter)][panel.block > 0 ? 1 : 0][static_cast<size_t>(product)]

@@ -21,7 +21,7 @@ struct StrassenShape {
   int64_t m = 0, n = 0, k = 0;
   int64_t row_block = 1 << 20;  // rows for which all panels of B are used before the next ones come
   int k_block = 1024;
-  int rows = 14, vecs = 2, k_unroll = 4;
+  int rows = 14, vecs = 2;
   bool embed_broadcast = false;
   bool aside = false;      // C is gathered in memory of each thread, dense and near, until it is complete
   bool in_blocks = false;  // A and C are stored in blocks of a vector's channels: [channels / lanes][m][lanes]
@@ -94,6 +94,8 @@ class Strassen {
     int64_t tiles = 0, tall = 0;
     int height = 0;
     int64_t sums = 0;  // elements from the beginning of the sums
+    int64_t tile_of(int64_t row_of_half) const;
+    int64_t row_of(int64_t tile) const;
   };
   struct Panel {
     const Part& part;
@@ -103,7 +105,8 @@ class Strassen {
   };
 
   int64_t panels() const { return shape_.n / 2 / shape_.width(); }
-  int64_t sum_stride() const;  // of rows, in elements; no power of two
+  void sum_tile(const Part& part, int64_t block, Range rows, const float* a, const StrassenMatrix& a_layout,
+                float* sums) const noexcept;
   void make_parts();
   void emit_kernels();
   void emit_products(int height);

@@ -14,6 +14,7 @@ namespace {
 constexpr int kF32 = sizeof(float);
 constexpr int kMostRows = 36;  // four registers for A's rows
 constexpr int kCacheLine = 64;
+constexpr int kChunksAhead = 2;  // of A: one takes about as long as a line needs from L3
 
 // Few rows: hold A's broadcasts and stream B through one register. Many: hold a row of B, broadcast A one by one.
 bool holds_a(const GemmTilePlan& plan) { return !plan.embed_broadcast && plan.rows < plan.vecs; }
@@ -39,6 +40,7 @@ class GemmTileEmitter : public RowTileEmitter {
     open_frame();
     load_arguments();
     L(next_tile_);
+    fetch_targets();
     zero_accumulators();
     multiply();
     add_earlier_blocks();
@@ -85,6 +87,24 @@ class GemmTileEmitter : public RowTileEmitter {
     mov(ptr[rsp + to], tmp_);
   }
 
+  void fetch_targets() {
+    if (plan_.fetch_rows == 0) return;
+    Xbyak::Label done;
+    mov(tmp_, ptr[args_ + offsetof(GemmTileArgs, fetch)]);
+    mov(c_, ptr[args_ + offsetof(GemmTileArgs, fetch) + 8]);
+    for (int row = 0; row < plan_.fetch_rows; ++row) {
+      dec(qword[args_ + offsetof(GemmTileArgs, fetch_left)]);
+      js(done, T_NEAR);
+      for (const Gpr& at : {tmp_, c_}) {
+        for (int offset = 0; offset < plan_.vecs * vec_bytes(); offset += kCacheLine) prefetchw(ptr[at + offset]);
+        add(at, ptr[args_ + offsetof(GemmTileArgs, fetch_stride_bytes)]);
+      }
+    }
+    L(done);
+    mov(ptr[args_ + offsetof(GemmTileArgs, fetch)], tmp_);
+    mov(ptr[args_ + offsetof(GemmTileArgs, fetch) + 8], c_);
+  }
+
   // --- C += A * B
   void zero_accumulators() {
     for (const Vec& acc : acc_) zero(acc);
@@ -111,20 +131,36 @@ class GemmTileEmitter : public RowTileEmitter {
   }
 
   void multiply() {
-    point_at_a(ptr[rsp + kA], ptr[args_ + offsetof(GemmTileArgs, a_stride_bytes)]);
+    if (plan_.a_in_chunks) {
+      mov(a_[0], ptr[rsp + kA]);
+    } else {
+      point_at_a(ptr[rsp + kA], ptr[args_ + offsetof(GemmTileArgs, a_stride_bytes)]);
+    }
     mov(b_, ptr[args_ + offsetof(GemmTileArgs, b)]);
     if (plan_.prefetch_lines) mov(prefetch_, ptr[rsp + kPrefetch]);
     if (plan_.b_sign != 0) mov(tmp_, ptr[args_ + offsetof(GemmTileArgs, b_second_bytes)]);
     mov(k_left_, ptr[args_ + offsetof(GemmTileArgs, k)]);
-    for_steps(k_left_, plan_.k_unroll,
-              [&](int steps, bool prefetches) { rank1_updates(steps, prefetches ? plan_.prefetch_lines : 0); });
+    const auto body = [&](int steps, bool prefetches) { rank1_updates(steps, prefetches ? plan_.prefetch_lines : 0); };
+    plan_.a_in_chunks ? for_chunks(body) : for_steps(k_left_, plan_.k_unroll, body);
     if (plan_.prefetch_lines) mov(ptr[rsp + kPrefetch], prefetch_);
+  }
+
+  template <class Body>
+  void for_chunks(Body body) {
+    Xbyak::Label next;
+    align(32);
+    L(next);
+    body(lanes(), true);
+    sub(k_left_, lanes());
+    jg(next, T_NEAR);
   }
 
   // acc[row][v] += A[row][k] * B[k][v] for the next `steps` values of k, with `lines` prefetches spread among them.
   void rank1_updates(int steps, int lines) {
     PrefetchPace paced(steps * plan_.rows, lines);
+    PrefetchPace paced_a(steps * plan_.rows, plan_.a_in_chunks ? chunk_bytes() / kCacheLine : 0);
     const auto pace = [&] {  // called once a row of each step
+      paced_a.next_slot([&](int line) { prefetcht0(ptr[a_[0] + kChunksAhead * chunk_bytes() + line * kCacheLine]); });
       paced.next_slot([&](int line) { prefetcht1(ptr[prefetch_ + line * kCacheLine]); });
     };
     for (int k = 0; k < steps; ++k) {
@@ -135,9 +171,13 @@ class GemmTileEmitter : public RowTileEmitter {
       }
       if (plan_.b_in_place) add(b_, ptr[args_ + offsetof(GemmTileArgs, b_stride_bytes)]);
     }
-    advance_a(steps);
+    plan_.a_in_chunks ? add(a_[0], chunk_bytes()) : advance_a(steps);
     if (!plan_.b_in_place) add(b_, steps * plan_.vecs * vec_bytes());
     if (lines) add(prefetch_, lines * kCacheLine);
+  }
+  int chunk_bytes() const { return plan_.rows * vec_bytes(); }
+  Xbyak::RegExp element_of_a(int row, int k) const {
+    return plan_.a_in_chunks ? a_[0] + (row * vec_bytes() + k * kF32) : a_at(row, k);
   }
   Xbyak::RegExp b_at(int k, int v) const { return b_ + ((plan_.b_in_place ? 0 : k * plan_.vecs) + v) * vec_bytes(); }
   bool is_partial(int v) const { return plan_.masked && v == plan_.vecs - 1; }
@@ -146,11 +186,11 @@ class GemmTileEmitter : public RowTileEmitter {
   void update_holding_b(int k, Pace pace) {
     for (int v = 0; v < plan_.vecs; ++v) load_b(work_[static_cast<size_t>(v)], k, v);
     for (int row = 0; row < plan_.rows; ++row) {
-      if (!plan_.embed_broadcast) broadcast(work_.back(), a_at(row, k));
+      if (!plan_.embed_broadcast) broadcast(work_.back(), element_of_a(row, k));
       for (int v = 0; v < plan_.vecs; ++v) {
         const Vec& b_vec = work_[static_cast<size_t>(v)];
         if (plan_.embed_broadcast) {
-          multiply_add(acc(row, v), b_vec, ptr_b[a_at(row, k)]);
+          multiply_add(acc(row, v), b_vec, ptr_b[element_of_a(row, k)]);
         } else {
           multiply_add(acc(row, v), b_vec, work_.back());
         }
@@ -162,7 +202,7 @@ class GemmTileEmitter : public RowTileEmitter {
   template <class Pace>
   void update_holding_a(int k, Pace pace) {
     for (int row = 0; row < plan_.rows; ++row) {
-      broadcast(work_[static_cast<size_t>(row)], a_at(row, k));
+      broadcast(work_[static_cast<size_t>(row)], element_of_a(row, k));
       pace();
     }
     for (int v = 0; v < plan_.vecs; ++v) {
@@ -388,6 +428,8 @@ bool GemmTilePlan::is_valid() const {
   if (epilogue && epilogue->inputs.size() > static_cast<size_t>(kMaxGemmInputs)) return false;
   if (fold == GemmFold::none && fold_second != GemmFold::none) return false;
   if (fold != GemmFold::none && (epilogue || masked || accumulate)) return false;
+  if (a_in_chunks && (k_unroll != vector_lanes(isa) || bf16 || starts_at_a)) return false;
+  if (fetch_rows < 0 || fetch_rows > kMostRows) return false;
   if (apart && (fold == GemmFold::none || vecs > 4)) return false;
   if (b_sign != 0 && b_in_place) return false;
   if (starts_at_a && accumulate) return false;
@@ -410,6 +452,8 @@ std::string GemmTilePlan::key() const {
     text += fmt::format("{}{}{}", kFolds[static_cast<size_t>(fold)], kFolds[static_cast<size_t>(fold_second)],
                         apart ? " apart" : "");
   }
+  if (a_in_chunks) text += " chunks";
+  if (fetch_rows > 0) text += fmt::format(" fetch{}", fetch_rows);
   if (bf16) text += " bf16";
   if (b_sign != 0) text += b_sign > 0 ? " B+" : " B-";
   if (epilogue) {

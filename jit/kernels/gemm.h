@@ -42,8 +42,12 @@ struct GemmTilePlan {
   bool embed_broadcast = false;  // FMA with a broadcast memory operand: no register for A (AVX-512)
   bool accumulate = false;       // add C, as it was before
   bool starts_at_a = false;      // add A's rows, as wide as C's: with k = 0 the epilogue from A to C
-  bool masked = false;           // the last vector of each row is partial: GemmTileArgs::tail_lanes
-  bool b_in_place = false;       // B by row stride instead of packed
+  // A comes tile by tile, dense: a vector's length of k of each row, one row behind the other, then the next length.
+  // k is a multiple of it and k_unroll is it. What is soon read is fetched ahead, also a little behind the last tile.
+  bool a_in_chunks = false;
+  int fetch_rows = 0;       // before each tile: rows of GemmTileArgs::fetch, as wide as C's, soon to be written
+  bool masked = false;      // the last vector of each row is partial: GemmTileArgs::tail_lanes
+  bool b_in_place = false;  // B by row stride instead of packed
   // A and C are bfloat16, the epilogue's inputs float32. A's elements come in pairs, and so do B's rows: step k has a
   // pair of each column; k counts pairs (AVX512-BF16).
   bool bf16 = false;
@@ -69,7 +73,10 @@ struct GemmTileArgs {
   int64_t tiles;  // >= 1: row tiles, one below the other
   int64_t a_stride_bytes, b_stride_bytes, c_stride_bytes;
   int64_t b_second_bytes, c_vector_bytes;
-  const void* prefetch;                 // first line to prefetch; on return the first one not yet prefetched
+  const void* prefetch;  // first line to prefetch; on return the first one not yet prefetched
+  float* fetch[2];       // rows of two matrices to fetch for writing, if the plan does so; overwritten
+  int64_t fetch_left;    // rows that are left; overwritten
+  int64_t fetch_stride_bytes;
   int64_t tail_lanes;                   // valid lanes of the last vector, when the plan is masked
   const float* inputs[kMaxGemmInputs];  // of slots 1, 2, ...: at the tile's first row and column
   int64_t input_stride_bytes[kMaxGemmInputs];

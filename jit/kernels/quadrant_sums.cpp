@@ -22,13 +22,16 @@ class QuadrantSumsEmitter : public Emitter {
       mov(out_[i], ptr[args_ + offsetof(QuadrantSumsArgs, out) + 8 * static_cast<int>(i)]);
     Xbyak::Label next_row, next_vector;
     L(next_row);
-    xor_(at_, at_);
+    xor_(in_at_, in_at_);
+    xor_(out_at_, out_at_);
+    mov(vectors_, ptr[args_ + offsetof(QuadrantSumsArgs, vectors)]);
     align(32);
     L(next_vector);
     emit_vector();
-    add(at_, vec_bytes());
-    cmp(at_, ptr[args_ + offsetof(QuadrantSumsArgs, row_bytes)]);
-    jl(next_vector, T_NEAR);
+    add(in_at_, ptr[args_ + offsetof(QuadrantSumsArgs, in_vector_bytes)]);
+    add(out_at_, ptr[args_ + offsetof(QuadrantSumsArgs, out_vector_bytes)]);
+    dec(vectors_);
+    jnz(next_vector, T_NEAR);
     for (const Gpr& in : in_) add(in, ptr[args_ + offsetof(QuadrantSumsArgs, in_stride_bytes)]);
     for (const Gpr& out : out_) add(out, ptr[args_ + offsetof(QuadrantSumsArgs, out_stride_bytes)]);
     dec(qword[args_ + offsetof(QuadrantSumsArgs, rows)]);
@@ -39,7 +42,7 @@ class QuadrantSumsEmitter : public Emitter {
 
  private:
   void emit_vector() {
-    for (size_t i = 0; i < in_.size(); ++i) load(value_[i], in_[i] + at_);
+    for (size_t i = 0; i < in_.size(); ++i) load(value_[i], in_[i] + in_at_);
     for (size_t i = 0; i < out_.size(); ++i) {
       const QuadrantSum& sum = plan_.sums[i];
       // A quadrant with a plus sign comes first, if there is one.
@@ -59,13 +62,14 @@ class QuadrantSumsEmitter : public Emitter {
         }
         result = sum_[i];
       }
-      store(out_[i] + at_, result);
+      store(out_[i] + out_at_, result);
     }
   }
 
   const QuadrantSumsPlan plan_;
   const Gpr args_ = argument(0);
-  const Gpr at_ = claim_gpr("byte of the row");
+  const Gpr in_at_ = claim_gpr("byte of the row"), out_at_ = claim_gpr("byte of the sums' row");
+  const Gpr vectors_ = claim_gpr("vectors left");
   const std::array<Gpr, 4> in_ = {claim_gpr("in"), claim_gpr("in"), claim_gpr("in"), claim_gpr("in")};
   std::vector<Gpr> out_;
   const std::vector<Vec> value_ = claim_vecs("value", 4);

@@ -26,8 +26,9 @@ struct QuadrantSumsArgs {
   std::array<const float*, 4> in;
   std::array<float*, QuadrantSumsPlan::kMostSums> out;  // as many as the plan has sums
   int64_t rows;                                         // >= 1; overwritten
-  int64_t row_bytes;                                    // of whole vectors, at least one
-  int64_t in_stride_bytes, out_stride_bytes;
+  int64_t vectors;                                      // >= 1: of a row
+  int64_t in_vector_bytes, out_vector_bytes;            // from one vector of a row to the next
+  int64_t in_stride_bytes, out_stride_bytes;            // from row to row
 };
 
 using QuadrantSums = Kernel<void(QuadrantSumsArgs*)>;

@@ -38,6 +38,7 @@ class GuardedFloats {
 struct TileCase {
   GemmTilePlan plan;
   int64_t k = 0, tiles = 1, tail_lanes = 0, gap = 0;  // gap: elements between rows
+  int64_t fetch_left = 0;
 };
 
 std::ostream& operator<<(std::ostream& out, const TileCase& test) {
@@ -71,7 +72,7 @@ class TileBench {
 
   void run(const GemmTile& kernel) {
     GemmTileArgs args = {};
-    args.a = a_.data();
+    args.a = test_.plan.a_in_chunks ? a_in_chunks() : a_.data();
     args.b = b_.data();
     args.c = c_.data();
     args.k = test_.k;
@@ -88,12 +89,18 @@ class TileBench {
     args.input_stride_bytes[2] = columns_ >= rows_ ? 4 : 0;
     args.b_second_bytes = test_.k * b_stride_ * 4;
     args.c_vector_bytes = vector_stride() * 4;
+    args.fetch[0] = args.fetch[1] = c_.data();
+    args.fetch_left = test_.fetch_left;
+    args.fetch_stride_bytes = c_stride_ * 4;
+    if (test_.plan.a_in_chunks) args.a_stride_bytes = test_.k * 4;
     if (test_.plan.apart) args.c_stride_bytes = lanes_ * 4;
     if (test_.plan.fold_second != GemmFold::none) {
       args.inputs[0] = residual_.data();
       args.input_stride_bytes[0] = args.c_stride_bytes;
     }
     kernel(&args);
+    const int64_t fetched = std::min(test_.fetch_left, test_.plan.fetch_rows * test_.tiles);
+    for (const float* next : args.fetch) ASSERT_EQ(next - c_.data(), fetched * c_stride_);
   }
 
   // The second matrix that the product was folded into.
@@ -132,6 +139,18 @@ class TileBench {
   }
 
  private:
+  const float* a_in_chunks() {
+    const int64_t height = test_.plan.rows;
+    for (int64_t row = 0; row < rows_; ++row) {
+      for (int64_t k = 0; k < test_.k; ++k) {
+        const int64_t chunk = row / height * (test_.k / lanes_) + k / lanes_;
+        chunks_.resize(static_cast<size_t>(rows_ * test_.k));
+        chunks_[static_cast<size_t>((chunk * height + row % height) * lanes_ + k % lanes_)] =
+            a_[static_cast<size_t>(row * a_stride_ + k)];
+      }
+    }
+    return chunks_.data();
+  }
   // Apart: column vectors of all rows, one behind the other, gap or not.
   int64_t vector_stride() const { return test_.plan.apart ? rows_ * lanes_ : lanes_; }
   std::pair<int64_t, int64_t> place_of(int64_t i) const {
@@ -169,7 +188,7 @@ class TileBench {
   const int64_t lanes_, rows_, columns_, a_stride_, c_stride_, b_stride_;
   GuardedFloats a_, b_, c_, residual_, bias_;
   std::mt19937 random_;
-  std::vector<float> before_;
+  std::vector<float> chunks_, before_;
 };
 
 GemmEpilogue bias_residual_gelu(bool long_form) {
@@ -276,6 +295,13 @@ TEST_P(GemmTileTest, FoldsTheProductIntoOneOrTwoMatrices) {
       test.plan.apart = pick(0, 1);
       test.plan.b_sign = pick(-1, 1);
       test.k = pick(0, 40);
+      if (pick(0, 1) == 1) {
+        test.plan.a_in_chunks = true;
+        test.plan.k_unroll = vector_lanes(GetParam());
+        test.k = int64_t{pick(1, 3)} * vector_lanes(GetParam());
+        test.plan.fetch_rows = pick(0, 3);
+        test.fetch_left = pick(0, 8);
+      }
       test.tiles = pick(1, 3);
       test.gap = pick(0, 1) * pick(1, 20);
       SCOPED_TRACE(testing::PrintToString(test));

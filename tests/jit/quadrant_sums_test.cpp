@@ -26,37 +26,48 @@ TEST_P(QuadrantSumsTest, MatchPlainLoopsOverRandomShapes) {
         for (int& sign : sum) sign = pick(-1, 1);
       plan.sums.push_back(sum);
     }
-    const int64_t rows = pick(1, 5), columns = int64_t{pick(1, 4)} * vector_lanes(GetParam());
-    const int64_t in_stride = columns + pick(0, 9), out_stride = columns + pick(0, 9);
+    const int64_t lanes = vector_lanes(GetParam()), rows = pick(1, 5), vectors = pick(1, 4);
+    // Vectors of a row side by side, or those of a column.
+    const bool in_columns = pick(0, 1) == 1, out_columns = pick(0, 1) == 1;
+    const int64_t in_step = lanes + pick(0, 9), out_step = lanes + pick(0, 9);
+    const int64_t in_stride = in_columns ? in_step : in_step * vectors,
+                  in_vector = in_columns ? in_step * rows : in_step;
+    const int64_t out_stride = out_columns ? out_step : out_step * vectors;
+    const int64_t out_vector = out_columns ? out_step * rows : out_step;
+    const int64_t count_of_vectors = rows * vectors - 1;
     SCOPED_TRACE(plan.key());
     std::vector<std::unique_ptr<GuardedFloats>> in, out;
     QuadrantSumsArgs args = {};
     for (size_t q = 0; q < 4; ++q) {
-      in.push_back(std::make_unique<GuardedFloats>((rows - 1) * in_stride + columns));
+      in.push_back(std::make_unique<GuardedFloats>(count_of_vectors * in_step + lanes));
       in.back()->randomize(random, -1, 1);
       args.in[q] = in.back()->data();
     }
     for (size_t i = 0; i < plan.sums.size(); ++i) {
-      out.push_back(std::make_unique<GuardedFloats>((rows - 1) * out_stride + columns));
+      out.push_back(std::make_unique<GuardedFloats>(count_of_vectors * out_step + lanes));
       args.out[i] = out.back()->data();
     }
     args.rows = rows;
-    args.row_bytes = columns * 4;
+    args.vectors = vectors;
+    args.in_vector_bytes = in_vector * 4;
+    args.out_vector_bytes = out_vector * 4;
     args.in_stride_bytes = in_stride * 4;
     args.out_stride_bytes = out_stride * 4;
     quadrant_sums(plan)(&args);
     for (size_t i = 0; i < plan.sums.size(); ++i) {
       for (int64_t at = 0; at < static_cast<int64_t>(out[i]->size()); ++at) {
-        const int64_t row = at / out_stride, column = at % out_stride;
+        const int64_t step = at / out_step, lane = at % out_step;
+        const int64_t row = out_columns ? step % rows : step / vectors;
+        const int64_t vector = out_columns ? step / rows : step % vectors;
         const float value = (*out[i])[static_cast<size_t>(at)];
-        if (column >= columns) {
-          ASSERT_TRUE(std::isnan(value)) << "written between rows";
+        if (lane >= lanes) {
+          ASSERT_TRUE(std::isnan(value)) << "written between vectors";
           continue;
         }
         double sum = 0;
         for (size_t q = 0; q < 4; ++q)
-          sum += plan.sums[i][q] * double((*in[q])[static_cast<size_t>(row * in_stride + column)]);
-        ASSERT_NEAR(value, sum, 4e-7) << "sum " << i << " row " << row << " column " << column;
+          sum += plan.sums[i][q] * double((*in[q])[static_cast<size_t>(row * in_stride + vector * in_vector + lane)]);
+        ASSERT_NEAR(value, sum, 4e-7) << "sum " << i << " row " << row << " vector " << vector;
       }
     }
   }

@@ -108,26 +108,6 @@ TEST_P(StrassenTest, MatchesPlainLoopsOverRandomShapes) {
   }
 }
 
-TEST_P(StrassenTest, GathersAsideWhereRowsOfCShareASetOfTheCache) {
-  const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); };
-  const int lanes = vector_lanes(GetParam());
-  for (int round = 0; round < 12; ++round) {
-    GemmPlan plan;
-    plan.strassen = true;
-    plan.rows = pick(1, 5);
-    plan.vecs = 2;
-    plan.k_block = pick(1, 2) * 2 * lanes;
-    plan.row_block = pick(4, 50);
-    GemmProblem problem{1, pick(2, 40), 1024, int64_t{pick(1, 3)} * 2 * lanes, GemmOperandB::packed, {}, GetParam()};
-    problem.threads = pick(1, 3);
-    problem.allows_strassen = true;
-    if (round % 2 == 0) problem.epilogue = bias_residual_relu();
-    SCOPED_TRACE(problem.key() + " " + plan.key());
-    EXPECT_GT(StrassenProduct(problem, plan).scratch_elements(), 0);
-    EXPECT_LT(error_of(problem, plan, pick(0, 1) * pick(1, 20)), 1e-5);
-  }
-}
-
 TEST_P(StrassenTest, StaysWithinItsErrorBoundForLongSums) {
   GemmPlan plan;
   plan.strassen = true;
