@@ -8,14 +8,15 @@ namespace lathe {
 namespace {
 
 // In cycles on Zen 4; ratios matter, not their absolute size.
-constexpr double kInputCycles = 80;         // of one tile of a block
-constexpr double kOutputCycles = 260;       // of one tile of a block, with its epilogue
-constexpr double kMemoryBytes = 6;          // a cycle and thread: weights from memory
-constexpr double kTileCallCycles = 60;      // start and store of one register tile of products
-constexpr double kEfficiency = 0.97;        // of the multipliers, in either algorithm
-constexpr int64_t kGroupBytes = 900 << 10;  // frequencies of a group: most of L2
-constexpr int64_t kFewestTiles = 14;        // rows of a matrix product that keep the multipliers busy
-constexpr int kGain = 8;                    // percent that it must be faster
+constexpr double kInputCycles = 80;            // of one tile of a block
+constexpr double kOutputCycles = 260;          // of one tile of a block, with its epilogue
+constexpr double kMemoryBytes = 6;             // a cycle and thread: weights from memory
+constexpr double kTileCallCycles = 60;         // start and store of one register tile of products
+constexpr double kEfficiency = 0.97;           // of the multipliers, in either algorithm
+constexpr int64_t kGroupBytes = 700 << 10;     // frequencies of a group, and weights beside them
+constexpr int64_t kOneGroupBytes = 900 << 10;  // of all tiles, where they are one group: most of L2
+constexpr int64_t kFewestTiles = 14;           // rows of a matrix product that keep the multipliers busy
+constexpr int kGain = 8;                       // percent that it must be faster
 
 // Cycles of one multiplication of a vector with the other's lanes.
 double cycles_of_dot(Isa isa, Int8Dot dot) {
@@ -40,6 +41,7 @@ std::optional<int64_t> choose_winograd_int8(const WinogradInt8Problem& problem, 
   const int64_t weight_bytes = WinogradInt8::kFrequencies * in * blocks * shape.lanes * 2;
   const int64_t room = weight_bytes < kGroupBytes / 2 ? kGroupBytes - weight_bytes : kGroupBytes;
   int64_t group = std::max(kFewestTiles, room / tile_bytes);
+  if (tiles * tile_bytes <= kOneGroupBytes) group = std::max(group, tiles);
   const int64_t groups = divide_up(divide_up(tiles, group), threads) * threads;
   group = divide_up(tiles, std::min(groups, tiles));
   // Few tiles: threads share the columns of the products, and stream each weight once.
