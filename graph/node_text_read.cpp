@@ -376,7 +376,8 @@ class NodeReader {
   }
 
   void check_epilogue(const Node& node) {
-    if (!node.op->fuses_epilogue) text_.fail("nothing can be fused into this operator");
+    if (!node.op->fuses_epilogue && !passes::takes_quantization(graph_, node))
+      text_.fail("nothing can be fused into this operator");
     Node bare = node;
     const size_t own = node.inputs.size() - static_cast<size_t>(node.epilogue->inputs);
     const bool is_pointwise = node.op->domain == "lathe" && node.op->name == "Pointwise";

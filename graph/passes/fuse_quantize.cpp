@@ -30,6 +30,14 @@ bool is_softmax_of_rows(const Node& node, const TensorType& type) {
   return axis == -1 || axis == type.rank() - 1;
 }
 
+}  // namespace
+
+bool takes_quantization(const Graph& graph, const Node& node) {
+  return normalizes_rows(node) || is_softmax_of_rows(node, graph.value(node.outputs[0]).type);
+}
+
+namespace {
+
 // One scale for all elements, of which the reciprocal is a number too, and bytes as results.
 bool is_plain(const Graph& graph, const Node& quantize) {
   if (quantize.epilogue || quantize.inputs.size() < 2) return false;
@@ -57,7 +65,7 @@ bool try_fuse(Rewriter& rewriter, NodeId id) {
   if (node.epilogue || node.outputs[0] != rows || type.dtype != DType::f32 || type.layout.channel_block != 0) {
     return false;
   }
-  if (!normalizes_rows(node) && !is_softmax_of_rows(node, type)) return false;
+  if (!takes_quantization(graph, node)) return false;
   const std::optional<Expression> expression = fusible_expression(graph, quantize);
   if (!expression) return false;
   ExpressionBuilder builder(graph);

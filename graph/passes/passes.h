@@ -62,5 +62,7 @@ bool use_integers_conv(Graph& graph, const PassContext& context);
 // No pass: may this node's values lie as they do, plain or in blocks of channels? By the rules of choose_layouts and of
 // absorb_reorders. Requires: static types.
 bool has_fitting_layouts(const Graph& graph, NodeId id, int block);
+// No pass: may this node have a QuantizeLinear in it, as fuse_quantize makes them?
+bool takes_quantization(const Graph& graph, const Node& node);
 
 }  // namespace lathe::passes
