@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <numeric>
 
 #include "jit/kernels/channel_gather.h"
 #include "src/base/checked_size.h"
+#include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -29,23 +31,39 @@ struct ChannelGather {
   std::vector<int64_t> input_blocks;  // of channels
   BufferId output = BufferId::none;
   int64_t images = 0, blocks = 0, pixels = 0, lanes = 0;
+  int64_t strip = 1;  // pixels
 
+  // Strip by strip of pixels, all blocks of each: what several jobs read comes from far away once.
   void operator()(const StepArgs& args) const {
-    const auto count = static_cast<int64_t>(jobs.size());
-    const Range mine = split_evenly(images * count, args.share, args.shares);
+    const int64_t longest = std::min(strip, divide_up(images * pixels, args.shares)),
+                  strips = divide_up(pixels, longest);
+    const Range mine = split_evenly(images * strips, args.share, args.shares);
     for (int64_t item = mine.begin; item < mine.end; ++item) {
-      const int64_t image = item / count;
-      const GatherJob& job = jobs[static_cast<size_t>(item - image * count)];
-      ChannelGatherArgs call{&job.table, {}, nullptr, pixels};
-      for (size_t i = 0; i < job.sources.size(); ++i) {
-        const auto [input, block] = job.sources[i];
-        call.sources[i] = args.at<const float>(inputs[input]) + (image * input_blocks[input] + block) * pixels * lanes;
+      const int64_t image = item / strips, first = item % strips * longest;
+      for (const GatherJob& job : jobs) {
+        ChannelGatherArgs call{&job.table, {}, nullptr, std::min(longest, pixels - first)};
+        for (size_t i = 0; i < job.sources.size(); ++i) {
+          const auto [input, block] = job.sources[i];
+          call.sources[i] =
+              args.at<const float>(inputs[input]) + ((image * input_blocks[input] + block) * pixels + first) * lanes;
+        }
+        call.to = args.at<float>(output) + ((image * blocks + job.block) * pixels + first) * lanes;
+        job.kernel.entry()(&call);
       }
-      call.to = args.at<float>(output) + (image * blocks + job.block) * pixels * lanes;
-      job.kernel.entry()(&call);
     }
   }
 };
+
+// Where each block is read by several jobs, as many pixels as half of L1 holds, and no fewer than pay for a call of
+// each kernel. Else all: the fewer streams from memory at a time, the better.
+int64_t strip_of(const ChannelGather& gather) {
+  constexpr int64_t kStripBytes = 16 << 10, kShortest = 64;
+  const auto read = std::accumulate(gather.input_blocks.begin(), gather.input_blocks.end(), int64_t{0});
+  int64_t sources = 0;
+  for (const GatherJob& job : gather.jobs) sources += static_cast<int64_t>(job.sources.size());
+  if (sources <= 2 * read) return gather.pixels;
+  return std::max(kShortest, kStripBytes / (read * gather.lanes * static_cast<int64_t>(sizeof(float))));
+}
 
 // The lanes of one block of the result, by the block that they come from.
 struct Lane {
@@ -112,6 +130,7 @@ bool add_channel_gather_step(const LowerContext& context, ValueId result, const 
     gather.input_blocks.push_back(context.type(value).storage_dims()[1]);
     step.reads.push_back(context.buffer(value));
   }
+  gather.strip = strip_of(gather);
   step.kernel = "gather channels";
   step.writes = {gather.output};
   step.bytes = 8.0 * static_cast<double>(origins.size()) * static_cast<double>(gather.images * gather.pixels);
