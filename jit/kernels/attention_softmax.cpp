@@ -1,14 +1,9 @@
 #include "jit/kernels/attention_softmax.h"
 
-#include <bit>
-#include <cmath>
 #include <cstddef>
 #include <limits>
-#include <numbers>
-#include <optional>
 
-#include "jit/expression/epilogue.h"
-#include "jit/kernels/reduce_emitter.h"
+#include "jit/kernels/exponential_emitter.h"
 
 namespace lathe {
 namespace {
@@ -16,17 +11,9 @@ namespace {
 // Finite, so that -inf - top is -inf and not NaN in a row that so far has nothing but -inf.
 constexpr float kLowest = std::numeric_limits<float>::lowest();
 
-// exp of what is not positive, on AVX-512: half the work of the general one, as 2^(1/16) has its powers in one
-// register. Error: 1 + |x| / 30 units in the last place.
-constexpr float kLeast = -105;          // its exponential rounds to 0
-constexpr float kSixteenths = 3 << 18;  // added to |x| < 2^18, it leaves sixteenths; their number is at the end
-constexpr float kThird = 1.0F / 6, kSecond = 0.5F;  // of exp's series
-
-class AttentionSoftmaxEmitter : public RowEmitter {
+class AttentionSoftmaxEmitter : public ExponentialEmitter {
  public:
-  explicit AttentionSoftmaxEmitter(const AttentionSoftmaxPlan& plan) : RowEmitter(plan.isa), plan_(plan) {
-    if (!has_masks()) exp_.emplace(static_cast<Xbyak::CodeGenerator&>(*this), plan.isa, unary_expression(ExprOp::exp));
-  }
+  explicit AttentionSoftmaxEmitter(const AttentionSoftmaxPlan& plan) : ExponentialEmitter(plan.isa), plan_(plan) {}
 
   void emit() {
     claim();
@@ -40,8 +27,7 @@ class AttentionSoftmaxEmitter : public RowEmitter {
     });
     end();
     emit_tables();
-    if (exp_) exp_->emit_constants();
-    if (has_masks()) emit_powers();
+    emit_exponential_constants();
   }
 
  private:
@@ -73,54 +59,8 @@ class AttentionSoftmaxEmitter : public RowEmitter {
     mov(sums_at_, ptr[args_ + offsetof(AttentionSoftmaxArgs, sums)]);
     if (plan_.continues) mov(factors_at_, ptr[args_ + offsetof(AttentionSoftmaxArgs, factors)]);
     prepare_tail(columns_, temp_);
-    if (has_masks()) {
-      load_exponential_constants();
-    } else {
-      temps_ = claim_vecs("temporaries", exp_->temps_needed());
-    }
+    claim_exponential(temp_);
     maxima_ = claim_vecs("maxima", std::min(3, free_vecs()));
-  }
-
-  void load_exponential_constants() {
-    const auto constant = [&](const char* role, float value) {
-      const Vec vec = claim_vec(role);
-      set_all(vec, value, temp_);
-      return vec;
-    };
-    least_ = constant("least", kLeast);
-    log2_e_ = constant("log2 e", std::numbers::log2e_v<float>);
-    ln_2_ = constant("ln 2", std::numbers::ln2_v<float>);
-    sixteenths_ = constant("sixteenths", kSixteenths);
-    third_ = constant("1/6", kThird);
-    second_ = constant("1/2", kSecond);
-    one_ = constant("1", 1);
-    powers_ = claim_vec("powers of 2^(1/16)");
-    vmovups(powers_, ptr[rip + powers_at_]);
-    temps_ = claim_vecs("temporaries", 3);
-  }
-
-  void emit_powers() {
-    align(vec_bytes());
-    L(powers_at_);
-    for (int i = 0; i < lanes(); ++i) dd(std::bit_cast<uint32_t>(static_cast<float>(std::exp2(i / 16.0))));
-  }
-
-  // NaN stays. Requires: vec <= 0.
-  void exponential(const Vec& vec) {
-    if (exp_) return exp_->apply(vec, temps_, [](int, const Xbyak::Xmm&) {});
-    const Vec &exponent = temps_[0], &series = temps_[1], &power = temps_[2];
-    vmaxps(vec, least_, vec);
-    vmovaps(power, sixteenths_);
-    vfmadd231ps(power, vec, log2_e_);
-    vsubps(exponent, power, sixteenths_);
-    vpermps(Xbyak::Zmm(power.getIdx()), Xbyak::Zmm(power.getIdx()), powers_);
-    vfnmadd231ps(vec, exponent, ln_2_);
-    vmovaps(series, second_);
-    vfmadd231ps(series, vec, third_);
-    vfmadd213ps(series, vec, one_);
-    vmulps(vec, vec, power);
-    vfmadd213ps(vec, series, power);
-    vscalefps(vec, vec, exponent);  // by its floor
   }
 
   // Several maxima: vmaxps has a latency of 4 cycles and two run at a time.
@@ -184,12 +124,9 @@ class AttentionSoftmaxEmitter : public RowEmitter {
   }
 
   AttentionSoftmaxPlan plan_;
-  std::optional<EpilogueEmitter> exp_;  // on AVX2
   Gpr args_, scores_, rows_, columns_, stride_, tops_at_, sums_at_, factors_at_, offset_, left_, temp_;
   Vec top_, sum_, factor_, x_, spare_;
-  Vec least_, log2_e_, ln_2_, sixteenths_, third_, second_, one_, powers_;  // on AVX-512
-  Xbyak::Label powers_at_;
-  std::vector<Vec> temps_, maxima_;
+  std::vector<Vec> maxima_;
 };
 
 }  // namespace

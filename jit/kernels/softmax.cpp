@@ -4,8 +4,7 @@
 #include <limits>
 #include <numbers>
 
-#include "jit/expression/epilogue.h"
-#include "jit/kernels/reduce_emitter.h"
+#include "jit/kernels/exponential_emitter.h"
 
 namespace lathe {
 namespace {
@@ -14,15 +13,13 @@ constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
 // 2^x for x in [0, 1), off by 2.6e-6 of it (Lawson fit): enough for what is stored as bytes.
 constexpr float kPowerOfTwo[] = {0.0135340961F, 0.0520116054F, 0.241442665F, 0.693003833F, 1.00000262F};
+constexpr int kColumnVectors = 4;
 constexpr int kByteVectors = 4;  // that are packed together
 
-class SoftmaxEmitter : public RowEmitter {
+class SoftmaxEmitter : public ExponentialEmitter {
  public:
   explicit SoftmaxEmitter(const SoftmaxPlan& plan)
-      : RowEmitter(plan.isa),
-        plan_(plan),
-        exp_(*this, plan.isa, unary_expression(ExprOp::exp)),
-        log_(*this, plan.isa, unary_expression(ExprOp::log)) {}
+      : ExponentialEmitter(plan.isa), plan_(plan), log_(*this, plan.isa, unary_expression(ExprOp::log)) {}
 
   void emit() {
     claim();
@@ -36,7 +33,7 @@ class SoftmaxEmitter : public RowEmitter {
     end();
     emit_tables();
     if (plan_.stores_bytes()) emit_requantization(plan_.store);
-    exp_.emit_constants();
+    emit_exponential_constants();
     log_.emit_constants();
   }
 
@@ -74,18 +71,19 @@ class SoftmaxEmitter : public RowEmitter {
     if (plan_.stores_bytes()) mov(row_, ptr[args_ + offsetof(SoftmaxArgs, row)]);
     prepare_tail(columns_, temp_);
     if (has_quick_exponential()) load_quick_constants();
-    const int temps = std::max(exp_.temps_needed(), log_.temps_needed());
-    temps_ = claim_vecs("temporaries", temps);
+    if (has_quick_exponential()) {
+      temps_ = claim_vecs("temporaries", kByteVectors);
+    } else {
+      claim_exponential(temp_, plan_.is_log ? log_.temps_needed() : 0);
+      temps_ = temporaries();
+    }
+    if (plan_.is_strided) claim_columns();
     if (!plan_.is_strided) tops_ = claim_vecs("maxima", std::min(3, free_vecs()));
     if (plan_.stores_bytes()) {
       bytes_ = {x_};
       for (const std::vector<Vec>* more : {&tops_, &temps_}) bytes_.insert(bytes_.end(), more->begin(), more->end());
       bytes_.resize(bytes_.size() >= kByteVectors ? kByteVectors : bytes_.size() >= 2 ? 2 : 1);
     }
-  }
-
-  void apply(EpilogueEmitter& function, const Vec& vec) {
-    function.apply(vec, temps_, [](int, const Xbyak::Xmm&) {});
   }
 
   // ---- Rows
@@ -122,12 +120,12 @@ class SoftmaxEmitter : public RowEmitter {
 
   void sum_exponentials(const Gpr& to) {
     zero(sum_);
-    for_columns(columns_, offset_, left_, 2, [&](int vectors, bool is_tail) {
+    for_columns(columns_, offset_, left_, 4, [&](int vectors, bool is_tail) {
       for (int i = 0; i < vectors; ++i) {
         const Xbyak::RegExp at = offset_ + i * vec_bytes();
         load_part(x_, from_ + at, is_tail);
         vsubps(x_, x_, top_);
-        apply(exp_, x_);
+        exponential(x_);
         if (is_tail) clear_behind_tail(x_);
         vaddps(sum_, sum_, x_);
         if (!plan_.is_log) store_part(to + at, x_, is_tail);
@@ -137,30 +135,30 @@ class SoftmaxEmitter : public RowEmitter {
   }
 
   void scale_row() {
-    finish_sum();
-    for_columns(columns_, offset_, left_, 2, [&](int vectors, bool is_tail) {
+    finish_sum(sum_);
+    for_columns(columns_, offset_, left_, 4, [&](int vectors, bool is_tail) {
       for (int i = 0; i < vectors; ++i)
-        scale(from_ + offset_ + i * vec_bytes(), to_ + offset_ + i * vec_bytes(), is_tail);
+        scale(from_ + offset_ + i * vec_bytes(), to_ + offset_ + i * vec_bytes(), top_, sum_, is_tail);
     });
   }
 
   // The sum becomes its logarithm or its reciprocal.
-  void finish_sum() {
+  void finish_sum(const Vec& sum) {
     if (plan_.is_log) {
-      apply(log_, sum_);
+      log_.apply(sum, temps_, [](int, const Xbyak::Xmm&) {});
     } else {
       set_all(spare_, 1.0f, temp_);
-      vdivps(sum_, spare_, sum_);
+      vdivps(sum, spare_, sum);
     }
   }
 
-  void scale(const Xbyak::RegExp& from, const Xbyak::RegExp& to, bool is_tail) {
+  void scale(const Xbyak::RegExp& from, const Xbyak::RegExp& to, const Vec& top, const Vec& sum, bool is_tail) {
     load_part(x_, plan_.is_log ? from : to, is_tail);
     if (plan_.is_log) {
-      vsubps(x_, x_, top_);
-      vsubps(x_, x_, sum_);
+      vsubps(x_, x_, top);
+      vsubps(x_, x_, sum);
     } else {
-      vmulps(x_, x_, sum_);
+      vmulps(x_, x_, sum);
     }
     store_part(to, x_, is_tail);
   }
@@ -222,25 +220,46 @@ class SoftmaxEmitter : public RowEmitter {
     fold_lanes(sum_, spare_, [&](const auto& into, const auto& a, const auto& b) { vaddps(into, a, b); });
   }
 
-  // ---- Columns
+  // ---- Columns: some vectors side by side, so that a line of memory is read whole and sums wait for each other less
+
+  void claim_columns() {
+    column_tops_ = {top_};
+    column_sums_ = {sum_};
+    for (int i = 1; i < kColumnVectors && free_vecs() >= 2; ++i) {
+      column_tops_.push_back(claim_vec("maximum of columns"));
+      column_sums_.push_back(claim_vec("sum of columns"));
+    }
+  }
 
   void emit_columns() {
-    for_columns(columns_, offset_, left_, 1, [&](int, bool is_tail) {
-      set_all(top_, kLowest, temp_);
+    for_columns(columns_, offset_, left_, static_cast<int>(column_tops_.size()), [&](int vectors, bool is_tail) {
+      const auto each = [&](auto body) {
+        for (int i = 0; i < vectors; ++i) {
+          const auto slot = static_cast<size_t>(i);
+          body(i * vec_bytes(), column_tops_[slot], column_sums_[slot]);
+        }
+      };
+      each([&](int, const Vec& top, const Vec&) { set_all(top, kLowest, temp_); });
       along_axis([&] {
-        load_part(x_, at_from_, is_tail);
-        vmaxps(top_, top_, x_);
+        each([&](int at, const Vec& top, const Vec&) {
+          load_part(x_, at_from_ + at, is_tail);
+          vmaxps(top, top, x_);
+        });
       });
-      zero(sum_);
+      each([&](int, const Vec&, const Vec& sum) { zero(sum); });
       along_axis([&] {
-        load_part(x_, at_from_, is_tail);
-        vsubps(x_, x_, top_);
-        apply(exp_, x_);
-        vaddps(sum_, sum_, x_);
-        if (!plan_.is_log) store_part(at_to_, x_, is_tail);
+        each([&](int at, const Vec& top, const Vec& sum) {
+          load_part(x_, at_from_ + at, is_tail);
+          vsubps(x_, x_, top);
+          exponential(x_);
+          vaddps(sum, sum, x_);
+          if (!plan_.is_log) store_part(at_to_ + at, x_, is_tail);
+        });
       });
-      finish_sum();
-      along_axis([&] { scale(at_from_, at_to_, is_tail); });
+      each([&](int, const Vec&, const Vec& sum) { finish_sum(sum); });
+      along_axis([&] {
+        each([&](int at, const Vec& top, const Vec& sum) { scale(at_from_ + at, at_to_ + at, top, sum, is_tail); });
+      });
     });
   }
 
@@ -257,10 +276,10 @@ class SoftmaxEmitter : public RowEmitter {
   }
 
   SoftmaxPlan plan_;
-  EpilogueEmitter exp_, log_;
+  EpilogueEmitter log_;
   Gpr args_, from_, to_, rows_, columns_, offset_, left_, temp_, stride_, at_from_, at_to_, row_, bytes_at_;
   Vec top_, sum_, x_, spare_, log2_e_, broken_;
-  std::vector<Vec> temps_, tops_, bytes_, power_of_two_;
+  std::vector<Vec> temps_, tops_, bytes_, power_of_two_, column_tops_, column_sums_;
 };
 
 }  // namespace
