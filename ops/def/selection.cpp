@@ -6,9 +6,13 @@
 
 #include "ops/copy_elements.h"
 #include "ops/copy_infer.h"
+#include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "ops/topk_select.h"
+#include "ops/work_split.h"
 #include "src/base/checked_size.h"
+#include "src/base/thread_team.h"
 
 namespace lathe::ops {
 namespace {
@@ -93,6 +97,45 @@ void run_topk(ReferenceContext& context) {
   });
   context.outputs[0] = std::move(values);
   if (context.outputs.size() > 1) context.outputs[1] = std::move(indices);
+}
+
+bool lower_topk(LowerContext& context) {
+  const TensorType& type = context.input_type(0);
+  const InferContext messages(context.node, {}, {});
+  const Tensor k = context.node.op->since < 10 ? Tensor() : context.constant(1);
+  if (context.node.op->since >= 10 && !k.defined()) return false;
+  const Dims dims = type.extents();
+  const AxisSplit split =
+      split_at(dims, axis_within(messages, context.node.attributes.get_int("axis", -1), type.rank()));
+  const int64_t count = topk_count(messages, k, split.extent);
+  if (count * split.outer * split.inner == 0) return true;
+  const auto select = TopKSelect::make(context.target.isa,
+                                       {type.dtype, split, count, context.node.attributes.get_int("largest", 1) != 0});
+  if (!select) return false;
+  const BufferId from = context.buffer(context.input(0));
+  const auto result = [&](int i) { return context.has_output(i) ? context.buffer(context.output(i)) : BufferId::none; };
+  const BufferId values = result(0), places = result(1);
+  Step step{.kernel = "select " + std::to_string(count) + " of " + std::to_string(split.extent), .reads = {from}};
+  // Comparing an element takes about as long as two operations of a vector's lane.
+  const double work = 2 * static_cast<double>(select->rows() * split.extent);
+  step.bytes = static_cast<double>(type.storage_bytes());
+  step.threads =
+      static_cast<int>(std::min<int64_t>(worthwhile_threads(8 * work, context.target.threads), select->rows()));
+  step.shares = worthwhile_shares(8 * work, step.threads);
+  const size_t each = (select->scratch_bytes() + 63) / 64 * 64;
+  const BufferId scratch = context.scratch(checked_multiply(each, static_cast<size_t>(step.threads)));
+  step.reads.push_back(scratch);
+  for (const BufferId id : {scratch, values, places}) {
+    if (id != BufferId::none) step.writes.push_back(id);
+  }
+  step.run = [=, select = *select](const StepArgs& args) {
+    select.run(args.at<const void>(from), values == BufferId::none ? nullptr : args.at<void>(values),
+               places == BufferId::none ? nullptr : args.at<int64_t>(places),
+               args.at<char>(scratch) + static_cast<size_t>(args.thread) * each,
+               split_evenly(select.rows(), args.share, args.shares));
+  };
+  context.add(std::move(step));
+  return true;
 }
 
 // ---- NonZero
@@ -265,7 +308,8 @@ OpDef topk(int since, int until, int inputs, std::vector<AttributeSpec> attribut
                      .max_outputs = 2,
                      .attributes = std::move(attributes),
                      .infer = infer_topk,
-                     .reference = run_topk}};
+                     .reference = run_topk},
+          .lower = lower_topk};
 }
 
 }  // namespace
