@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "jit/kernels/repeat_pixels.h"
 #include "ops/copy_elements.h"
 #include "ops/copy_infer.h"
 #include "ops/copy_resize.h"
@@ -277,6 +278,8 @@ struct PlaneResize {
   int64_t planes = 1, in_rows = 1, in_columns = 1, lanes = 1;
   Taps rows, columns;
   bool is_nearest = true;
+  Kernel<RepeatPixelsFn> repeat_pixels;
+  std::vector<int32_t> column_offsets;  // in bytes
 
   void run_row(const float* plane, float* to, size_t y) const {
     const float* low = plane + rows.low[y] * in_columns * lanes;
@@ -304,20 +307,40 @@ struct PlaneResize {
     }
   }
 
-  void run(const float* from, float* to, int thread, int threads) const {
+  // Rows of the result from `y` on, before `end`, that repeat the same row.
+  int64_t repeats(int64_t y, int64_t end) const {
+    if (!is_nearest) return 1;
+    int64_t count = 1;
+    while (y + count < end && rows.low[static_cast<size_t>(y + count)] == rows.low[static_cast<size_t>(y)]) ++count;
+    return count;
+  }
+
+  void run(const float* from, float* to, int share, int shares) const {
     const auto out_rows = static_cast<int64_t>(rows.low.size()), out_columns = static_cast<int64_t>(columns.low.size());
-    const Range range = split_evenly(planes * out_rows, thread, threads);
-    for (long i = range.begin; i < range.end; ++i) {
-      const int64_t y = i % out_rows;
+    const Range range = split_evenly(planes * out_rows, share, shares);
+    for (int64_t i = range.begin; i < range.end;) {
+      const int64_t y = i % out_rows, alike = repeats(y, std::min(out_rows, y + range.end - i));
+      const float* plane = from + i / out_rows * in_rows * in_columns * lanes;
       float* row = to + i * out_columns * lanes;
-      // An upsampled row that repeats the one above is a copy of it.
-      if (is_nearest && i > range.begin && y > 0 &&
-          rows.low[static_cast<size_t>(y)] == rows.low[static_cast<size_t>(y - 1)]) {
-        std::copy_n(row - out_columns * lanes, out_columns * lanes, row);
-        continue;
+      if (repeat_pixels) {
+        const RepeatPixelsArgs call{
+            plane + rows.low[static_cast<size_t>(y)] * in_columns * lanes, row,  column_offsets.data(), out_columns,
+            out_columns * lanes * static_cast<int64_t>(sizeof(float)),     alike};
+        repeat_pixels.entry()(&call);
+      } else {
+        run_row(plane, row, static_cast<size_t>(y));
+        for (int64_t k = 1; k < alike; ++k) std::copy_n(row, out_columns * lanes, row + k * out_columns * lanes);
       }
-      run_row(from + i / out_rows * in_rows * in_columns * lanes, row, static_cast<size_t>(y));
+      i += alike;
     }
+  }
+
+  // By vectors, where a block of channels is one.
+  void use_kernel(Isa isa) {
+    const int64_t pixel_bytes = lanes * static_cast<int64_t>(sizeof(float));
+    if (!is_nearest || lanes != vector_lanes(isa) || in_columns > INT32_MAX / pixel_bytes) return;
+    for (const int32_t column : columns.low) column_offsets.push_back(column * static_cast<int32_t>(pixel_bytes));
+    repeat_pixels = repeat_pixels_kernel(isa);
   }
 };
 
@@ -362,6 +385,7 @@ bool lower(LowerContext& context) {
   if (!rows || !columns) return false;
   plane->rows = *rows;
   plane->columns = *columns;
+  plane->use_kernel(context.target.isa);
   const BufferId from = context.buffer(context.input(0)), to = context.buffer(context.output(0));
   Step step{.kernel = "resize " + mode.mode, .reads = {from}, .writes = {to}};
   step.bytes = static_cast<double>(type.storage_bytes() + out.storage_bytes());
