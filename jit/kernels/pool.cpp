@@ -47,7 +47,11 @@ class PoolBase : public Emitter {
 class PoolEmitter : public PoolBase {
  public:
   PoolEmitter(Isa isa, PoolKind kind, const PoolShape& shape)
-      : PoolBase(isa, kind), shape_(shape), accumulators_(claim_vecs("pixel", kPixels)), scale_(claim_vec("scale")) {}
+      : PoolBase(isa, kind), shape_(shape), accumulators_(claim_vecs("pixel", kPixels)), scale_(claim_vec("scale")) {
+    columns_ = accumulators_;
+    for (const Vec& more : claim_vecs("column", free_vecs() - 1)) columns_.push_back(more);
+    result_ = claim_vec("result");
+  }
 
   std::shared_ptr<const CodePages> emit(const std::vector<int64_t>& rows, const std::string& name) {
     std::vector<uint32_t> offsets;
@@ -92,7 +96,82 @@ class PoolEmitter : public PoolBase {
     end();
   }
 
+  // Columns of the input that the windows of a tile reach, all of them inside.
+  struct Columns {
+    int64_t begin = 0, end = 0;
+  };
+  Columns columns_of(int64_t col, int64_t size) const {
+    const ConvAxis& x = shape_.windows.x;
+    Columns columns{x.in, 0};
+    for (const ConvTap& tap : x.taps) {
+      columns.begin = std::min(columns.begin, std::max<int64_t>(col * x.stride + tap.offset, 0));
+      columns.end = std::max(columns.end, std::min((col + size - 1) * x.stride + tap.offset + 1, x.in));
+    }
+    return columns;
+  }
+
+  // Windows that overlap share what is summed along y: a column at a time, which then stays in its register.
+  bool shares_columns(int64_t row, int64_t col, int64_t size) const {
+    const ConvAxis &y = shape_.windows.y, &x = shape_.windows.x;
+    const auto inside =
+        std::count_if(y.taps.begin(), y.taps.end(), [&](const auto& t) { return is_inside(y, row, t); });
+    const Columns columns = columns_of(col, size);
+    const int64_t count = columns.end - columns.begin;
+    return !has_bytes() && inside > 1 && count < size * static_cast<int64_t>(x.taps.size()) &&
+           count <= static_cast<int64_t>(columns_.size());
+  }
+
+  void emit_columns(int64_t row, int64_t col, int64_t size) {
+    const ConvAxis &y = shape_.windows.y, &x = shape_.windows.x;
+    const Columns columns = columns_of(col, size);
+    const auto column = [&](int64_t at) { return columns_[static_cast<size_t>(at - columns.begin)]; };
+    bool is_first = true;
+    for (const ConvTap& ty : y.taps) {
+      if (!is_inside(y, row, ty)) continue;
+      for (int64_t at = columns.begin; at < columns.end; ++at) {
+        const auto from = source_ + load_offset((ty.offset * x.in + at - col * x.stride) * pixel_bytes());
+        is_first ? load(column(at), from) : combine(column(at), ptr[from]);
+      }
+      is_first = false;
+    }
+    for (int64_t i = 0; i < size; ++i) {
+      std::vector<Vec> parts;
+      for (const ConvTap& tx : x.taps) {
+        if (is_inside(x, col + i, tx)) parts.push_back(column((col + i) * x.stride + tx.offset));
+      }
+      if (parts.empty()) throw JitError("a pooling window is empty");
+      if (parts.size() == 1) {
+        vmovaps(result_, parts[0]);
+      } else {
+        join(result_, parts[0], parts[1]);
+      }
+      for (size_t part = 2; part < parts.size(); ++part) combine(result_, parts[part]);
+      finish_pixel(row, col + i, result_);
+      store_pixel(target_ + static_cast<int>(i * pixel_bytes()), result_);
+    }
+  }
+
+  void join(const Vec& into, const Vec& a, const Vec& b) {
+    kind_ == PoolKind::max ? vmaxps(into, a, b) : vaddps(into, a, b);
+  }
+
+  int load_offset(int64_t bytes) {
+    if (std::abs(bytes) > INT32_MAX / 2) throw JitError("pooling rows are too far apart");
+    if (++loads_ > kMostLoads) throw JitError("pooling windows are too large");
+    return static_cast<int>(bytes);
+  }
+
   void emit_tile(int64_t row, int64_t col, int64_t size) {
+    if (shares_columns(row, col, size)) {
+      emit_columns(row, col, size);
+    } else {
+      emit_windows(row, col, size);
+    }
+    add(source_, static_cast<uint32_t>(size * shape_.windows.x.stride * pixel_bytes()));
+    add(target_, static_cast<uint32_t>(size * pixel_bytes()));
+  }
+
+  void emit_windows(int64_t row, int64_t col, int64_t size) {
     const ConvAxis &y = shape_.windows.y, &x = shape_.windows.x;
     std::vector<bool> is_started(static_cast<size_t>(size), false);
     for (const ConvTap& ty : y.taps) {
@@ -100,14 +179,12 @@ class PoolEmitter : public PoolBase {
       for (const ConvTap& tx : x.taps) {
         for (int64_t i = 0; i < size; ++i) {
           if (!is_inside(x, col + i, tx)) continue;
-          const int64_t offset = (ty.offset * x.in + i * x.stride + tx.offset) * pixel_bytes();
-          if (std::abs(offset) > INT32_MAX / 2) throw JitError("pooling rows are too far apart");
-          if (++loads_ > kMostLoads) throw JitError("pooling windows are too large");
+          const int offset = load_offset((ty.offset * x.in + i * x.stride + tx.offset) * pixel_bytes());
           const Vec& value = accumulators_[static_cast<size_t>(i)];
           if (is_started[static_cast<size_t>(i)]) {
-            join_pixel(value, source_ + static_cast<int>(offset));
+            join_pixel(value, source_ + offset);
           } else {
-            load_pixel(value, source_ + static_cast<int>(offset));
+            load_pixel(value, source_ + offset);
           }
           is_started[static_cast<size_t>(i)] = true;
         }
@@ -119,8 +196,6 @@ class PoolEmitter : public PoolBase {
       finish_pixel(row, col + i, accumulators_[static_cast<size_t>(i)]);
       store_pixel(target_ + static_cast<int>(i * pixel_bytes()), accumulators_[static_cast<size_t>(i)]);
     }
-    add(source_, static_cast<uint32_t>(size * x.stride * pixel_bytes()));
-    add(target_, static_cast<uint32_t>(size * pixel_bytes()));
   }
 
   // The channels of one pixel: a vector of float32, or 16 or 8 bytes.
@@ -155,6 +230,8 @@ class PoolEmitter : public PoolBase {
   const Gpr source_ = argument(0), target_ = argument(1), left_ = claim_gpr("left");
   const std::vector<Vec> accumulators_;
   const Vec scale_;
+  std::vector<Vec> columns_;  // the accumulators and more
+  Vec result_;
   std::map<int, Xbyak::Label> scales_;
   int loads_ = 0;
 };

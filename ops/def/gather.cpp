@@ -103,14 +103,43 @@ struct Lookup {
     return index < 0 ? index + split.extent : index;
   }
   void copy(const StepArgs& args) const {
+    const Range rows = split_evenly(split.outer * count, args.share, args.shares);
+    switch (run_bytes()) {
+      case 1:
+        return take_elements<uint8_t>(args, rows);
+      case 2:
+        return take_elements<uint16_t>(args, rows);
+      case 4:
+        return take_elements<uint32_t>(args, rows);
+      case 8:
+        return take_elements<uint64_t>(args, rows);
+      default:
+        return copy_rows(args, rows);
+    }
+  }
+
+ private:
+  int64_t run_bytes() const { return split.inner * static_cast<int64_t>(element_bytes); }
+
+  // Rows of one element: calls to copy them would take longer.
+  template <class T>
+  void take_elements(const StepArgs& args, Range rows) const {
+    const void* places = args.at<const void>(indices);
+    for (int64_t row = rows.begin; row < rows.end;) {
+      const int64_t outer = row / count, end = std::min<int64_t>(rows.end, (outer + 1) * count);
+      const T* from = args.at<const T>(data) + outer * split.extent;
+      T* to = args.at<T>(out);
+      for (; row < end; ++row) to[row] = from[pick(places, row - outer * count)];
+    }
+  }
+
+  void copy_rows(const StepArgs& args, Range rows) const {
+    const int64_t run = run_bytes();
     const auto* from = args.at<const char>(data);
     auto* to = args.at<char>(out);
-    const auto run = static_cast<size_t>(split.inner) * element_bytes;
-    const Range range = split_evenly(split.outer * count, args.share, args.shares);
-    for (long row = range.begin; row < range.end; ++row) {
+    for (int64_t row = rows.begin; row < rows.end; ++row) {
       const int64_t index = pick(args.at<const void>(indices), row % count);
-      const auto source = static_cast<size_t>(row / count * split.extent + index) * run;
-      std::memcpy(to + static_cast<size_t>(row) * run, from + source, run);
+      std::memcpy(to + row * run, from + (row / count * split.extent + index) * run, static_cast<size_t>(run));
     }
   }
 };
