@@ -111,7 +111,7 @@ class Bench {
 
 TuningTask conv_tuning_task(const ConvProblem& problem, Isa isa, int threads) {
   TuningTask task;
-  task.family = "conv.4";
+  task.family = "conv.5";
   task.key = std::string(name_of(isa)) + " " + to_string(problem);
   task.threads = threads;
   task.flop = problem.flop();

@@ -33,6 +33,23 @@ std::pair<int, int> pixels_inside(int64_t first, int64_t stride, int64_t extent,
   return {begin, static_cast<int>(std::clamp<int64_t>(end, begin, count))};
 }
 
+// Windows of more taps are cut into pieces.
+constexpr int kMostWhole = 5, kMostPieces = 5;
+
+// Into those that cost the fewest multiplications; up to F(4x4) as exact as that of three taps.
+void cut(WinogradForm& form) {
+  const int taps = form.taps;
+  int least = 0;
+  for (int each = 3; each <= kMostWhole; ++each) {
+    const int pieces = divide_up(taps, each), size = form.outputs + each - 1;
+    const bool is_allowed = size == 4 || size == 6 || (form.outputs > 4 && (size == 7 || size == 8));
+    if (!is_allowed || (least > 0 && pieces * size >= least)) continue;
+    least = pieces * size;
+    form.taps = each;
+    form.pieces = pieces;
+  }
+}
+
 template <class T>
 int index_in(std::vector<T>& kinds, const T& kind) {
   const auto found = std::find(kinds.begin(), kinds.end(), kind);
@@ -61,23 +78,30 @@ WinogradForm winograd_form(const ConvProblem& problem, int outputs) {
   form.taps = static_cast<int>(problem.phases[0].x.taps.size());
   form.stride = static_cast<int>(problem.phases[0].x.stride);
   form.is_line = problem.phases[0].y.taps.size() == 1;
+  if (form.stride == 1 && form.taps > kMostWhole) cut(form);
   return form;
 }
 
 bool is_winograd_of_blocks(const ConvProblem& problem, int outputs) {
   if (problem.phases.size() != 1 || problem.groups != 1 || problem.is_transposed) return false;
   const ConvAxis &y = problem.phases[0].y, &x = problem.phases[0].x;
-  if (problem.in_lanes() != problem.lanes || outputs < 2 || x.stride < 1 || x.stride > 2 || x.taps.size() > 7)
+  constexpr size_t kMostTaps = size_t{kMostWhole} * kMostPieces;
+  if (problem.in_lanes() != problem.lanes || outputs < 2 || x.stride < 1 || x.stride > 2 || x.taps.size() > kMostTaps)
     return false;
   const WinogradForm form = winograd_form(problem, outputs);
   if (form.taps < 3 || !has_plain_taps(y) || !has_plain_taps(x)) return false;
   if (y.stride != (form.is_line ? 1 : form.stride) || (!form.is_line && y.taps.size() != x.taps.size())) return false;
+  constexpr int kFast = 6, kMostExact = 6;  // forms of accuracy levels; points along an axis, before digits get lost
+  if (form.size() > kMostExact && problem.most_winograd < kFast) return false;
   // Channels of several phases stand side by side.
-  if (form.stride == 2) return outputs <= 4 && form.size() <= 7 && problem.in_channels % problem.lanes == 0;
+  if (form.pieces > 1) return form.pieces <= kMostPieces && problem.in_channels % problem.lanes == 0;
+  if (form.stride == 2)
+    return form.taps <= 7 && outputs <= 4 && form.size() <= 7 && problem.in_channels % problem.lanes == 0;
   return form.taps <= 5 && form.size() % 2 == 0 && form.size() <= 8;
 }
 
-WinogradProgram::Axis WinogradProgram::make_axis(const ConvAxis& axis, const std::vector<int>& sizes, int outputs) {
+WinogradProgram::Axis WinogradProgram::make_axis(const ConvAxis& axis, const std::vector<int>& sizes, int outputs,
+                                                 int phase_pixels) {
   Axis made;
   made.outputs = axis.out;
   made.tiles = divide_up(axis.out, outputs);
@@ -88,7 +112,7 @@ WinogradProgram::Axis WinogradProgram::make_axis(const ConvAxis& axis, const std
   for (int64_t tile = 0; tile < made.tiles; ++tile) {
     std::vector<std::pair<int, int>> inputs;
     for (size_t phase = 0; phase < sizes.size(); ++phase) {
-      const int64_t first = tile * made.step + made.first_input + static_cast<int64_t>(phase);
+      const int64_t first = tile * made.step + made.first_input + static_cast<int64_t>(phase) * phase_pixels;
       inputs.push_back(pixels_inside(first, axis.stride, axis.in, sizes[phase]));
     }
     const auto stored = static_cast<int>(std::min<int64_t>(outputs, axis.out - tile * outputs));
@@ -115,8 +139,8 @@ WinogradProgram::WinogradProgram(ConvProblem problem, const WinogradPlan& plan, 
   std::vector<int> rows, columns;
   for (int phase = 0; phase < form.row_phases(); ++phase) rows.push_back(form.rows(phase));
   for (int phase = 0; phase < form.column_phases(); ++phase) columns.push_back(form.size(phase));
-  y_ = make_axis(shape.y, rows, form.out_rows());
-  x_ = make_axis(shape.x, columns, form.outputs);
+  y_ = make_axis(shape.y, rows, form.out_rows(), form.phase_pixels());
+  x_ = make_axis(shape.x, columns, form.outputs, form.phase_pixels());
   tiles_ = problem_.batch * y_.tiles * x_.tiles;
   groups_ = 1;
   if (plan_.tile_group > 0) {
@@ -158,6 +182,9 @@ WinogradProgram::Tiles WinogradProgram::tiles_of(const WinogradClass& part) cons
 
 void WinogradProgram::make_kernels() {
   const WinogradForm& form = plan_.form;
+  // All pieces are transformed alike.
+  WinogradForm piece = form;
+  piece.pieces = 1;
   for (size_t row = 0; row < y_.inputs.size(); ++row) {
     in_.emplace_back();
     out_.emplace_back();
@@ -168,11 +195,12 @@ void WinogradProgram::make_kernels() {
           const auto &rows = y_.inputs[row][static_cast<size_t>(y)],
                      &columns = x_.inputs[column][static_cast<size_t>(x)];
           in_.back().back().push_back(
-              winograd_input({plan_.isa, form, rows.first, rows.second, columns.first, columns.second, y, x}));
+              winograd_input({plan_.isa, piece, rows.first, rows.second, columns.first, columns.second,
+                              form.pieces > 1 ? 0 : y, form.pieces > 1 ? 0 : x}));
         }
       }
       out_.back().push_back(
-          winograd_output({plan_.isa, form, y_.stored[row], x_.stored[column], problem_.has_bias, problem_.epilogue}));
+          winograd_output({plan_.isa, piece, y_.stored[row], x_.stored[column], problem_.has_bias, problem_.epilogue}));
     }
   }
 }
@@ -280,8 +308,8 @@ void WinogradProgram::transform_input(const ConvArguments& arguments, float* fre
       for (size_t phase = 0; phase < kernels.size(); ++phase) {
         const auto y = static_cast<int>(phase) / form.column_phases(),
                    x = static_cast<int>(phase) % form.column_phases();
-        const int64_t pixel =
-            (run.y * y_.step + y_.first_input + y) * shape.x.in + run.x * x_.step + x_.first_input + x;
+        const int64_t pixel = (run.y * y_.step + y_.first_input + y * form.phase_pixels()) * shape.x.in +
+                              run.x * x_.step + x_.first_input + x * form.phase_pixels();
         call.source =
             reinterpret_cast<const float*>(reinterpret_cast<intptr_t>(arguments.source) + plane + pixel * lanes * 4);
         call.target =

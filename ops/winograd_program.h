@@ -22,7 +22,7 @@ std::string to_string(const WinogradPlan& plan);
 WinogradPlan winograd_plan(const ConvPlan& plan);
 
 // Stride 1 or 2, dilation 1, one group, a square window or a line with a form of `outputs`, channels in blocks (with
-// stride 2 in whole ones).
+// stride 2, or a window cut into pieces, in whole ones).
 bool is_winograd_of_blocks(const ConvProblem& problem, int outputs);
 // Stride 2, dilation 1, one group, a square window of 5 to 7 taps, at most four plain channels: for WinogradStem.
 bool is_winograd_stem(const ConvProblem& problem, int outputs);
@@ -86,7 +86,7 @@ class WinogradProgram {
   };
 
   // `sizes`: frequencies of each phase.
-  static Axis make_axis(const ConvAxis& axis, const std::vector<int>& sizes, int outputs);
+  static Axis make_axis(const ConvAxis& axis, const std::vector<int>& sizes, int outputs, int phase_pixels);
   void make_areas();
   Tiles tiles_of(const WinogradClass& part) const;
   void make_kernels();

@@ -8,21 +8,28 @@ namespace {
 constexpr int kMostLanes = 16, kMostTaps = 7, kMostSize = 8;
 using WeightWindow = double[kMostTaps][kMostTaps][kMostLanes];
 
+// The first tap of a piece.
+struct Corner {
+  int64_t y = 0, x = 0;
+};
+
 // The taps of one pair of phases, and what makes frequencies of them: rows * window * columns^T for a block of output
 // channels at once.
 struct PhaseTransform {
   int row_phase, column_phase, row_step, column_step;
+  Corner corner;  // its taps count from there
   Matrix rows, columns;
   double once[kMostSize][kMostTaps][kMostLanes];
 
   void run(const WeightWindow& window, float* out, int64_t frequency_stride) {
+    const int first_row = row_step == 1 ? 0 : row_phase, first_column = column_step == 1 ? 0 : column_phase;
     for (int row = 0; row < rows.rows; ++row) {
       for (int x = 0; x < columns.columns; ++x) {
         double sum[kMostLanes] = {};
         for (int y = 0; y < rows.columns; ++y) {
           const double factor = rows.at(row, y);
           if (factor == 0) continue;
-          const auto& taps = window[row_phase + y * row_step][column_phase + x * column_step];
+          const auto& taps = window[first_row + y * row_step][first_column + x * column_step];
           for (int lane = 0; lane < kMostLanes; ++lane) sum[lane] += factor * taps[lane];
         }
         std::copy_n(sum, kMostLanes, once[row][x]);
@@ -42,16 +49,20 @@ struct PhaseTransform {
   }
 };
 
-// The windows of one block of output channels over one input channel.
-void load_window(const ConvProblem& problem, const float* weights, int64_t first_out, int64_t in,
+// The windows of one block of output channels over one input channel, from a corner on; zeros behind their end.
+void load_window(const ConvProblem& problem, const float* weights, int64_t first_out, int64_t in, const Corner& corner,
                  WeightWindow& window) {
   const int64_t height = problem.window_y, width = problem.window_x;
   for (int lane = 0; lane < problem.lanes; ++lane) {
     const int64_t out = first_out + lane;
     const bool exists = out < problem.out_channels;
     const float* from = exists ? weights + (out * problem.in_channels + in) * height * width : nullptr;
-    for (int64_t y = 0; y < height; ++y) {
-      for (int64_t x = 0; x < width; ++x) window[y][x][lane] = exists ? static_cast<double>(from[y * width + x]) : 0.0;
+    for (int64_t y = 0; y < std::min<int64_t>(height, kMostTaps); ++y) {
+      for (int64_t x = 0; x < std::min<int64_t>(width, kMostTaps); ++x) {
+        const int64_t row = corner.y + y, column = corner.x + x;
+        const bool has_tap = exists && row < height && column < width;
+        window[y][x][lane] = has_tap ? static_cast<double>(from[row * width + column]) : 0.0;
+      }
     }
   }
 }
@@ -62,8 +73,9 @@ std::vector<PhaseTransform> phase_transforms(const WinogradForm& form) {
     for (int column = 0; column < form.column_phases(); ++column)
       made.push_back({row,
                       column,
-                      form.row_phases(),
-                      form.column_phases(),
+                      form.is_line ? 1 : form.stride,
+                      form.stride,
+                      form.pieces > 1 ? Corner{row * form.taps, column * form.taps} : Corner(),
                       row_matrices(form, row).weights,
                       column_matrices(form, column).weights,
                       {}});
@@ -86,7 +98,7 @@ Place place_of(const ConvProblem& problem, const WinogradClass& part, int64_t in
 }  // namespace
 
 int winograd_slot(const WinogradForm& form, int row_phase, int column_phase) {
-  if (form.stride == 1) return 0;
+  if (form.stride == 1) return row_phase * form.column_phases() + column_phase;
   static constexpr int kSlots[2][2] = {{1, 0}, {2, 3}};
   return kSlots[row_phase][column_phase];
 }
@@ -139,7 +151,7 @@ std::vector<WinogradClass> winograd_classes(const WinogradForm& form) {
         for (const int column : x.frequencies) made.frequencies.push_back(row * form.size() + column);
       }
       made.slots = y.phases * x.phases;
-      made.first_slot = winograd_slot(form, 0, x.phases - 1);
+      made.first_slot = form.stride == 1 ? 0 : winograd_slot(form, 0, x.phases - 1);
       made.whole_rows = y.is_whole;
       made.whole_columns = x.is_whole;
       classes.push_back(made);
@@ -164,8 +176,11 @@ void pack_winograd(const ConvProblem& problem, const WinogradForm& form, const s
   for (int64_t first = 0; first < columns; first += problem.lanes) {
     for (int64_t begin = 0; begin < depth; begin += kDepthBlock) {
       const int64_t count = std::min(kDepthBlock, depth - begin);
-      for (int64_t i = 0; i < count; ++i) load_window(problem, weights, first, begin + i, windows[i]);
       for (PhaseTransform& transform : transforms) {
+        // Phases take theirs from one window.
+        const bool is_other = form.pieces > 1 || &transform == &transforms[0];
+        for (int64_t i = 0; is_other && i < count; ++i)
+          load_window(problem, weights, first, begin + i, transform.corner, windows[i]);
         for (int64_t i = 0; i < count; ++i)
           transform.run(windows[i], block.data() + i * kMostLanes, kDepthBlock * kMostLanes);
         const int slot = winograd_slot(form, transform.row_phase, transform.column_phase);

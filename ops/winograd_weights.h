@@ -24,7 +24,7 @@ struct WinogradClass {
   }
 };
 
-// Where a phase lies in the row of a tile, so that every class's phases are neighbours.
+// Where a phase or piece lies in the row of a tile, so that every class's phases are neighbours.
 int winograd_slot(const WinogradForm& form, int row_phase, int column_phase);
 inline int winograd_slots(const WinogradForm& form) { return form.row_phases() * form.column_phases(); }
 

@@ -289,8 +289,8 @@ WinogradMatrices row_matrices(const WinogradForm& form, int phase) {
 }
 
 std::string to_string(const WinogradForm& form) {
-  return fmt::format("F({},{}){}{}", form.outputs, form.taps, form.stride > 1 ? " stride 2" : "",
-                     form.is_line ? " line" : "");
+  return fmt::format("F({},{}){}{}{}", form.outputs, form.taps, form.stride > 1 ? " stride 2" : "",
+                     form.is_line ? " line" : "", form.pieces > 1 ? fmt::format(" x{}", form.pieces) : "");
 }
 
 std::string to_string(const WinogradInputPlan& plan) {

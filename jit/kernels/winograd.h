@@ -7,6 +7,9 @@
 // convolutions of stride 1, with the taps of even and of odd number. The second, which has one tap less for odd
 // windows, uses all of the first one's interpolation points but the last: their products add up in the frequencies,
 // and one transform makes outputs of them.
+//
+// A large window is cut into pieces: convolutions of the same form whose inputs lie `taps` pixels further, and whose
+// products add up in the frequencies alike.
 #include <cstdint>
 #include <string>
 
@@ -22,10 +25,14 @@ struct WinogradForm {
   int outputs = 4, taps = 3;
   int stride = 1;
   bool is_line = false;
-  int row_phases() const { return is_line ? 1 : stride; }
-  int column_phases() const { return stride; }
+  int pieces = 1;  // along an axis, of `taps` each; more than 1 with stride 1 only
+  // Phases or pieces, which are treated alike from here on.
+  int column_phases() const { return pieces > 1 ? pieces : stride; }
+  int row_phases() const { return is_line ? 1 : column_phases(); }
+  // From the first pixel of one to that of the next.
+  int phase_pixels() const { return pieces > 1 ? taps : 1; }
   // Along x: frequencies of a phase; those of phase 0 are all that there are.
-  int size(int phase = 0) const { return outputs + (taps - phase + stride - 1) / stride - 1; }
+  int size(int phase = 0) const { return outputs - 1 + (stride == 1 ? taps : (taps - phase + stride - 1) / stride); }
   // Along y.
   int rows(int phase = 0) const { return is_line ? 1 : size(phase); }
   int out_rows() const { return is_line ? 1 : outputs; }

@@ -18,6 +18,7 @@ std::vector<double> points_for(int size) {
   constexpr double kRoot = std::numbers::sqrt2;
   if (size == 4) return {0, 1, -1, kInfinity};
   if (size == 6) return {0, kRoot / 2, -kRoot / 2, kRoot, -kRoot, kInfinity};
+  if (size == 7) return {0.5, -0.5, 1, -1, 2, -2, 0};
   if (size == 8) return {0, 1, -1, 0.5, -0.5, 2, -2, kInfinity};
   throw JitError("no Winograd convolution of " + std::to_string(size) + " inputs");
 }

@@ -22,7 +22,7 @@ struct WinogradMatrices {
   int size() const { return outputs + taps - 1; }
 };
 
-// Requires: outputs + taps - 1 is 4, 6 or 8.
+// Requires: outputs + taps - 1 is 4, 6, 7 or 8.
 WinogradMatrices winograd_matrices(int outputs, int taps);
 
 // Those of the taps phase, phase + 2, ... of a convolution with stride 2. `taps`: of both phases together. Phase 1 uses

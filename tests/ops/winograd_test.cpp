@@ -231,6 +231,48 @@ TEST(Winograd, AgreesWithPlainLoopsAlongALine) {
   }
 }
 
+TEST(Winograd, CutsLargeWindowsIntoPieces) {
+  std::mt19937 random(8);
+  const auto pick = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  for (int i = 0; i < 30; ++i) {
+    const auto taps = static_cast<int>(pick(6, 14));
+    const auto outputs = static_cast<int>(pick(2, 4));
+    const bool is_line = pick(0, 2) == 0;
+    const ConvAxis x = axis(pick(taps, 23), taps, pick(0, taps - 1), pick(0, taps - 1));
+    const ConvAxis y = is_line ? axis(pick(1, 3), 1, 0, 0) : axis(pick(taps, 23), taps, pick(0, taps - 1), taps / 2);
+    const auto threads = static_cast<int>(pick(1, 3));
+    for (const Isa isa : usable_isas()) {
+      ConvProblem problem = problem_of(pick(1, 2), pick(1, 2) * vector_lanes(isa), pick(1, 20), taps, y, x, isa);
+      if (is_line) problem.window_y = 1;
+      const WinogradPlan plan{isa, {outputs, taps}, static_cast<int>(pick(0, 1) * pick(1, 12))};
+      SCOPED_TRACE(to_string(problem) + " " + to_string(plan) + " threads " + std::to_string(threads));
+      ASSERT_TRUE(is_winograd(problem, outputs));
+      const auto [error, largest] = run_and_compare(problem, plan, threads, random);
+      const double terms = static_cast<double>(problem.in_channels) * taps * (is_line ? 1 : taps);
+      const int points = winograd_form(problem, outputs).size();
+      ASSERT_LE(error, std::sqrt(terms) * 6e-8 * (points <= 6 ? 80 : 300));
+    }
+  }
+}
+
+TEST(Winograd, KeepsTheErrorBoundOfItsLevelForLargeWindows) {
+  std::mt19937 random(9);
+  for (const Isa isa : usable_isas()) {
+    for (const int taps : {5, 7, 9, 11}) {
+      const ConvAxis both = axis(16, taps, taps / 2, taps / 2);
+      ConvProblem problem = problem_of(1, 128, 16, taps, both, both, isa);
+      problem.most_winograd = 4;
+      for (const auto& [outputs, bound] : {std::pair{2, 3e-6}, {3, 6e-6}, {4, 6e-6}}) {
+        if (!is_winograd(problem, outputs)) continue;
+        const auto [error, largest] = run_and_compare(problem, {isa, {outputs, taps}, 0}, 1, random);
+        EXPECT_LE(error, bound * largest) << outputs << " " << taps << " " << name_of(isa);
+      }
+    }
+  }
+}
+
 // The bound that the default accuracy level promises for one layer: 1e-5 of the largest output.
 TEST(Winograd, KeepsTheErrorBoundOfItsLevel) {
   std::mt19937 random(2);
