@@ -5,8 +5,10 @@ from memory.
   tools/compare_kernels.py build/release/tools/lathe --tasks tools/kernel_tasks.txt [--onednn build/release/tools/onednn/onednn_layers]
     [--only resnet50,vgg19] [--threads 1] [--rounds 3] [--filter 'conv.*256>'] [--no-ort]
 
-Float32 convolutions and products with constant weights are compared. ONNX Runtime does the Conv or MatMul alone, oneDNN, in layouts
-of its choice, also bias, activation and residual, Lathe all that was fused into it. Prints each task's times and the ratio of the faster other to
+Convolutions and products with constant weights are compared, of float32 and of bytes. ONNX Runtime does the Conv or MatMul alone
+(QLinearConv, QLinearMatMul), oneDNN, in layouts of its choice, also bias, activation and residual, Lathe all that was fused into it:
+of bytes also the roundings in between, zero points and float32 outputs, which the others do without. Left out are pictures of bytes
+with few channels, whose packing Lathe does in a step of its own. Prints each task's times and the ratio of the faster other to
 Lathe's, then the geometric mean and how many are slower. Needs onnx, onnxruntime, numpy; onednn_layers is built by
 `make compare-kernels` where oneDNN is installed.
 
@@ -33,6 +35,10 @@ NOISE = 1.03  # a ratio may miss 1 by so much
 AXIS = re.compile(r"(\d+)>(\d+)s(\d+)\[([^\]]*)\](?:every\d+from\d+)?of(\d+)")
 CONV = re.compile(r"conv \S+ n(\d+) (\d+)>(\d+)/(\d+) (\d+)x(\d+) c\d+(?: bias)? \| y(\S.*?\]\S*) x(\S.*?\]\S*) c\d+( \| y)?")
 GEMM = re.compile(r"gemm f32 b1 m(\d+) n(\d+) k(\d+) packed")
+CONV_INT8 = re.compile(r"conv_int8 \S+ \S+ k(\d+) (\w+)\S* n(\d+) \d+>(\d+)/1 \d+x\d+ c\d+ \| y(\S.*?\]\S*) x(\S.*?\]\S*) c\d+ \| ")
+GEMM_INT8 = re.compile(r"gemm_int8 \S+ b1 m(\d+) n(\d+) k(\d+) ")
+NODE_INT8 = re.compile(r"node lathe\.QuantizedConv@1\[(.*?)\]\(uint8\[(\d+),(\d+),(\d+),(\d+)\]\S*, const int8\[(\d+),\d+,(\d+),(\d+)\]")
+FEWEST_CHANNELS = 16  # of bytes
 
 
 def axis_of(text):
@@ -56,11 +62,24 @@ def fused_words(expression):
     return " ".join(filter(None, words))
 
 
+def conv_attributes(groups, y, x):
+    """Of ONNX's Conv; y and x as of axis_of()."""
+    return {"group": groups, "kernel_shape": [y[1], x[1]], "strides": [y[2], x[2]], "dilations": [y[3], x[3]],
+            "pads": [y[4], x[4], y[5], x[5]]}
+
+
+def conv_words(batch, channels, out, groups, y, x):
+    """BATCH IN OUT GROUPS H W KH KW STRIDE_H STRIDE_W TOP LEFT BOTTOM RIGHT DILATION_H DILATION_W"""
+    pairs = [value for i in range(6) for value in (y[i], x[i])]
+    return " ".join(map(str, [batch, channels, out, groups, *pairs[:6], *pairs[8:], *pairs[6:8]]))
+
+
 class Layer:
     """A convolution or product in the words of the other engines."""
 
-    def __init__(self, node, x_shape, w_shape, onednn):
-        self.node, self.x_shape, self.w_shape, self.onednn = node, x_shape, w_shape, onednn
+    def __init__(self, node, x_shape, w_shape, onednn, columns=0):
+        """`columns`: output channels of a layer of bytes, each with a scale of its own; 0: float32."""
+        self.node, self.x_shape, self.w_shape, self.onednn, self.columns = node, x_shape, w_shape, onednn, columns
 
     @staticmethod
     def of(task):
@@ -72,28 +91,63 @@ class Layer:
             return Layer(helper.make_node("MatMul", ["x", "w"], ["y"]), (m, k), (k, n), onednn)
         conv = CONV.match(task)
         if not conv or conv.group(9):
-            return None
+            return Layer.of_bytes(task)
         batch, channels, out, groups, window_y, window_x = map(int, conv.groups()[:6])
         y, x = axis_of(conv.group(7)), axis_of(conv.group(8))
         if (y[1], x[1]) != (window_y, window_x):
             return None
-        node = helper.make_node("Conv", ["x", "w"], ["y"], group=groups, kernel_shape=[y[1], x[1]], strides=[y[2], x[2]],
-                                dilations=[y[3], x[3]], pads=[y[4], x[4], y[5], x[5]])
-        pairs = [value for i in range(6) for value in (y[i], x[i])]  # H W KH KW STRIDE_H ... DILATION_W TOP LEFT BOTTOM RIGHT
-        words = ["conv", batch, channels, out, groups, *pairs[:6], *pairs[8:], *pairs[6:8], fused_words(task.rsplit(" | ", 1)[1])]
-        return Layer(node, (batch, channels, y[0], x[0]), (out, channels // groups, y[1], x[1]), " ".join(map(str, words)))
+        node = helper.make_node("Conv", ["x", "w"], ["y"], **conv_attributes(groups, y, x))
+        words = f"conv {conv_words(batch, channels, out, groups, y, x)} {fused_words(task.rsplit(' | ', 1)[1])}"
+        return Layer(node, (batch, channels, y[0], x[0]), (out, channels // groups, y[1], x[1]), words)
+
+    @staticmethod
+    def of_bytes(task):
+        gemm = GEMM_INT8.match(task)
+        if gemm:
+            m, n, k = map(int, gemm.groups())
+            words = f"gemm_int8 {m} {n} {k} {'u8' if '-> uint8]' in task else 'f32'}"
+            words += (" gelu" if "erf(" in task else "") + (" sum" if "x3" in task else "")
+            node = helper.make_node("QLinearMatMul", ["x", "x_scale", "x_zero", "w", "w_scale", "w_zero", "y_scale", "y_zero"], ["y"])
+            return Layer(node, (m, k), (k, n), words, n)
+        conv, plain = CONV_INT8.match(task), NODE_INT8.match(task)
+        if conv:
+            channels, dtype, batch, out = int(conv.group(1)), conv.group(2), int(conv.group(3)), int(conv.group(4))
+            y, x = axis_of(conv.group(5)), axis_of(conv.group(6))
+            fused = ("u8" if dtype == "uint8" else "f32") + (" sum" if task.endswith("f") else "")
+        elif plain:
+            batch, channels, height, width, out, *window = map(int, plain.groups()[1:])
+            given = {name: list(map(int, values.split(","))) for name, values in re.findall(r"(\w+)=\[([\d, ]+)\]", plain.group(1))}
+            pads, strides, dilations = given.get("pads", [0] * 4), given.get("strides", [1, 1]), given.get("dilations", [1, 1])
+            y, x = ((size, window[i], strides[i], dilations[i], pads[i], pads[i + 2]) for i, size in enumerate((height, width)))
+            fused = "u8"
+        if not conv and not plain or channels < FEWEST_CHANNELS:
+            return None
+        node = helper.make_node("QLinearConv", ["x", "x_scale", "x_zero", "w", "w_scale", "w_zero", "y_scale", "y_zero"], ["y"],
+                                **conv_attributes(1, y, x))
+        words = f"conv_int8 {conv_words(batch, channels, out, 1, y, x)} {fused}"
+        return Layer(node, (batch, channels, y[0], x[0]), (out, channels, y[1], x[1]), words, out)
+
+    def ort_constants(self, seed):
+        random = np.random.default_rng(seed)
+        if not self.columns:
+            return {"w": random.standard_normal(self.w_shape).astype(np.float32)}
+        return {"x_scale": np.float32(0.02), "x_zero": np.uint8(0), "y_scale": np.float32(0.1), "y_zero": np.uint8(0),
+                "w": random.integers(-127, 128, self.w_shape, np.int8), "w_scale": np.full(self.columns, 0.01, np.float32),
+                "w_zero": np.zeros(self.columns, np.int8)}
 
     def ort_ms(self, threads, seconds):
-        x = {"x": np.random.default_rng(0).standard_normal(self.x_shape).astype(np.float32)}
+        random = np.random.default_rng(0)
+        x = random.integers(0, 256, self.x_shape, np.uint8) if self.columns else random.standard_normal(self.x_shape).astype(np.float32)
+        kind = TensorProto.UINT8 if self.columns else TensorProto.FLOAT
+        x = {"x": x}
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        copies = max(1, min(16, COLD_BYTES // (4 * math.prod(self.w_shape))))
+        copies = max(1, min(16, COLD_BYTES // ((1 if self.columns else 4) * math.prod(self.w_shape))))
         sessions = []
         for seed in range(copies):
-            w = np.random.default_rng(seed).standard_normal(self.w_shape).astype(np.float32)
-            graph = helper.make_graph([self.node], "task", [helper.make_tensor_value_info("x", TensorProto.FLOAT, self.x_shape)],
-                                      [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-                                      [numpy_helper.from_array(w, "w")])
+            constants = [numpy_helper.from_array(np.asarray(value), name) for name, value in self.ort_constants(seed).items()]
+            graph = helper.make_graph([self.node], "task", [helper.make_tensor_value_info("x", kind, self.x_shape)],
+                                      [helper.make_tensor_value_info("y", kind, None)], constants)
             model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
             sessions.append(onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]))
         times = []

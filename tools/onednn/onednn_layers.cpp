@@ -1,9 +1,11 @@
-// Times float32 convolutions and matrix products by oneDNN's primitives, for tools/compare_kernels.py.
+// Times convolutions and matrix products by oneDNN's primitives, for tools/compare_kernels.py.
 //   onednn_layers SECONDS <layers
 // reads "conv BATCH IN OUT GROUPS H W KH KW STRIDE_H STRIDE_W TOP LEFT BOTTOM RIGHT DILATION_H DILATION_W" or
-// "gemm M N K", then what is fused into it, of "sum relu clip swish hardswish logistic gelu"; a layer a line. Prints
-// the median ms of each. The primitive chooses all layouts, so that nothing is reordered while the time runs; the
-// source is warm, the weights come from memory. OMP_NUM_THREADS sets the threads.
+// "gemm M N K", then what is fused into it, of "sum relu clip swish hardswish logistic gelu"; a layer a line. They are
+// of float32; "conv_int8" and "gemm_int8" are of unsigned bytes times signed ones, with a scale for each output
+// channel, and the type of the output, u8 or f32, stands before what is fused. Prints the median ms of each. The
+// primitive chooses all layouts, so that nothing is reordered while the time runs; the source is warm, the weights come
+// from memory. OMP_NUM_THREADS sets the threads.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -30,6 +32,11 @@ struct Context {
 
 memory filled(const Context& context, const memory::desc& desc) {
   memory made(desc, context.engine);
+  if (desc.data.data_type != dnnl_f32) {
+    auto* bytes = static_cast<uint8_t*>(made.get_data_handle());
+    for (size_t i = 0; i < desc.get_size(); ++i) bytes[i] = static_cast<uint8_t>(i % 101);
+    return made;
+  }
   auto* values = static_cast<float*>(made.get_data_handle());
   // Small numbers that differ, so that no product is denormal or overflows.
   for (size_t i = 0; i < desc.get_size() / sizeof(float); ++i) values[i] = 0.01F * static_cast<float>(i % 201) - 1.0F;
@@ -57,10 +64,24 @@ double median_ms(Context& context, const dnnl::primitive& primitive, Arguments a
   return times[times.size() / 2];
 }
 
-memory::desc any_layout(const memory::dims& dims) { return {dims, memory::data_type::f32, memory::format_tag::any}; }
+using Type = memory::data_type;
+struct Types {
+  Type source = Type::f32, weights = Type::f32, target = Type::f32;
+  bool is_int8() const { return source == Type::u8; }
+};
 
-// The words at a line's end.
-dnnl::primitive_attr fused(std::istream& line) {
+memory::desc any_layout(const memory::dims& dims, Type type) { return {dims, type, memory::format_tag::any}; }
+
+// The output's type of a layer of bytes.
+Types read_types(bool is_int8, std::istream& line) {
+  if (!is_int8) return {};
+  std::string target;
+  line >> target;
+  return {Type::u8, Type::s8, target == "u8" ? Type::u8 : Type::f32};
+}
+
+// The words at a line's end, behind the scales of the output's second axis.
+dnnl::primitive_attr fused(std::istream& line, const Types& types, int64_t channels) {
   static const std::unordered_map<std::string, dnnl::algorithm> kActivations = {
       {"relu", dnnl::algorithm::eltwise_relu},         {"clip", dnnl::algorithm::eltwise_clip},
       {"swish", dnnl::algorithm::eltwise_swish},       {"hardswish", dnnl::algorithm::eltwise_hardswish},
@@ -74,13 +95,18 @@ dnnl::primitive_attr fused(std::istream& line) {
     }
   }
   dnnl::primitive_attr attributes;
+  constexpr int kSecondAxis = 2;
+  if (types.is_int8()) {
+    attributes.set_output_scales(kSecondAxis, std::vector<float>(static_cast<size_t>(channels), 0.001F));
+  }
   attributes.set_post_ops(ops);
   return attributes;
 }
 
-double time_convolution(Context& context, std::istream& line, double seconds) {
+double time_convolution(Context& context, bool is_int8, std::istream& line, double seconds) {
   std::vector<int64_t> v(16);
   for (int64_t& value : v) line >> value;
+  const Types types = read_types(is_int8, line);
   const auto [batch, in, out, groups] = std::tie(v[0], v[1], v[2], v[3]);
   const memory::dims size = {v[4], v[5]}, window = {v[6], v[7]}, strides = {v[8], v[9]};
   const memory::dims before = {v[10], v[11]}, after = {v[12], v[13]}, dilations = {v[14] - 1, v[15] - 1};
@@ -92,10 +118,11 @@ double time_convolution(Context& context, std::istream& line, double seconds) {
   memory::dims weights = {out / groups, in / groups, window[0], window[1]};
   if (groups > 1) weights.insert(weights.begin(), groups);
   const dnnl::convolution_forward::desc desc(dnnl::prop_kind::forward_inference, dnnl::algorithm::convolution_auto,
-                                             any_layout({batch, in, size[0], size[1]}), any_layout(weights),
+                                             any_layout({batch, in, size[0], size[1]}, types.source),
+                                             any_layout(weights, types.weights),
                                              memory::desc({out}, memory::data_type::f32, memory::format_tag::a),
-                                             any_layout(target), strides, dilations, before, after);
-  const dnnl::convolution_forward::primitive_desc chosen(desc, fused(line), context.engine);
+                                             any_layout(target, types.target), strides, dilations, before, after);
+  const dnnl::convolution_forward::primitive_desc chosen(desc, fused(line, types, out), context.engine);
   return median_ms(context, dnnl::convolution_forward(chosen),
                    {{DNNL_ARG_SRC, filled(context, chosen.src_desc())},
                     {DNNL_ARG_BIAS, filled(context, chosen.bias_desc())},
@@ -103,14 +130,16 @@ double time_convolution(Context& context, std::istream& line, double seconds) {
                    chosen.weights_desc(), seconds);
 }
 
-double time_product(Context& context, std::istream& line, double seconds) {
+double time_product(Context& context, bool is_int8, std::istream& line, double seconds) {
   int64_t m = 0, n = 0, k = 0;
   line >> m >> n >> k;
-  const auto plain = [](const memory::dims& dims) {
-    return memory::desc(dims, memory::data_type::f32, memory::format_tag::ab);
+  const Types types = read_types(is_int8, line);
+  const auto plain = [](const memory::dims& dims, Type type) {
+    return memory::desc(dims, type, memory::format_tag::ab);
   };
-  const dnnl::matmul::desc desc(plain({m, k}), any_layout({k, n}), plain({m, n}));
-  const dnnl::matmul::primitive_desc chosen(desc, fused(line), context.engine);
+  const dnnl::matmul::desc desc(plain({m, k}, types.source), any_layout({k, n}, types.weights),
+                                plain({m, n}, types.target));
+  const dnnl::matmul::primitive_desc chosen(desc, fused(line, types, n), context.engine);
   return median_ms(
       context, dnnl::matmul(chosen),
       {{DNNL_ARG_SRC, filled(context, chosen.src_desc())}, {DNNL_ARG_DST, filled(context, chosen.dst_desc())}},
@@ -130,12 +159,13 @@ int main(int argc, char** argv) try {
     std::istringstream line(text);
     std::string kind;
     line >> kind;
-    if (kind != "conv" && kind != "gemm") {
-      std::cerr << "onednn_layers: expected conv or gemm: " << text << "\n";
+    const bool is_conv = kind == "conv" || kind == "conv_int8", is_int8 = kind == "conv_int8" || kind == "gemm_int8";
+    if (!is_conv && !is_int8 && kind != "gemm") {
+      std::cerr << "onednn_layers: expected conv, conv_int8, gemm or gemm_int8: " << text << "\n";
       return 2;
     }
-    std::cout << (kind == "conv" ? time_convolution(context, line, seconds) : time_product(context, line, seconds))
-              << std::endl;
+    const auto time = is_conv ? time_convolution : time_product;
+    std::cout << time(context, is_int8, line, seconds) << std::endl;
   }
   return 0;
 } catch (const std::exception& error) {
