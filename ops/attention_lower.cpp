@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <memory>
 
+#include "ops/attention_bf16.h"
 #include "ops/attention_product.h"
 #include "ops/attention_shape.h"
 #include "ops/broadcast.h"
 #include "ops/gemm_plan.h"
+#include "ops/half_lower.h"
 #include "ops/work_split.h"
 #include "src/base/checked_size.h"
 
@@ -34,13 +36,37 @@ struct BoundAttention {
   }
 };
 
-bool is_plain_float(const TensorType& type) { return type.dtype == DType::f32 && type.layout.channel_block == 0; }
+struct BoundAttentionBf16 {
+  std::shared_ptr<const AttentionBf16> product;
+  AttentionBf16Operands operands;
+  AttentionOffsets begin;
+  BufferId q, k, v, y, scratch;
+  std::vector<BufferId> inputs;
 
-bool are_plain_floats(const LowerContext& context) {
-  for (int i = 0; i < context.input_count(); ++i) {
-    if (!context.has_input(i) || !is_plain_float(context.input_type(i))) return false;
+  void operator()(const StepArgs& args) const {
+    AttentionBf16Operands bound = operands;
+    bound.q = args.at<const uint16_t>(q) + begin.q;
+    bound.k = args.at<const uint16_t>(k) + begin.k;
+    bound.v = args.at<const uint16_t>(v) + begin.v;
+    bound.y = args.at<uint16_t>(y);
+    for (size_t i = 0; i < inputs.size(); ++i) bound.inputs[i] = args.at<const float>(inputs[i]);
+    bound.scratch = args.at<float>(scratch) + args.thread * product->scratch_elements();
+    product->run(bound, args.share, args.shares);
   }
-  return is_plain_float(context.output_type(0)) && !context.node.epilogue;
+};
+
+bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
+
+// All of one type of floats; with 16-bit ones, further inputs of the scores may be float32.
+bool are_plain_floats(const LowerContext& context) {
+  const DType dtype = context.output_type(0).dtype;
+  if (dtype != DType::f32 && !is_half(dtype)) return false;
+  for (int i = 0; i < context.input_count(); ++i) {
+    if (!context.has_input(i)) return false;
+    const TensorType type = context.input_type(i);
+    if (type.layout.channel_block != 0 || (type.dtype != dtype && (i < 3 || type.dtype != DType::f32))) return false;
+  }
+  return context.output_type(0).layout.channel_block == 0 && !context.node.epilogue;
 }
 
 // Steps between rows and columns of the matrices of a view.
@@ -93,9 +119,63 @@ std::vector<AttentionOffsets> offsets_of(const AttentionShape& shape,
   return offsets;
 }
 
-void add_step(LowerContext& context, const AttentionProblem& problem, BoundAttention bound) {
+// What the kernels of all types need.
+struct Described {
+  AttentionProblem problem;
+  AttentionOperands operands;  // strides
+  AttentionOffsets begin;
+  std::vector<AttentionOffsets> offsets;
+};
+
+// nullopt: an order that the kernels do not read.
+std::optional<Described> describe(const LowerContext& context, const AttentionShape& shape) {
+  const MatrixSteps q = steps_of(shape.q), k = steps_of(shape.k), v = steps_of(shape.v), y = steps_of(shape.y);
+  // Without keys a row has no softmax: the reference says what comes of it.
+  if (shape.keys == 0 || shape.size == 0 || shape.matrices() > kMostMatrices) return std::nullopt;
+  if (q.columns != 1 || y.columns != 1 || (k.rows != 1 && k.columns != 1) || (v.rows != 1 && v.columns != 1)) {
+    return std::nullopt;
+  }
+  Described found;
+  AttentionProblem& problem = found.problem;
+  problem = {shape.matrices(), shape.rows, shape.keys, shape.size, shape.value_size, {}};
+  problem.k_by_rows = k.rows == 1;
+  problem.v_by_rows = v.columns == 1;
+  problem.zeroes_empty = context.node.attributes.get_int("zeroes_empty", 0) != 0;
+  problem.isa = context.target.isa;
+  problem.threads = worthwhile_threads(problem.flop(), context.target.threads);
+  std::vector<std::vector<int64_t>> input_strides;
+  if (!add_score_inputs(context, shape, problem, input_strides)) return std::nullopt;
+  found.operands.q_stride = q.rows;
+  found.operands.k_stride = problem.k_by_rows ? k.columns : k.rows;
+  found.operands.v_stride = problem.v_by_rows ? v.rows : v.columns;
+  found.operands.y_stride = y.rows;
+  for (size_t i = 0; i < input_strides.size(); ++i) {
+    found.operands.input_strides[i] = input_strides[i][shape.batch.size()];
+  }
+  found.begin.q = shape.q.offset;
+  found.begin.k = shape.k.offset;
+  found.begin.v = shape.v.offset;
+  found.offsets = offsets_of(shape, input_strides);
+  return found;
+}
+
+// An input as float32, once for all uses of a value.
+BufferId as_float(LowerContext& context, int input) {
+  return is_half(context.input_type(input).dtype) ? widened_operand(context, input)
+                                                  : context.buffer(context.input(input));
+}
+
+std::vector<BufferId> score_inputs(LowerContext& context) {
+  std::vector<BufferId> inputs;
+  for (int i = 3; i < context.input_count(); ++i) inputs.push_back(as_float(context, i));
+  return inputs;
+}
+
+template <class Bound>
+void add_step(LowerContext& context, const AttentionProblem& problem, const std::string& kernel, double element_bytes,
+              Bound bound) {
   Step step;
-  step.kernel = bound.product->plan().key();
+  step.kernel = kernel;
   step.reads = {bound.q, bound.k, bound.v, bound.scratch};
   step.reads.insert(step.reads.end(), bound.inputs.begin(), bound.inputs.end());
   step.writes = {bound.y, bound.scratch};
@@ -103,10 +183,36 @@ void add_step(LowerContext& context, const AttentionProblem& problem, BoundAtten
   step.flop = problem.flop();
   // A share begins with a copy of its matrix's keys: whole matrices.
   if (problem.matrices >= 2 * problem.threads) step.shares = worthwhile_shares(step.flop, step.threads);
-  step.bytes = 4.0 * static_cast<double>(problem.matrices) *
+  step.bytes = element_bytes * static_cast<double>(problem.matrices) *
                static_cast<double>((problem.rows + problem.keys) * (problem.size + problem.value_size));
   step.run = std::move(bound);
   context.add(std::move(step));
+}
+
+// False: this CPU, or these extents, have no such kernels.
+bool lower_bf16(LowerContext& context, const Described& found) {
+  if (context.output_type(0).dtype != DType::bf16 || context.target.isa != Isa::avx512_bf16) return false;
+  BoundAttentionBf16 bound{};
+  try {
+    bound.product = std::make_shared<const AttentionBf16>(found.problem, found.offsets);
+  } catch (const JitError&) {
+    return false;
+  }
+  bound.operands.q_stride = found.operands.q_stride;
+  bound.operands.k_stride = found.operands.k_stride;
+  bound.operands.v_stride = found.operands.v_stride;
+  bound.operands.y_stride = found.operands.y_stride;
+  bound.operands.input_strides = found.operands.input_strides;
+  bound.begin = found.begin;
+  bound.q = context.buffer(context.input(0));
+  bound.k = context.buffer(context.input(1));
+  bound.v = context.buffer(context.input(2));
+  bound.y = context.buffer(context.output(0));
+  bound.inputs = score_inputs(context);
+  bound.scratch =
+      context.scratch(checked_bytes(DType::f32, {found.problem.threads, bound.product->scratch_elements()}));
+  add_step(context, found.problem, bound.product->key(), 2, bound);
+  return true;
 }
 
 }  // namespace
@@ -115,46 +221,38 @@ bool lower_attention_views(LowerContext& context) {
   if (!are_plain_floats(context)) return false;
   const AttentionShape shape = attention_shape(context.node, context.input_type(0).extents(),
                                                context.input_type(1).extents(), context.input_type(2).extents());
-  const MatrixSteps q = steps_of(shape.q), k = steps_of(shape.k), v = steps_of(shape.v), y = steps_of(shape.y);
   if (shape.matrices() == 0 || shape.rows == 0 || shape.value_size == 0) return true;
-  // Without keys a row has no softmax: the reference says what comes of it.
-  if (shape.keys == 0 || shape.size == 0 || shape.matrices() > kMostMatrices) return false;
-  if (q.columns != 1 || y.columns != 1 || (k.rows != 1 && k.columns != 1) || (v.rows != 1 && v.columns != 1)) {
-    return false;
-  }
-  AttentionProblem problem{shape.matrices(), shape.rows, shape.keys, shape.size, shape.value_size, {}};
-  problem.k_by_rows = k.rows == 1;
-  problem.v_by_rows = v.columns == 1;
-  problem.zeroes_empty = context.node.attributes.get_int("zeroes_empty", 0) != 0;
-  problem.isa = context.target.isa;
-  problem.threads = worthwhile_threads(problem.flop(), context.target.threads);
-  std::vector<std::vector<int64_t>> input_strides;
-  if (!add_score_inputs(context, shape, problem, input_strides)) return false;
+  const std::optional<Described> found = describe(context, shape);
+  if (!found) return false;
+  if (lower_bf16(context, *found)) return true;
 
   BoundAttention bound;
   try {
-    bound.product = std::make_shared<const AttentionProduct>(problem, default_attention_plan(problem),
-                                                             offsets_of(shape, input_strides));
+    bound.product = std::make_shared<const AttentionProduct>(found->problem, default_attention_plan(found->problem),
+                                                             found->offsets);
   } catch (const JitError&) {
     return false;
   }
-  bound.operands.q_stride = q.rows;
-  bound.operands.k_stride = problem.k_by_rows ? k.columns : k.rows;
-  bound.operands.v_stride = problem.v_by_rows ? v.rows : v.columns;
-  bound.operands.y_stride = y.rows;
-  bound.begin.q = shape.q.offset;
-  bound.begin.k = shape.k.offset;
-  bound.begin.v = shape.v.offset;
-  bound.q = context.buffer(context.input(0));
-  bound.k = context.buffer(context.input(1));
-  bound.v = context.buffer(context.input(2));
-  bound.y = context.buffer(context.output(0));
-  for (size_t i = 0; i < input_strides.size(); ++i) {
-    bound.inputs.push_back(context.buffer(context.input(static_cast<int>(i) + 3)));
-    bound.operands.input_strides[i] = input_strides[i][shape.batch.size()];
+  bound.operands = found->operands;
+  bound.begin = found->begin;
+  BufferId operands[3];
+  for (int i = 0; i < 3; ++i) {
+    int same = 0;  // the same value is widened once
+    while (context.input(same) != context.input(i)) ++same;
+    operands[i] = same < i ? operands[same] : as_float(context, i);
   }
-  bound.scratch = context.scratch(checked_bytes(DType::f32, {problem.threads, bound.product->scratch_elements()}));
-  add_step(context, problem, std::move(bound));
+  bound.q = operands[0];
+  bound.k = operands[1];
+  bound.v = operands[2];
+  bound.inputs = score_inputs(context);
+  const bool rounds = is_half(context.output_type(0).dtype);
+  bound.y = rounds ? context.scratch(checked_bytes(DType::f32, context.output_type(0).extents()))
+                   : context.buffer(context.output(0));
+  bound.scratch =
+      context.scratch(checked_bytes(DType::f32, {found->problem.threads, bound.product->scratch_elements()}));
+  const BufferId y = bound.y;
+  add_step(context, found->problem, bound.product->plan().key(), 4, bound);
+  if (rounds) add_rounding(context, y);
   return true;
 }
 

@@ -302,10 +302,13 @@ void AttentionProduct::run_rows(const AttentionOperands& operands, const Attenti
 void AttentionProduct::run(const AttentionOperands& operands, int share, int shares) const noexcept {
   const Scratch scratch = scratch_of(operands.scratch);
   const Range mine = split_evenly(static_cast<int64_t>(offsets_.size()) * blocks_, share, shares);
+  const AttentionOffsets* packed = nullptr;
   for (int64_t item = mine.begin; item < mine.end;) {
     const int64_t matrix = item / blocks_, end = std::min<int64_t>(mine.end, (matrix + 1) * blocks_);
     const AttentionOffsets& offsets = offsets_[static_cast<size_t>(matrix)];
-    pack(operands, offsets, scratch);
+    // Heads that share keys follow each other.
+    if (packed == nullptr || packed->k != offsets.k || packed->v != offsets.v) pack(operands, offsets, scratch);
+    packed = &offsets;
     const int64_t panels = format_.panels(problem_.keys) + key_blocks_ * format_.panels(problem_.value_size);
     Ahead ahead((end - item) * panels);
     if (end < mine.end) {

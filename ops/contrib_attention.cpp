@@ -1,6 +1,8 @@
 #include "ops/contrib_attention.h"
 
+#include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "ops/copy_infer.h"
 #include "ops/numbers.h"
@@ -42,6 +44,56 @@ std::optional<ValueId> keys_within(ExpandContext& context, ValueId limits, const
   return unsqueezed(context, keeps, {1, 2});
 }
 
+// Q, K, V and biases such that the products broadcast K and V over the heads that share them.
+struct Grouped {
+  ValueId query, key, value;
+  std::vector<ValueId> biases;
+};
+
+// The same for all rows and heads: [keys], [1, keys], [., 1, 1, keys].
+bool is_alike_for_rows(const TensorType& bias) {
+  for (int axis = std::max(0, bias.rank() - 3); axis + 1 < bias.rank(); ++axis) {
+    if (bias.dims[static_cast<size_t>(axis)].extent != 1) return false;
+  }
+  return true;
+}
+
+// A bias of [batch, heads, queries, keys] for scores of [batch, key heads, group, queries, keys].
+ValueId in_groups(ExpandContext& context, ValueId bias, int64_t key_heads, int64_t group) {
+  const TensorType type = context.type(bias);
+  if (type.rank() < 3) return bias;
+  const std::vector<Dim>& dims = type.dims;
+  const size_t rank = dims.size();
+  if (dims[rank - 3].extent == 1) return unsqueezed(context, bias, {static_cast<int64_t>(rank) - 3});
+  std::vector<int64_t> extents;
+  for (size_t axis = 0; axis + 3 < rank; ++axis) extents.push_back(dims[axis].extent);
+  extents.insert(extents.end(), {key_heads, group, dims[rank - 2].extent, dims[rank - 1].extent});
+  return context.add("Reshape",
+                     {bias, context.constant(Tensor::from<int64_t>({static_cast<int64_t>(extents.size())}, extents))});
+}
+
+// Heads that share a key lie one behind the other. Where no bias tells rows apart they are rows of one product, else an
+// axis of their own, over which K and V broadcast.
+Grouped grouped(ExpandContext& context, const AttentionParts& parts) {
+  if (!parts.shares_keys) return {parts.query, parts.key, parts.value, parts.biases};
+  const TensorType query = context.type(parts.query);
+  const int64_t key_heads = context.type(parts.key).dims[1].extent, group = query.dims[1].extent / key_heads;
+  const int64_t size = query.dims[3].extent;
+  const bool are_rows = std::all_of(parts.biases.begin(), parts.biases.end(),
+                                    [&](ValueId bias) { return is_alike_for_rows(context.type(bias)); });
+  Grouped result;
+  if (are_rows) {
+    result = {context.add("Reshape", {parts.query, context.longs({0, key_heads, -1, size})}), parts.key, parts.value,
+              parts.biases};
+    return result;
+  }
+  result.query = context.add("Reshape", {parts.query, context.longs({0, key_heads, group, -1, size})});
+  result.key = unsqueezed(context, parts.key, {2});
+  result.value = unsqueezed(context, parts.value, {2});
+  for (const ValueId bias : parts.biases) result.biases.push_back(in_groups(context, bias, key_heads, group));
+  return result;
+}
+
 }  // namespace
 
 ValueId add_split_heads(ExpandContext& context, ValueId x, int64_t heads) {
@@ -52,26 +104,24 @@ ValueId add_split_heads(ExpandContext& context, ValueId x, int64_t heads) {
 AttentionResult add_attention_of_heads(ExpandContext& context, const AttentionParts& parts) {
   const DType dtype = context.type(parts.query).dtype;
   const auto scaled = [&](ValueId x, double by) { return context.add("Mul", {x, add_scalar(context, dtype, by)}); };
-  // The heads that share a key lie one behind the other: together they are the rows of one product.
-  const auto shaped = [&](ValueId x, ValueId heads_of, ValueId columns_of) {
-    if (!parts.shares_keys) return x;
-    const int64_t heads = context.type(heads_of).dims[1].extent, columns = context.type(columns_of).dims[3].extent;
-    return context.add("Reshape", {x, context.longs({0, heads, -1, columns})});
-  };
-  const ValueId rows = shaped(parts.query, parts.key, parts.query);
-  ValueId scores = context.add("MatMul", {rows, add_transposed(context, parts.key, {0, 1, 3, 2})});
-  scores = shaped(scores, parts.query, scores);
+  const Grouped operands = grouped(context, parts);
+  std::vector<int64_t> turned(static_cast<size_t>(context.type(operands.key).rank()));
+  std::iota(turned.begin(), turned.end(), 0);
+  std::swap(turned[turned.size() - 2], turned.back());
+  ValueId scores = context.add("MatMul", {operands.query, add_transposed(context, operands.key, turned)});
   if (parts.scale != 1) scores = scaled(scores, parts.scale);
   if (parts.softcap > 0) {
     scores = scaled(context.add("Tanh", {scaled(scores, 1 / parts.softcap)}), parts.softcap);
   }
-  for (const ValueId bias : parts.biases) scores = context.add("Add", {scores, bias});
+  for (const ValueId bias : operands.biases) scores = context.add("Add", {scores, bias});
   ValueId weights = context.add("Softmax", {scores}, {{"axis", int64_t{-1}}});
   if (parts.zeroes_empty) {
     weights = context.add("Where", {context.add("IsNaN", {weights}), add_scalar(context, dtype, 0), weights});
   }
-  ValueId heads = context.add("MatMul", {shaped(weights, parts.key, weights), parts.value});
-  return {shaped(heads, parts.query, heads), scores};
+  const ValueId heads = context.add("MatMul", {weights, operands.value});
+  if (!parts.shares_keys) return {heads, scores};
+  const int64_t count = context.type(parts.query).dims[1].extent, columns = context.type(parts.value).dims[3].extent;
+  return {context.add("Reshape", {heads, context.longs({0, count, -1, columns})}), scores};
 }
 
 ValueId add_joined_heads(ExpandContext& context, ValueId heads) {

@@ -19,7 +19,7 @@ struct AttentionParts {
 
 struct AttentionResult {
   ValueId output;  // [batch, heads, length, size], or joined [batch, length, heads * size]
-  ValueId scores;  // before the softmax, with scale and biases
+  ValueId scores;  // before the softmax, with scale and biases; where heads share keys in an order of its own
 };
 
 // [batch, length, heads * size] to [batch, heads, length, size].

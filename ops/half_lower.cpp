@@ -260,6 +260,20 @@ bool has_plain_types(const LowerContext& context) {
 
 }  // namespace
 
+BufferId widened_operand(LowerContext& context, int input) {
+  return widened_operand(context, input, 1, checked_elements(context.input_type(input).extents()), false);
+}
+
+void add_rounding(LowerContext& context, BufferId from) {
+  const int64_t count = checked_elements(context.output_type(0).extents());
+  MatMulShape shape;
+  shape.m = count / std::max<int64_t>(1, context.output_type(0).extents().back());
+  shape.n = context.output_type(0).extents().back();
+  ProductForm form;
+  form.beta = 0;  // input 2 is no bias
+  add_narrowing(context, shape, form, from);
+}
+
 bool lower_half_product(LowerContext& context, const MatMulShape& shape, const ProductForm& form) {
   if (!has_plain_types(context)) return false;
   if (shape.m == 0 || shape.n == 0 || shape.batches() == 0) return true;

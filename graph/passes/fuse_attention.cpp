@@ -5,6 +5,7 @@
 #include "graph/expression_attribute.h"
 #include "graph/passes/passes.h"
 #include "graph/passes/rewrite.h"
+#include "src/base/half.h"
 
 namespace lathe::passes {
 namespace {
@@ -25,9 +26,12 @@ bool is_same_order(const Perm& perm) {
   return true;
 }
 
+// bfloat16 loses the roundings between the steps, nothing else.
+bool is_taken(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
+
 bool is_float_matrix(const Graph& graph, ValueId id) {
   const TensorType& type = graph.value(id).type;
-  return type.dtype == DType::f32 && type.has_rank && type.rank() >= 2 && type.layout.channel_block == 0;
+  return is_taken(type.dtype) && type.has_rank && type.rank() >= 2 && type.layout.channel_block == 0;
 }
 
 std::optional<Product> as_product(const Graph& graph, NodeId id) {
@@ -48,14 +52,71 @@ std::optional<Product> as_product(const Graph& graph, NodeId id) {
 bool is_softmax_of_rows(const Graph& graph, const Node& node) {
   if (!is_op(node, "Softmax") || node.epilogue || node.outputs[0] == ValueId::none) return false;
   const TensorType& type = graph.value(node.inputs[0]).type;
-  if (!type.has_rank || type.dtype != DType::f32) return false;
+  if (!type.has_rank || !is_taken(type.dtype)) return false;
   const int64_t axis = node.attributes.get_int("axis", node.version < 13 ? 1 : -1);
   return axis == -1 || axis == type.rank() - 1;
+}
+
+// Arithmetic between the product and the Softmax that no epilogue holds: that of bfloat16.
+struct Chain {
+  NodeId product = NodeId::none;
+  Expression expression = {};
+  std::vector<ValueId> inputs = {};  // of slot 1, 2, ...
+  std::vector<NodeId> nodes = {};
+};
+
+std::optional<float> bfloat_scalar_of(const Graph& graph, ValueId id) {
+  const Tensor tensor = constant_of(graph, id);
+  if (!tensor.defined() || tensor.size() != 1 || tensor.dtype() != DType::bf16) return std::nullopt;
+  return bfloat_to_float(*static_cast<const uint16_t*>(tensor.raw()));
+}
+
+// From the product to `value`, which `user` alone reads.
+std::optional<Chain> chain_to(const Rewriter& rewriter, const Graph& graph, ValueId value, NodeId user, int depth = 0) {
+  constexpr int kLongest = 6;
+  const NodeId maker = graph.value(value).producer;
+  if (maker == NodeId::none || !rewriter.is_live(maker) || rewriter.only_user(value) != user) return std::nullopt;
+  const Node& node = graph.node(maker);
+  if (node.epilogue || depth > kLongest) return std::nullopt;
+  if (as_product(graph, maker)) {
+    Chain chain{maker};
+    chain.expression.inputs = {DType::f32};
+    chain.expression.add({.op = ExprOp::input, .a = 0});
+    return chain;
+  }
+  const bool is_add = is_op(node, "Add"), is_mul = is_op(node, "Mul");
+  if (!is_add && !is_mul && !is_op(node, "Div")) return std::nullopt;
+  const TensorType& type = graph.value(value).type;
+  for (const size_t slot : {size_t{0}, size_t{1}}) {
+    const ValueId other = node.inputs[1 - slot];
+    if (slot == 1 && !is_add && !is_mul) continue;
+    if (!same_shape(graph.value(node.inputs[slot]).type, type)) continue;
+    const std::optional<float> scalar = bfloat_scalar_of(graph, other);
+    const TensorType& other_type = graph.value(other).type;
+    if (!scalar && (!is_add || other_type.dtype != DType::bf16 || !broadcasts_into(other_type, type))) continue;
+    std::optional<Chain> chain = chain_to(rewriter, graph, node.inputs[slot], maker, depth + 1);
+    if (!chain) continue;
+    Expression& e = chain->expression;
+    const int x = static_cast<int>(e.nodes.size()) - 1;
+    int y = 0;
+    if (scalar) {
+      y = e.add({.op = ExprOp::constant, .value = *scalar});
+    } else {
+      chain->inputs.push_back(other);
+      y = e.add({.op = ExprOp::input, .a = static_cast<int>(e.inputs.size())});
+      e.inputs.push_back(DType::f32);
+    }
+    e.add({.op = is_add ? ExprOp::add : is_mul ? ExprOp::mul : ExprOp::div, .a = x, .b = y});
+    chain->nodes.push_back(maker);
+    return chain;
+  }
+  return std::nullopt;
 }
 
 struct Match {
   Product scores, mixed;
   std::vector<NodeId> guard = {};  // what makes zeros of the shares of a row that is all masked
+  Chain chain = {};                // between the product of Q and K and the Softmax
 };
 
 // Where(IsNaN(shares), 0, shares), as PyTorch writes it behind a Softmax: the value that takes the place of `shares`.
@@ -79,8 +140,16 @@ std::optional<Match> match(const Rewriter& rewriter, const Graph& graph, NodeId 
   if (!is_softmax_of_rows(graph, node)) return std::nullopt;
   std::vector<NodeId> guard;
   const ValueId scores = node.inputs[0], shares = guarded(rewriter, graph, node.outputs[0], guard);
-  const NodeId maker = graph.value(scores).producer, user = rewriter.only_user(shares);
+  const NodeId user = rewriter.only_user(shares);
+  NodeId maker = graph.value(scores).producer;
   if (maker == NodeId::none || !rewriter.is_live(maker) || rewriter.only_user(scores) != softmax) return std::nullopt;
+  Chain chain;
+  if (graph.value(scores).type.dtype == DType::bf16) {
+    std::optional<Chain> between = chain_to(rewriter, graph, scores, softmax);
+    if (!between) return std::nullopt;
+    chain = std::move(*between);
+    maker = chain.product;
+  }
   const std::optional<Product> first = as_product(graph, maker), second = as_product(graph, user);
   if (!first || !second || !is_same_order(first->y) || !is_same_order(second->a)) return std::nullopt;
   const Node &a = graph.node(first->id), &b = graph.node(second->id);
@@ -92,7 +161,11 @@ std::optional<Match> match(const Rewriter& rewriter, const Graph& graph, NodeId 
   }
   const int rank = graph.value(b.inputs[1]).type.rank();
   if (graph.value(a.inputs[0]).type.rank() != rank || graph.value(scores).type.rank() != rank) return std::nullopt;
-  return Match{*first, *second, guard};
+  const DType dtype = graph.value(scores).type.dtype;
+  for (const ValueId operand : {a.inputs[0], a.inputs[1], b.inputs[1]}) {
+    if (graph.value(operand).type.dtype != dtype) return std::nullopt;
+  }
+  return Match{*first, *second, guard, chain};
 }
 
 // A view of one operand, while the Reshape before it (or behind the result) may still go into it.
@@ -114,6 +187,22 @@ std::optional<int64_t> heads_between(const TensorType& joined, const TensorType&
   if (!joined.dims[last].known() || !heads.known() || !columns.known() || heads.extent < 1) return std::nullopt;
   if (columns.extent < 1 || joined.dims[last].extent != heads.extent * columns.extent) return std::nullopt;
   return heads.extent;
+}
+
+// What absorb-transposes does to products of float32, to those of bfloat16. `may_turn`: the axis that is dense in
+// memory may also become the last but one.
+void absorb_transpose_before(const Rewriter& rewriter, const Graph& graph, View& view, bool may_turn) {
+  const NodeId transpose = rewriter.producer_if(view.value, "Transpose");
+  const TensorType& type = graph.value(view.value).type;
+  if (transpose == NodeId::none || !view.perm.empty() || type.dtype != DType::bf16) return;
+  Perm perm = graph.node(transpose).attributes.get_ints("perm");
+  const int64_t last = type.rank() - 1;
+  if (perm.empty()) {
+    for (int64_t axis = last; axis >= 0; --axis) perm.push_back(axis);
+  }
+  if (perm.back() != last && (!may_turn || perm[perm.size() - 2] != last)) return;
+  view.perm = std::move(perm);
+  view.value = graph.node(transpose).inputs[0];
 }
 
 void absorb_reshape_before(const Rewriter& rewriter, const Graph& graph, View& view) {
@@ -147,6 +236,7 @@ void rewrite(Rewriter& rewriter, const OpSchema& schema, NodeId softmax, const M
       {scores.inputs[0], found.scores.a}, {scores.inputs[1], found.scores.b}, {mixed.inputs[1], found.mixed.b}};
   std::vector<int64_t> heads(4, 0);
   for (size_t i = 0; i < 3; ++i) {
+    absorb_transpose_before(rewriter, graph, views[i], i > 0);
     absorb_reshape_before(rewriter, graph, views[i]);
     heads[i] = views[i].heads;
   }
@@ -162,6 +252,10 @@ void rewrite(Rewriter& rewriter, const OpSchema& schema, NodeId softmax, const M
     set_expression(node.attributes, "scores", scores.epilogue->expression);
     node.inputs.insert(node.inputs.end(), scores.inputs.end() - scores.epilogue->inputs, scores.inputs.end());
   }
+  if (!found.chain.nodes.empty()) {
+    set_expression(node.attributes, "scores", found.chain.expression);
+    node.inputs.insert(node.inputs.end(), found.chain.inputs.begin(), found.chain.inputs.end());
+  }
   ValueId result = mixed.outputs[0];
   NodeId last = found.mixed.id;
   if (const NodeId reshape = reshape_behind(rewriter, graph, result, heads[kResult]); reshape != NodeId::none) {
@@ -176,6 +270,7 @@ void rewrite(Rewriter& rewriter, const OpSchema& schema, NodeId softmax, const M
   if (last != place) rewriter.erase(last);
   for (const NodeId erased : {found.scores.id, softmax, place}) rewriter.erase(erased);
   for (const NodeId erased : found.guard) rewriter.erase(erased);
+  for (const NodeId erased : found.chain.nodes) rewriter.erase(erased);
   rewriter.add(std::move(node), place);
 }
 

@@ -94,6 +94,10 @@ class AttentionSoftmaxEmitter : public ExponentialEmitter {
   void sum_exponentials() {
     zero(sum_);
     for_columns(columns_, offset_, left_, 4, [&](int vectors, bool is_tail) {
+      if (plan_.narrows) {
+        mov(temp_, offset_);
+        shr(temp_, 1);
+      }
       for (int i = 0; i < vectors; ++i) {
         const Xbyak::RegExp at = scores_ + offset_ + i * vec_bytes();
         load_part(x_, at, is_tail);
@@ -101,10 +105,17 @@ class AttentionSoftmaxEmitter : public ExponentialEmitter {
         exponential(x_);
         if (is_tail) clear_behind_tail(x_);
         vaddps(sum_, sum_, x_);
-        store_part(at, x_, is_tail);
+        plan_.narrows ? store_narrowed(i) : store_part(at, x_, is_tail);
       }
     });
     fold_lanes(sum_, spare_, [&](const auto& into, const auto& a, const auto& b) { vaddps(into, a, b); });
+  }
+
+  // Where the row's own scores have been read already.
+  void store_narrowed(int vector) {
+    const Xbyak::Ymm half(x_.getIdx());
+    vcvtneps2bf16(half, x_);
+    vmovups(ptr[scores_ + temp_ + vector * vec_bytes() / 2], half);
   }
 
   void store_row() {
@@ -132,10 +143,12 @@ class AttentionSoftmaxEmitter : public ExponentialEmitter {
 }  // namespace
 
 std::string to_string(const AttentionSoftmaxPlan& plan) {
-  return std::string("attention_softmax ") + (plan.continues ? "continued" : "first");
+  return std::string("attention_softmax ") + (plan.continues ? "continued" : "first") +
+         (plan.narrows ? " to bf16" : "");
 }
 
 Kernel<AttentionSoftmaxFn> attention_softmax_kernel(const AttentionSoftmaxPlan& plan) {
+  if (plan.narrows && plan.isa != Isa::avx512_bf16) throw JitError("no bfloat16 here: " + to_string(plan));
   const std::string key = std::string(has_avx512(plan.isa) ? "avx512 " : "avx2 ") + to_string(plan);
   return Kernel<AttentionSoftmaxFn>(cached_code(key, [&] {
     AttentionSoftmaxEmitter emitter(plan);

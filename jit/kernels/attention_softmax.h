@@ -18,6 +18,9 @@ namespace lathe {
 struct AttentionSoftmaxPlan {
   Isa isa = Isa::avx2;
   bool continues = false;  // false: the first block; tops and sums are written only, and there are no factors
+  // The exponentials are stored as bfloat16, from each row's begin on, with zeros up to a whole vector behind them: a
+  // row must have the room. Sums are of what was before rounding. Only on AVX512-BF16.
+  bool narrows = false;
   bool operator==(const AttentionSoftmaxPlan&) const = default;
 };
 std::string to_string(const AttentionSoftmaxPlan& plan);
@@ -29,6 +32,7 @@ struct AttentionSoftmaxArgs {
   float *tops, *sums, *factors;  // one for each row
 };
 using AttentionSoftmaxFn = void(const AttentionSoftmaxArgs* args);
+// Throws JitError when the CPU type lacks what the plan needs.
 Kernel<AttentionSoftmaxFn> attention_softmax_kernel(const AttentionSoftmaxPlan& plan);
 
 }  // namespace lathe

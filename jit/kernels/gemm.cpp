@@ -335,7 +335,8 @@ class GemmTileEmitter : public RowTileEmitter {
           load_columns(into, inputs[i] + v * vec_bytes(), v, mask);
         });
       }
-      plan_.bf16 ? store_bf16(c_ + v * vec_bytes() / 2, acc, v) : store_columns(c_ + v * vec_bytes(), acc, v, mask);
+      plan_.bf16 && !plan_.widens ? store_bf16(c_ + v * vec_bytes() / 2, acc, v)
+                                  : store_columns(c_ + v * vec_bytes(), acc, v, mask);
     }
     add(c_, ptr[args_ + offsetof(GemmTileArgs, c_stride_bytes)]);
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -433,8 +434,9 @@ bool GemmTilePlan::is_valid() const {
   if (apart && (fold == GemmFold::none || vecs > 4)) return false;
   if (b_sign != 0 && b_in_place) return false;
   if (starts_at_a && accumulate) return false;
-  if (bf16 &&
-      (isa != Isa::avx512_bf16 || accumulate || starts_at_a || b_in_place || b_sign != 0 || fold != GemmFold::none)) {
+  if (widens && !bf16) return false;
+  if (bf16 && (isa != Isa::avx512_bf16 || (accumulate && !widens) || starts_at_a || b_in_place || b_sign != 0 ||
+               fold != GemmFold::none)) {
     return false;
   }
   return vec_registers_needed(*this) <= vector_registers(isa);
@@ -454,7 +456,7 @@ std::string GemmTilePlan::key() const {
   }
   if (a_in_chunks) text += " chunks";
   if (fetch_rows > 0) text += fmt::format(" fetch{}", fetch_rows);
-  if (bf16) text += " bf16";
+  if (bf16) text += widens ? " bf16 to f32" : " bf16";
   if (b_sign != 0) text += b_sign > 0 ? " B+" : " B-";
   if (epilogue) {
     text += " " + to_string(epilogue->expression) + " ";

@@ -51,6 +51,7 @@ struct GemmTilePlan {
   // A and C are bfloat16, the epilogue's inputs float32. A's elements come in pairs, and so do B's rows: step k has a
   // pair of each column; k counts pairs (AVX512-BF16).
   bool bf16 = false;
+  bool widens = false;  // with bf16: C is float32
   std::optional<GemmEpilogue> epilogue;
   // Into C and into a second matrix, GemmTileArgs::inputs[0], both unmasked and without an epilogue. none: the product
   // goes to C alone, by what stands above.

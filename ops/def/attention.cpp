@@ -1,5 +1,5 @@
-// Attention: softmax(Q K^T * scale + bias) V, with grouped heads, caches, masks, causal and windowed. In float32 it is
-// expanded; the reference also rounds each step to the narrower types.
+// Attention: softmax(Q K^T * scale + bias) V, with grouped heads, caches, masks, causal and windowed. In float32 and
+// bfloat16 it is expanded; the reference also rounds each step to the narrower types.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -309,10 +309,13 @@ void infer_attention(InferContext& context) {
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 
+DType type_of(const ExpandContext& context) { return context.input_type(0).dtype; }
+
 // An operand as [batch, heads, length, size]. none: its extents are not known yet, or make no sense.
 ValueId add_heads(ExpandContext& context, int input, const char* heads_attribute) {
   const TensorType& type = context.input_type(input);
-  if (type.dtype != DType::f32 || !type.is_static() || (type.rank() != 3 && type.rank() != 4)) return ValueId::none;
+  if (type.dtype != type_of(context) || !type.is_static() || (type.rank() != 3 && type.rank() != 4))
+    return ValueId::none;
   if (type.rank() == 4) return context.input(input);
   const int64_t heads = context.node.attributes.get_int(heads_attribute, 0);
   if (heads < 1 || type.dims[2].extent % heads != 0) return ValueId::none;
@@ -326,7 +329,7 @@ Tensor position_bias(const ExpandContext& context, const Dim& queries, const Dim
   if (context.has_input(6) || !queries.known() || !keys.known() || !past.known()) return {};
   const bool is_causal = attributes.get_int("is_causal", 0) != 0;
   const int64_t left = attributes.get_int("left_window_size", -1), right = attributes.get_int("right_window_size", -1);
-  Tensor bias(DType::f32, {queries.extent, keys.extent});
+  Tensor bias(type_of(context), {queries.extent, keys.extent});
   for (int64_t q = 0; q < queries.extent; ++q) {
     const int64_t position = past.extent + q;
     for (int64_t k = 0; k < keys.extent; ++k) {
@@ -339,7 +342,8 @@ Tensor position_bias(const ExpandContext& context, const Dim& queries, const Dim
 }
 
 ValueId bias_of_flags(ExpandContext& context, ValueId keeps) {
-  return context.add("Where", {keeps, add_scalar(context, DType::f32, 0), add_scalar(context, DType::f32, kNever)});
+  return context.add("Where",
+                     {keeps, add_scalar(context, type_of(context), 0), add_scalar(context, type_of(context), kNever)});
 }
 
 // Keys below each sequence's own length, [batch, 1, 1, keys].
@@ -355,9 +359,9 @@ bool add_mask_biases(ExpandContext& context, AttentionParts& parts, const Dim& k
   if (context.has_input(3)) {
     const TensorType& mask = context.input_type(3);
     if (!mask.has_rank || mask.rank() < 1 || mask.rank() > 4 || !keys.known()) return false;
-    if (mask.dtype != DType::f32 && mask.dtype != DType::boolean) return false;
+    if (mask.dtype != type_of(context) && mask.dtype != DType::boolean) return false;
     if (mask.dims.back().extent != keys.extent && mask.dims.back().extent != 1) return false;
-    parts.biases.push_back(mask.dtype == DType::f32 ? context.input(3) : bias_of_flags(context, context.input(3)));
+    parts.biases.push_back(mask.dtype != DType::boolean ? context.input(3) : bias_of_flags(context, context.input(3)));
   }
   if (context.has_input(6)) {
     if (!keys.known() || context.input_type(6).dtype != DType::i64 || context.has_input(4)) return false;
@@ -374,6 +378,7 @@ bool has_windows(const Attributes& attributes) {
 // What the reference knows better: other types, and the scores as a result.
 bool is_expandable(const ExpandContext& context) {
   const Attributes& attributes = context.node.attributes;
+  if (type_of(context) != DType::f32 && type_of(context) != DType::bf16) return false;
   const bool is_plain = attributes.get_int("softmax_precision", 1) == 1 && attributes.get_float("scale", 1) >= 0 &&
                         attributes.get_float("softcap", 0) >= 0 && attributes.get_int("left_window_size", -1) >= -1 &&
                         attributes.get_int("right_window_size", -1) >= -1;
@@ -393,7 +398,7 @@ bool expand_attention(ExpandContext& context) {
   for (const int past : {4, 5}) {
     if (!context.has_input(past)) continue;
     const TensorType& type = context.input_type(past);
-    if (type.dtype != DType::f32 || !type.is_static() || type.rank() != 4) return false;
+    if (type.dtype != type_of(context) || !type.is_static() || type.rank() != 4) return false;
   }
   const Dim past = context.has_input(4) ? context.input_type(4).dims[2] : known_dim(0);
   parts.key = add_past(context, context.input(4), parts.key);

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
+#include "src/base/half.h"
 #include "tests/jit/guarded_floats.h"
 
 namespace lathe {
@@ -76,6 +78,37 @@ TEST(AttentionSoftmax, MatchesFloat64OnAllTails) {
       }
     }
   }
+}
+
+TEST(AttentionSoftmax, NarrowsToBfloat16InPlace) {
+  if (usable_isa() != Isa::avx512_bf16) GTEST_SKIP() << "the CPU has no bfloat16";
+  std::mt19937 random(12);
+  for (int64_t columns = 1; columns <= 140; ++columns) {
+    const int64_t stride = (columns + 15) / 16 * 16;
+    Rows wide{4, columns, stride}, narrow{4, columns, stride};  // the last row gives the one before its room
+    wide.scores.randomize(random, -9, 9);
+    for (int64_t row = 0; row < 3; ++row)
+      for (int64_t i = 0; i < columns; ++i) narrow.at(row, i) = wide.at(row, i);
+    wide.run(Isa::avx512, false);
+    const AttentionSoftmaxArgs args{
+        narrow.scores.data(), 3, columns, narrow.stride * 4, narrow.tops.data(), narrow.sums.data(),
+        narrow.factors.data()};
+    attention_softmax_kernel({Isa::avx512_bf16, false, true})(&args);
+    for (int64_t row = 0; row < 3; ++row) {
+      EXPECT_EQ(narrow.sums[static_cast<size_t>(row)], wide.sums[static_cast<size_t>(row)]);
+      for (int64_t i = 0; i < stride; ++i) {
+        uint16_t got = 0;
+        std::memcpy(&got, reinterpret_cast<const char*>(&narrow.at(row, 0)) + 2 * i, 2);
+        const float want = i < columns ? wide.at(row, i) : 0;
+        // The conversion takes denormals for 0.
+        ASSERT_EQ(got, std::abs(want) < 0x1p-126F ? 0 : float_to_bfloat(want)) << columns << " columns, " << i;
+      }
+    }
+  }
+}
+
+TEST(AttentionSoftmax, RefusesToNarrowWithoutTheInstructions) {
+  EXPECT_THROW(attention_softmax_kernel({Isa::avx512, false, true}), JitError);
 }
 
 TEST(AttentionSoftmax, ExponentialsVanishFarBelowTheTop) {

@@ -7,6 +7,7 @@
 
 #include "graph/expression_attribute.h"
 #include "lathe/error.h"
+#include "src/base/half.h"
 #include "tests/ops/one_node.h"
 
 namespace lathe {
@@ -109,10 +110,62 @@ TEST_P(AttentionViews, MatchesItsReferenceOnEachIsa) {
   }
 }
 
+Tensor as_16_bits(const Tensor& tensor, DType dtype) {
+  Tensor narrow(dtype, tensor.dims());
+  for (int64_t i = 0; i < tensor.size(); ++i) {
+    const float value = tensor.data<float>()[i];
+    static_cast<uint16_t*>(narrow.mutable_raw())[i] =
+        dtype == DType::bf16 ? float_to_bfloat(value) : float_to_half(value);
+  }
+  return narrow;
+}
+
+std::vector<Isa> isas_with_bf16() {
+  std::vector<Isa> isas = usable_isas();
+  if (usable_isa() == Isa::avx512_bf16) isas.push_back(Isa::avx512_bf16);
+  return isas;
+}
+
+TEST_P(AttentionViews, MatchesItsReferenceIn16BitFloats) {
+  const AttentionCase& c = GetParam();
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    std::mt19937 random(14);
+    OneNode one;
+    one.domain = "lathe";
+    Attributes attributes;
+    add_inputs(c, one, attributes, random);
+    for (const Dims& mask : c.masks) one.inputs.push_back(random_tensor(mask, random, -3, 3));
+    // One tensor in three places stays one.
+    for (Tensor& input : one.inputs) input = as_16_bits(input, dtype);
+    one.is_constant.assign(one.inputs.size(), false);
+    set_expression(attributes, "scores", scaled_and_masked(1.5f, c.masks.size()));
+    one.make("Attention", 1, attributes, std::vector<int>(one.inputs.size(), 0), 0);
+    const Tensor expected = one.expected();
+    for (const Isa isa : isas_with_bf16()) {
+      SCOPED_TRACE(std::string(name_of(isa)) + (dtype == DType::bf16 ? " bf16" : " f16"));
+      const std::optional<Tensor> got = one.run(isa, c.threads);
+      ASSERT_TRUE(got) << "the reference ran";
+      ASSERT_EQ(got->dims(), expected.dims());
+      for (int64_t i = 0; i < expected.size(); ++i) {
+        const auto real = [&](const Tensor& tensor) {
+          const uint16_t bits = static_cast<const uint16_t*>(tensor.raw())[i];
+          return dtype == DType::bf16 ? bfloat_to_float(bits) : half_to_float(bits);
+        };
+        // Values lie in [-1, 1], their shares sum to 1: a share is rounded to 8 bits at most once, and so is the
+        // result.
+        const bool is_exact_before = dtype == DType::f16 || isa != Isa::avx512_bf16;
+        const float unit = dtype == DType::bf16 ? 0x1p-7f : 0x1p-10f;
+        const float bound = std::abs(real(expected)) * unit + (is_exact_before ? 1e-5f : 0x1p-9f);
+        ASSERT_NEAR(real(*got), real(expected), bound) << "element " << i;
+      }
+    }
+  }
+}
+
 using Form = AttentionCase::Form;
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionViews,
                          ::testing::Values(AttentionCase{}, AttentionCase{1, 1, 1, 1, 1, 1},
-                                           AttentionCase{1, 2, 1, 700, 16, 16},
+                                           AttentionCase{1, 2, 1, 700, 16, 16}, AttentionCase{1, 2, 9, 21, 7, 5},
                                            AttentionCase{1, 2, 50, 128, 32, 32, Form::heads_apart},
                                            AttentionCase{2, 2, 31, 197, 64, 64, Form::joined},
                                            AttentionCase{1, 3, 45, 45, 16, 24, Form::parts_of_one},

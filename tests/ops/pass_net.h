@@ -11,6 +11,7 @@
 #include "graph/text.h"
 #include "graph/verify.h"
 #include "ops/op_def.h"
+#include "src/base/half.h"
 
 namespace lathe::testing {
 
@@ -77,6 +78,13 @@ inline std::string ops_of(const Graph& graph) {
   return text;
 }
 
+inline Tensor as_bfloat(const Tensor& tensor) {
+  Tensor narrow(DType::bf16, tensor.dims());
+  for (int64_t i = 0; i < tensor.size(); ++i)
+    static_cast<uint16_t*>(narrow.mutable_raw())[i] = float_to_bfloat(tensor.data<float>()[i]);
+  return narrow;
+}
+
 using PassFn = bool(Graph&, const PassContext&);
 
 // Runs the passes on a copy, each as often as it fires, and expects the same results from before and after. Returns the
@@ -97,18 +105,22 @@ inline Graph rewritten(PassNet& net, const std::vector<PassFn*>& passes, double 
     const TensorType& type = net.graph.value(id).type;
     Dims dims;
     for (const Dim& dim : type.dims) dims.push_back(dim.known() ? dim.extent : 3);
-    inputs.push_back(net.noise(dims));
+    inputs.push_back(type.dtype == DType::bf16 ? as_bfloat(net.noise(dims)) : net.noise(dims));
   }
   const std::vector<Tensor> before = run_reference_graph(net.graph, inputs), now = run_reference_graph(after, inputs);
   EXPECT_EQ(before.size(), now.size());
   for (size_t output = 0; output < before.size(); ++output) {
     const Tensor &a = before[output], &b = now[output];
     EXPECT_EQ(a.dims(), b.dims()) << "output " << output;
-    if (a.dims() != b.dims() || a.dtype() != DType::f32) continue;
+    if (a.dims() != b.dims() || (a.dtype() != DType::f32 && a.dtype() != DType::bf16)) continue;
+    const auto at = [](const Tensor& tensor, int64_t i) {
+      if (tensor.dtype() == DType::f32) return tensor.data<float>()[i];
+      return bfloat_to_float(static_cast<const uint16_t*>(tensor.raw())[i]);
+    };
     double largest = 1;
-    for (const float x : a.elements<float>()) largest = std::max<double>(largest, std::abs(x));
+    for (int64_t i = 0; i < a.size(); ++i) largest = std::max<double>(largest, std::abs(at(a, i)));
     for (int64_t i = 0; i < a.size(); ++i) {
-      EXPECT_NEAR(a.data<float>()[i], b.data<float>()[i], tolerance * largest) << "output " << output << " at " << i;
+      EXPECT_NEAR(at(a, i), at(b, i), tolerance * largest) << "output " << output << " at " << i;
       if (::testing::Test::HasFailure()) return after;
     }
   }

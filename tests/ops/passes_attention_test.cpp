@@ -1,6 +1,7 @@
 // Attention from its parts, in the spellings of several exporters, and what only looks like it.
 #include <limits>
 
+#include "src/base/half.h"
 #include "tests/ops/pass_net.h"
 
 namespace lathe {
@@ -86,6 +87,40 @@ TEST(FuseAttention, TakesACausalMaskAsDecodersWriteIt) {
   auto all = kPasses;
   all.push_back(passes::fold_constants);
   EXPECT_EQ(ops_of(rewritten(net, all)), "MatMul+Div+Where+Softmax+MatMul");
+}
+
+Tensor bfloat_scalar(float value) {
+  Tensor tensor(DType::bf16, {});
+  *static_cast<uint16_t*>(tensor.mutable_raw()) = float_to_bfloat(value);
+  return tensor;
+}
+
+// q [2, 5, 3, 4] and the like, as projections leave them, scaled by `scale` and masked.
+PassNet bfloat_net(const Tensor& scale, const Dims& mask) {
+  PassNet net;
+  const auto heads = [&](std::vector<int64_t> perm) {
+    return net.transpose(net.input(TensorType::of(DType::bf16, {2, kLength, kHeads, kSize})), std::move(perm));
+  };
+  const ValueId q = heads({0, 2, 1, 3}), k = heads({0, 2, 3, 1}), v = heads({0, 2, 1, 3});
+  ValueId scores = net.op("Mul", {net.constant(scale), net.op("MatMul", {q, k})});
+  scores = net.op("Add", {scores, net.input(TensorType::of(DType::bf16, mask))});
+  net.output(net.op("MatMul", {softmax(net, scores), v}));
+  return net;
+}
+
+TEST(FuseAttention, TakesBfloat16WithItsScaleMaskAndTransposes) {
+  PassNet net = bfloat_net(bfloat_scalar(0.5F), {2, 1, 1, kLength});
+  // Each step rounds to 8 bits before, one does after.
+  const Graph after = rewritten(net, {passes::fuse_attention, passes::remove_dead}, 0.03);
+  EXPECT_EQ(ops_of(after), "MatMul+Softmax+MatMul");
+}
+
+TEST(FuseAttention, LeavesBfloat16ThatIsScaledByWhatVaries) {
+  Tensor scale(DType::bf16, {kLength});
+  for (int64_t i = 0; i < kLength; ++i) static_cast<uint16_t*>(scale.mutable_raw())[i] = float_to_bfloat(0.5F);
+  PassNet net = bfloat_net(scale, {2, 1, 1, kLength});
+  EXPECT_EQ(ops_of(rewritten(net, {passes::fuse_attention, passes::remove_dead}, 0.03)),
+            "Transpose Transpose Transpose MatMul Mul Add Softmax MatMul");
 }
 
 TEST(FuseEpilogue, LeavesMasksThatAreAsLargeAsTheResultOrLarger) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "lathe/profile.h"
+#include "src/base/half.h"
 #include "tests/model_builder.h"
 
 namespace lathe {
@@ -75,6 +76,47 @@ TEST_P(AttentionOperator, IsTheSameExpandedAndByItsReference) {
   EXPECT_EQ(is_fused, c.is_fused);
 }
 
+Tensor as_bfloat(const Tensor& tensor) {
+  Tensor narrow(DType::bf16, tensor.dims());
+  for (int64_t i = 0; i < tensor.size(); ++i)
+    static_cast<uint16_t*>(narrow.mutable_raw())[i] = float_to_bfloat(tensor.data<float>()[i]);
+  return narrow;
+}
+
+TEST(AttentionOperatorInBfloat16, IsOneNodeToo) {
+  for (const int64_t key_heads : {4, 2}) {
+    const std::vector<Tensor> inputs = {as_bfloat(random_input({2, 4, 9, 16}, 1)),
+                                        as_bfloat(random_input({2, key_heads, 9, 16}, 2)),
+                                        as_bfloat(random_input({2, key_heads, 9, 6}, 3))};
+    ModelBuilder model;
+    std::vector<std::string> names;
+    for (const Tensor& input : inputs) {
+      names.push_back(model.input("x" + std::to_string(names.size()),
+                                  std::vector<testing::Extent>(input.dims().begin(), input.dims().end()), DType::bf16));
+    }
+    auto node = model.node("Attention", names, 1);
+    node.with("is_causal", int64_t{1});
+    model.output(node.result(0), DType::bf16);
+    const std::string bytes = model.bytes(23);
+    const auto load = [&](int level) {
+      return Session::load(std::as_bytes(std::span(bytes)), "", {.threads = 1, .optimization_level = level});
+    };
+    Profile profile;
+    const Tensor expected = load(0).run(inputs)[0], got = load(99).run_profiled(inputs, profile)[0];
+    ASSERT_EQ(got.dims(), expected.dims());
+    for (int64_t i = 0; i < got.size(); ++i) {
+      const auto at = [&](const Tensor& tensor) {
+        return bfloat_to_float(static_cast<const uint16_t*>(tensor.raw())[i]);
+      };
+      // The definition rounds scores of up to 4, shares and the result to 8 bits each.
+      ASSERT_NEAR(at(got), at(expected), 0.03F) << "element " << i;
+    }
+    bool is_fused = false;
+    for (const auto& step : profile.steps) is_fused = is_fused || step.op.find("Softmax+MatMul") != std::string::npos;
+    EXPECT_TRUE(is_fused) << key_heads;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Forms, AttentionOperator,
     ::testing::Values(
@@ -84,7 +126,35 @@ INSTANTIATE_TEST_SUITE_P(
              .key = {2, 5, 24},
              .value = {2, 5, 18},
              .attributes = {{"q_num_heads", 3}, {"kv_num_heads", 3}}},
-        Case{.name = "grouped", .query = {2, 4, 3, 8}, .key = {2, 2, 5, 8}, .value = {2, 2, 5, 8}, .is_fused = false},
+        Case{.name = "grouped", .query = {2, 4, 3, 8}, .key = {2, 2, 5, 8}, .value = {2, 2, 5, 8}},
+        Case{.name = "grouped_causal_with_past",
+             .query = {2, 6, 3, 8},
+             .key = {2, 2, 3, 8},
+             .value = {2, 2, 3, 6},
+             .past = 4,
+             .attributes = {{"is_causal", 1}}},
+        Case{.name = "grouped_one_token",
+             .query = {2, 6, 1, 8},
+             .key = {2, 2, 1, 8},
+             .value = {2, 2, 1, 8},
+             .past = 40,
+             .attributes = {{"is_causal", 1}}},
+        Case{.name = "grouped_mask_of_heads",
+             .query = {2, 4, 3, 8},
+             .key = {2, 2, 5, 8},
+             .value = {2, 2, 5, 8},
+             .mask = {2, 4, 3, 5}},
+        Case{.name = "grouped_mask_of_batch",
+             .query = {2, 4, 3, 8},
+             .key = {2, 2, 5, 8},
+             .value = {2, 2, 5, 8},
+             .mask = {2, 1, 3, 5},
+             .is_mask_bool = true},
+        Case{.name = "grouped_lengths",
+             .query = {2, 4, 3, 8},
+             .key = {2, 2, 5, 8},
+             .value = {2, 2, 5, 8},
+             .lengths = {5, 2}},
         Case{.name = "causal_with_past",
              .query = {1, 2, 3, 8},
              .key = {1, 2, 3, 8},
