@@ -127,15 +127,19 @@ ConvInt8Tile choose_conv_int8_tile(const ConvInt8Problem& problem) {
 std::optional<ConvInt8Tile> overlapped_conv_int8_tile(const ConvInt8Problem& problem) {
   // Beyond so many groups the outputs are a small part of the work, and whole tiles make better use of a broadcast.
   // Each of the first groups hides a pixel of them.
-  constexpr int64_t kMostGroups = 64, kGroupsAhead = 16;
+  constexpr int64_t kMostGroups = 256, kGroupsAhead = 16;
   constexpr int kPixels = 14;  // two sets of them leave registers for a weight, a broadcast and two temporaries
-  constexpr int64_t kLeastTiles = 8;
+  constexpr int64_t kLeastTiles = 7;
+  // Small pictures are cut finer, but for long sums, which would read a weight too often.
+  constexpr int64_t kMostGroupsOfSmall = 128;
   const ConvShape& shape = problem.shape.phases[0];
   const int64_t groups = problem.shape.in_channels, in_lanes = problem.shape.in_lanes();
   const bool is_small = shape.taps() == 1 && groups % in_lanes == 0 && groups <= kMostGroups;
   if (!is_small || !has_avx512(problem.isa) || !problem.epilogue.expression) return std::nullopt;
-  if (shape.y.out * shape.x.out < kLeastTiles * kPixels) return std::nullopt;
-  ConvInt8Tile tile{1, 1, static_cast<int>(std::min<int64_t>(kPixels, shape.x.out))};
+  const int64_t pixels = shape.y.out * shape.x.out;
+  const bool is_narrow = pixels < kLeastTiles * kPixels;
+  if (is_narrow && (pixels < kLeastTiles * kPixels / 2 || groups > kMostGroupsOfSmall)) return std::nullopt;
+  ConvInt8Tile tile{1, 1, static_cast<int>(std::min<int64_t>(is_narrow ? kPixels / 2 : kPixels, shape.x.out))};
   tile.ahead = static_cast<int>(std::min(groups, kGroupsAhead) / in_lanes);
   tile.group = tiles_together(problem, tile);
   return tile.ahead > 0 ? std::optional(tile) : std::nullopt;
