@@ -117,6 +117,43 @@ TEST(AttentionOperatorInBfloat16, IsOneNodeToo) {
   }
 }
 
+// com.microsoft's, of one sequence whose cache grows: prompts (with a causal mask) and single tokens.
+TEST(GroupQueryAttentionOperator, IsOneNodeToo) {
+  constexpr int64_t kPast = 5, kHeads = 4, kKeyHeads = 2, kSize = 8;
+  for (const int64_t length : {1, 6}) {
+    const std::vector<Tensor> inputs = {
+        random_input({1, length, kHeads * kSize}, 1), random_input({1, length, kKeyHeads * kSize}, 2),
+        random_input({1, length, kKeyHeads * kSize}, 3), random_input({1, kKeyHeads, kPast, kSize}, 4),
+        random_input({1, kKeyHeads, kPast, kSize}, 5)};
+    ModelBuilder model;
+    std::vector<std::string> names;
+    for (const Tensor& input : inputs) {
+      names.push_back(model.input("x" + std::to_string(names.size()),
+                                  std::vector<testing::Extent>(input.dims().begin(), input.dims().end())));
+    }
+    const auto total = static_cast<int32_t>(kPast + length), last = total - 1;
+    names.push_back(model.weight(Tensor::from<int32_t>({1}, std::span<const int32_t>(&last, 1))));
+    names.push_back(model.weight(Tensor::scalar<int32_t>(total)));
+    auto node = model.node("GroupQueryAttention", names, 3);
+    node.of_domain("com.microsoft").with("num_heads", kHeads).with("kv_num_heads", kKeyHeads);
+    for (int i = 0; i < 3; ++i) model.output(node.result(i));
+    const std::string bytes = model.bytes(21);
+    const auto load = [&](int level) {
+      return Session::load(std::as_bytes(std::span(bytes)), "", {.threads = 1, .optimization_level = level});
+    };
+    Profile profile;
+    const std::vector<Tensor> expected = load(0).run(inputs), got = load(99).run_profiled(inputs, profile);
+    for (size_t i = 0; i < 3; ++i) {
+      ASSERT_EQ(got[i].dims(), expected[i].dims());
+      for (int64_t j = 0; j < got[i].size(); ++j)
+        ASSERT_NEAR(got[i].data<float>()[j], expected[i].data<float>()[j], 2e-6) << "output " << i << ", element " << j;
+    }
+    bool is_fused = false;
+    for (const auto& step : profile.steps) is_fused = is_fused || step.op.find("Softmax+MatMul") != std::string::npos;
+    EXPECT_TRUE(is_fused) << length << " tokens";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Forms, AttentionOperator,
     ::testing::Values(
