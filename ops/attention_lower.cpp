@@ -31,7 +31,7 @@ struct BoundAttention {
     bound.v = args.at<const float>(v) + begin.v;
     bound.y = args.at<float>(y);
     for (size_t i = 0; i < inputs.size(); ++i) bound.inputs[i] = args.at<const float>(inputs[i]);
-    bound.scratch = args.at<float>(scratch) + args.thread * product->scratch_elements();
+    bound.scratch = args.own<float>(scratch);
     product->run(bound, args.share, args.shares);
   }
 };
@@ -50,7 +50,7 @@ struct BoundAttentionBf16 {
     bound.v = args.at<const uint16_t>(v) + begin.v;
     bound.y = args.at<uint16_t>(y);
     for (size_t i = 0; i < inputs.size(); ++i) bound.inputs[i] = args.at<const float>(inputs[i]);
-    bound.scratch = args.at<float>(scratch) + args.thread * product->scratch_elements();
+    bound.scratch = args.own<float>(scratch);
     product->run(bound, args.share, args.shares);
   }
 };
@@ -209,8 +209,7 @@ bool lower_bf16(LowerContext& context, const Described& found) {
   bound.v = context.buffer(context.input(2));
   bound.y = context.buffer(context.output(0));
   bound.inputs = score_inputs(context);
-  bound.scratch =
-      context.scratch(checked_bytes(DType::f32, {found.problem.threads, bound.product->scratch_elements()}));
+  bound.scratch = context.thread_scratch(checked_bytes(DType::f32, {bound.product->scratch_elements()}));
   add_step(context, found.problem, bound.product->key(), 2, bound);
   return true;
 }
@@ -248,8 +247,7 @@ bool lower_attention_views(LowerContext& context) {
   const bool rounds = is_half(context.output_type(0).dtype);
   bound.y = rounds ? context.scratch(checked_bytes(DType::f32, context.output_type(0).extents()))
                    : context.buffer(context.output(0));
-  bound.scratch =
-      context.scratch(checked_bytes(DType::f32, {found->problem.threads, bound.product->scratch_elements()}));
+  bound.scratch = context.thread_scratch(checked_bytes(DType::f32, {bound.product->scratch_elements()}));
   const BufferId y = bound.y;
   add_step(context, found->problem, bound.product->plan().key(), 4, bound);
   if (rounds) add_rounding(context, y);

@@ -132,8 +132,8 @@ void ConvChain::place_rows() {
     rows.row_bytes = target_row_bytes(stages_[s].problem);
     // A line more: the same pixels of all blocks must not meet in one set of the first cache.
     rows.block_bytes = most * rows.row_bytes + kLine;
-    rows.offset = scratch_each_;
-    scratch_each_ += rows.block_bytes * stages_[s].problem.out_blocks();
+    rows.offset = scratch_bytes_;
+    scratch_bytes_ += rows.block_bytes * stages_[s].problem.out_blocks();
   }
 }
 
@@ -281,12 +281,12 @@ void ConvChain::run_band(const Moment& moment) const noexcept {
   }
 }
 
-void ConvChain::run(const Arguments& arguments, void* scratch, int share, int thread) const noexcept {
+void ConvChain::run(const Arguments& arguments, void* scratch, int share) const noexcept {
   const int64_t images = stages_.back().problem.batch;
   const Range range = split_evenly(static_cast<long>(images * bands_), share, threads_);
   Moment moment;
   moment.arguments = &arguments;
-  moment.scratch = static_cast<char*>(scratch) + thread * scratch_each_;
+  moment.scratch = static_cast<char*>(scratch);
   for (long unit = range.begin; unit < range.end; ++unit) {
     const auto band = static_cast<size_t>(unit % bands_);
     const bool is_fresh = band == 0 || unit == range.begin;

@@ -55,9 +55,9 @@ class ConvChain {
   int64_t packed_size(size_t stage) const;  // floats
   void pack(size_t stage, const float* weights, float* packed) const;
 
-  int64_t scratch_bytes() const { return scratch_each_ * threads_; }
+  int64_t scratch_bytes() const { return scratch_bytes_; }  // of each thread
   // One share for each thread: more would compute rows twice more often. `scratch`: scratch_bytes(), aligned to 64.
-  void run(const Arguments& arguments, void* scratch, int share, int thread) const noexcept;
+  void run(const Arguments& arguments, void* scratch, int share) const noexcept;
   std::string plan_text() const;
 
  private:
@@ -97,7 +97,7 @@ class ConvChain {
   std::vector<std::vector<Program>> programs_;  // by stage
   std::array<std::vector<Band>, 2> schedule_;   // after the band before, and without
   std::array<Rows, kMostStages> rows_ = {};
-  int64_t scratch_each_ = 0;
+  int64_t scratch_bytes_ = 0;
 };
 
 }  // namespace lathe

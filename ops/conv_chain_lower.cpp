@@ -235,7 +235,7 @@ void add_chain_step(std::span<const LowerContext> nodes, const std::shared_ptr<c
   std::vector<StageBuffers> bound;
   for (size_t s = 0; s < nodes.size(); ++s) bound.push_back(bind_stage(nodes[s], chain, s, operands[s]));
   const BufferId source = first.buffer(first.input(0)), target = last.buffer(last.output(0));
-  const BufferId scratch = last.scratch(static_cast<size_t>(chain->scratch_bytes()));
+  const BufferId scratch = last.thread_scratch(static_cast<size_t>(chain->scratch_bytes()));
   Step step;
   step.kernel = "conv " + chain->plan_text();
   step.reads = {source, scratch};
@@ -263,7 +263,7 @@ void add_chain_step(std::span<const LowerContext> nodes, const std::shared_ptr<c
       for (size_t i = 0; i < bound[s].operands.size(); ++i)
         stage.operands[i] = args.at<const void>(bound[s].operands[i]);
     }
-    chain->run(arguments, args.at<void>(scratch), args.share, args.thread);
+    chain->run(arguments, args.own<void>(scratch), args.share);
   };
   last.add(std::move(step));
 }

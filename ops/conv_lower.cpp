@@ -148,12 +148,37 @@ void add_conv_step(const LowerContext& context, const std::shared_ptr<const Prog
   context.add(std::move(step));
 }
 
+struct BoundScratch {
+  BufferId shared = BufferId::none, own = BufferId::none;
+
+  std::vector<BufferId> buffers() const {
+    std::vector<BufferId> ids;
+    for (const BufferId id : {shared, own})
+      if (id != BufferId::none) ids.push_back(id);
+    return ids;
+  }
+  ConvScratch bind(const StepArgs& args) const {
+    ConvScratch scratch;
+    if (shared != BufferId::none) scratch.shared = args.at<float>(shared);
+    if (own != BufferId::none) scratch.own = args.own<float>(own, 0);
+    scratch.from_thread_to_thread = static_cast<int64_t>(args.thread_bytes / sizeof(float));
+    return scratch;
+  }
+};
+
+BoundScratch bind_scratch(const LowerContext& context, int64_t shared, int64_t own) {
+  BoundScratch bound;
+  if (shared > 0) bound.shared = context.scratch(checked_bytes(DType::f32, {shared}));
+  if (own > 0) bound.own = context.thread_scratch(checked_bytes(DType::f32, {own}));
+  return bound;
+}
+
 // One step, or one for each part that all threads must have finished.
 template <class Program>
 void add_steps_by_part(const LowerContext& context, const std::shared_ptr<const Program>& program,
                        const std::string& plan, int threads, const Buffers& buffers) {
   const BoundWeights weights = bind_weights(context, program);
-  const BufferId scratch = context.scratch(static_cast<size_t>(program->scratch_size()) * sizeof(float));
+  const BoundScratch scratch = bind_scratch(context, program->shared_scratch(), program->own_scratch());
   const int parts = program->parts();
   static constexpr const char* kParts[] = {"input", "products", "output"};
   const auto in_bytes = static_cast<double>(context.input_type(0).storage_bytes());
@@ -163,8 +188,7 @@ void add_steps_by_part(const LowerContext& context, const std::shared_ptr<const 
   for (int part = 0; part < parts; ++part) {
     Step step;
     step.kernel = "conv " + plan + (parts > 1 ? std::string(" ") + kParts[part] : "");
-    step.reads = {scratch};
-    step.writes = {scratch};
+    step.reads = step.writes = scratch.buffers();
     // A pointwise convolution takes an odd last row right from its source.
     if (part == 0 || parts == 2) step.reads.push_back(buffers.source);
     if (parts == 1 || part == 1) {
@@ -185,7 +209,7 @@ void add_steps_by_part(const LowerContext& context, const std::shared_ptr<const 
                 next = step.next_weights](const StepArgs& args) {
       ConvArguments arguments = arguments_of(args, buffers, packed);
       if (args.ends_run()) arguments.next_weights = *next;
-      program->run_part(part, arguments, args.at<float>(scratch), args.share, args.thread);
+      program->run_part(part, arguments, scratch.bind(args), args.share, args.thread);
     };
     context.add(std::move(step));
   }

@@ -17,6 +17,13 @@ struct ConvArguments {
   int64_t source_block_bytes = 0, target_block_bytes = 0;
 };
 
+// Memory to work in, in floats: some of all threads together, some of each thread's own. Either may be none.
+struct ConvScratch {
+  float *shared = nullptr, *own = nullptr;
+  int64_t from_thread_to_thread = 0;
+  float* of(int thread) const { return own + thread * from_thread_to_thread; }
+};
+
 // How many threads should split the channels; the others split the pixels.
 int threads_over_channels(const ConvProblem& problem, const ConvPlan& plan, int threads);
 

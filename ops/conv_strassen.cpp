@@ -100,13 +100,13 @@ void StrassenConv::pack(const float* weights, float* packed) const {
   core_.pack(view, 1, packed);
 }
 
-void StrassenConv::run_part(int part, const ConvArguments& arguments, float* scratch, int share,
+void StrassenConv::run_part(int part, const ConvArguments& arguments, const ConvScratch& scratch, int share,
                             int /*thread*/) const noexcept {
   Strassen::Operands operands;
   operands.a_layout = operands.c_layout = {problem_.lanes, pixels_of(problem_) * problem_.lanes};
   operands.b = arguments.weights;
   for (int64_t image = 0; image < problem_.batch; ++image) {
-    float* sums = scratch + image * core_.sums_elements();
+    float* sums = scratch.shared + image * core_.sums_elements();
     operands.a = arguments.source + image * problem_.in_blocks() * problem_.source_block_bytes() / 4;
     if (part == 0) {
       core_.sum(operands.a, operands.a_layout, sums, share, shares(0));

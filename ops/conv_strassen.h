@@ -29,12 +29,14 @@ class StrassenConv {
   int64_t packed_size() const { return core_.packed_elements(); }  // floats
   void pack(const float* weights, float* packed) const;
 
-  int64_t scratch_size() const { return problem_.batch * core_.sums_elements(); }  // floats, for all threads together
+  int64_t shared_scratch() const { return problem_.batch * core_.sums_elements(); }  // floats
+  static int64_t own_scratch() { return 0; }
   // Into which a part is cut; sums are soon made.
   int shares(int part) const { return part == 0 ? threads_ : shares_; }
   // All threads finish a part before one begins the next: sums of the input, products.
   static constexpr int parts() { return 2; }
-  void run_part(int part, const ConvArguments& arguments, float* scratch, int share, int thread) const noexcept;
+  void run_part(int part, const ConvArguments& arguments, const ConvScratch& scratch, int share,
+                int thread) const noexcept;
 
  private:
   void finish(const ConvArguments& arguments, int64_t image, int64_t row, int64_t rows, int64_t column) const noexcept;

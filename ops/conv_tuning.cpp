@@ -19,13 +19,13 @@ class AnyProgram {
   AnyProgram(const ConvProblem& problem, const ConvPlan& plan, int threads) {
     if (plan.winograd > 0 && is_winograd_stem(problem, plan.winograd)) {
       stem_ = std::make_unique<WinogradStem>(problem, winograd_plan(plan), threads);
-      scratch_ = Tensor(DType::f32, {stem_->scratch_size()});
+      give_scratch(*stem_, threads);
     } else if (plan.winograd > 0) {
       winograd_ = std::make_unique<WinogradProgram>(problem, winograd_plan(plan), threads);
-      scratch_ = Tensor(DType::f32, {winograd_->scratch_size()});
+      give_scratch(*winograd_, threads);
     } else if (plan.strassen) {
       strassen_ = std::make_unique<StrassenConv>(problem, plan.isa, threads);
-      scratch_ = Tensor(DType::f32, {strassen_->scratch_size()});
+      give_scratch(*strassen_, threads);
     } else {
       direct_ = std::make_unique<ConvProgram>(problem, plan, threads);
     }
@@ -46,11 +46,17 @@ class AnyProgram {
 
  private:
   template <class Program>
+  void give_scratch(const Program& program, int threads) {
+    shared_ = Tensor(DType::f32, {program.shared_scratch()});
+    own_ = Tensor(DType::f32, {threads, program.own_scratch()});
+    scratch_ = {shared_.mutable_data<float>(), own_.mutable_data<float>(), program.own_scratch()};
+  }
+
+  template <class Program>
   void run_parts(const Program& program, const ConvArguments& arguments, ThreadTeam& team) {
     for (int part = 0; part < program.parts(); ++part) {
-      team.run(team.size(), program.shares(part), [&](int share, int thread) {
-        program.run_part(part, arguments, scratch_.mutable_data<float>(), share, thread);
-      });
+      team.run(team.size(), program.shares(part),
+               [&](int share, int thread) { program.run_part(part, arguments, scratch_, share, thread); });
     }
   }
 
@@ -58,7 +64,8 @@ class AnyProgram {
   std::unique_ptr<WinogradProgram> winograd_;
   std::unique_ptr<WinogradStem> stem_;
   std::unique_ptr<StrassenConv> strassen_;
-  Tensor scratch_;
+  Tensor shared_, own_;
+  ConvScratch scratch_;
 };
 
 int64_t source_size(const ConvProblem& problem) {

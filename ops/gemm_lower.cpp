@@ -132,14 +132,14 @@ struct ProductBuffers {
   std::vector<BufferId> inputs;
   std::shared_ptr<const void*> next_weights;
 
-  GemmOperands bind(const StepArgs& args, int64_t scratch_elements) const {
+  GemmOperands bind(const StepArgs& args) const {
     GemmOperands bound = operands;
     bound.a = args.at<const float>(a);
     bound.b = args.at<const float>(b);
     bound.c = args.at<float>(c);
     for (size_t i = 0; i < inputs.size(); ++i) bound.inputs[i] = args.at<const float>(inputs[i]);
     if (args.ends_first_run()) bound.next_weights = *next_weights;
-    if (scratch != BufferId::none) bound.scratch = args.at<float>(scratch) + args.thread * scratch_elements;
+    if (scratch != BufferId::none) bound.scratch = args.own<float>(scratch);
     return bound;
   }
 };
@@ -149,19 +149,19 @@ struct BoundProduct : ProductBuffers {
 
   const GemmPlan& plan() const { return product->plan(); }
   bool visits_once(int64_t k) const { return k <= plan().k_block; }
-  void operator()(const StepArgs& args) const {
-    product->run(bind(args, product->scratch_elements()), args.share, args.shares);
-  }
+  void operator()(const StepArgs& args) const { product->run(bind(args), args.share, args.shares); }
 };
 
 struct BoundStrassen : ProductBuffers {
   std::shared_ptr<const StrassenProduct> product;
   BufferId sums = BufferId::none;
+  bool is_own = false;  // each thread has its own sums
 
   const GemmPlan& plan() const { return product->plan(); }
   bool visits_once(int64_t) const { return true; }
   void operator()(const StepArgs& args) const {
-    product->run(bind(args, product->scratch_elements()), args.at<const float>(sums), args.share, args.shares);
+    const auto* made = is_own ? args.own<const float>(sums) : args.at<const float>(sums);
+    product->run(bind(args), made, args.share, args.shares);
   }
 };
 
@@ -227,12 +227,16 @@ void add_sums_step(LowerContext& context, const GemmProblem& problem, const Boun
   step.writes = {bound.sums};
   step.bytes = 4.0 * static_cast<double>(problem.m * problem.k + bound.product->sums_elements());
   step.threads = problem.threads;
-  step.run = [=, a_stride = bound.operands.a_stride, a = bound.a, sums = bound.sums,
+  step.run = [=, a_stride = bound.operands.a_stride, a = bound.a, sums = bound.sums, is_own = bound.is_own,
               product = bound.product](const StepArgs& args) {
     GemmOperands operands;
     operands.a = args.at<const float>(a);
     operands.a_stride = a_stride;
-    product->sum(operands, args.at<float>(sums), args.share, args.shares);
+    if (is_own) {
+      product->sum(operands, args.own<float>(sums, args.share), 0, 1);
+    } else {
+      product->sum(operands, args.at<float>(sums), args.share, args.shares);
+    }
   };
   context.add(std::move(step));
 }
@@ -259,9 +263,11 @@ bool lower_strassen(LowerContext& context, const ProductNode& product, const Gem
   });
   bound.a = product.form.transpose_a ? turned_a(context, product) : context.buffer(context.input(0));
   bound.b = context.constant_buffer(weights);
-  bound.sums = context.scratch(checked_bytes(DType::f32, {bound.product->sums_elements()}));
+  bound.is_own = pays_own_copies(problem.threads);
+  const size_t sums_bytes = checked_bytes(DType::f32, {bound.product->sums_elements()});
+  bound.sums = bound.is_own ? context.thread_scratch(sums_bytes) : context.scratch(sums_bytes);
   if (const int64_t elements = bound.product->scratch_elements(); elements > 0) {
-    bound.scratch = context.scratch(checked_bytes(DType::f32, {problem.threads, elements}));
+    bound.scratch = context.thread_scratch(checked_bytes(DType::f32, {elements}));
   }
   add_sums_step(context, problem, bound);
   const BufferId sums = bound.sums;
@@ -290,7 +296,7 @@ bool lower_product(LowerContext& context, const MatMulShape& shape, const Produc
   bound.a = form.transpose_a ? turned_a(context, product) : context.buffer(context.input(0));
   bound.b = is_packed ? context.constant_buffer(weights) : context.buffer(context.input(1));
   if (const int64_t elements = bound.product->scratch_elements(); elements > 0) {
-    bound.scratch = context.scratch(checked_bytes(DType::f32, {problem.threads, elements}));
+    bound.scratch = context.thread_scratch(checked_bytes(DType::f32, {elements}));
   }
   add_product_step(context, product, problem, std::move(bound), weights);
   return true;
@@ -328,7 +334,7 @@ bool lower_strided_product(LowerContext& context, const StridedProduct& strided)
   bound.operands.b_stride = product.b_row_stride();
   bound.operands.c_stride = product.c_strides.back();
   if (const int64_t elements = bound.product->scratch_elements(); elements > 0) {
-    bound.scratch = context.scratch(checked_bytes(DType::f32, {problem.threads, elements}));
+    bound.scratch = context.thread_scratch(checked_bytes(DType::f32, {elements}));
   }
   bound.next_weights = std::make_shared<const void*>(nullptr);
   add_product_step(context, product, problem, std::move(bound), weights);

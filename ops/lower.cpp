@@ -130,6 +130,13 @@ BufferId LowerContext::scratch(size_t bytes) const {
   return add_buffer(out_, std::move(buffer));
 }
 
+BufferId LowerContext::thread_scratch(size_t bytes) const {
+  Buffer buffer;
+  buffer.bytes = bytes;
+  buffer.per_thread = true;
+  return add_buffer(out_, std::move(buffer));
+}
+
 BufferId LowerContext::constant_buffer(Tensor tensor) const { return fixed_buffer(out_, std::move(tensor)); }
 
 Tensor LowerContext::packed(ValueId source, const std::string& format, const std::function<Tensor()>& pack) const {

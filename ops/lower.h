@@ -71,6 +71,7 @@ struct Buffer {
   Tensor keep_alive;                 // owner of `fixed`
   BufferId inside = BufferId::none;  // lies inside another buffer (views, Concat without a copy)
   size_t offset = 0;                 // bytes into `inside`
+  bool per_thread = false;           // every thread has one of `bytes`, in memory that is used for nothing else
   bool external = false;             // graph input or output: the address comes with each run
 
   bool is_planned() const { return !external && fixed == nullptr && inside == BufferId::none; }
@@ -113,6 +114,7 @@ class LowerContext {
 
   BufferId buffer(ValueId id) const;              // of an input or output value
   BufferId scratch(size_t bytes) const;           // written before it is read within this node's steps
+  BufferId thread_scratch(size_t bytes) const;    // such a one for every thread: see StepArgs::own
   BufferId constant_buffer(Tensor tensor) const;  // for packed weights and tables; keeps the tensor alive
   Tensor packed(ValueId source, const std::string& format, const std::function<Tensor()>& pack) const;
 

@@ -17,9 +17,10 @@ enum class BufferId : int32_t { none = -1 };
 struct StepArgs {
   void* const* addresses;  // indexed by BufferId
   int share = 0;
-  int shares = 1;  // as many as the step asked for
-  int thread = 0;  // who does it: for scratch of its own, not for what to do
-  int runs = 1;    // of neighbouring shares: each thread begins with one
+  int shares = 1;           // as many as the step asked for
+  int thread = 0;           // who does it: for scratch of its own, not for what to do
+  int runs = 1;             // of neighbouring shares: each thread begins with one
+  size_t thread_bytes = 0;  // from one thread's own memory to the next one's
 
   // The last share of a run, and of the run of thread 0, which will begin the next step.
   bool ends_run() const { return (share + 1) % (shares / runs) == 0; }
@@ -28,6 +29,15 @@ struct StepArgs {
   template <class T>
   T* at(BufferId id) const {
     return static_cast<T*>(addresses[static_cast<size_t>(id)]);
+  }
+  // In a buffer of which every thread has its own (LowerContext::thread_scratch).
+  template <class T>
+  T* own(BufferId id, int of_thread) const {
+    return reinterpret_cast<T*>(at<std::byte>(id) + static_cast<size_t>(of_thread) * thread_bytes);
+  }
+  template <class T>
+  T* own(BufferId id) const {
+    return own<T>(id, thread);
   }
 };
 

@@ -1,7 +1,8 @@
 #include "ops/strassen.h"
-#include "src/base/divide.h"
 
 #include <algorithm>
+
+#include "src/base/divide.h"
 
 namespace lathe {
 namespace {

@@ -154,6 +154,7 @@ WinogradProgram::WinogradProgram(ConvProblem problem, const WinogradPlan& plan, 
   out_stride_ = off_page(problem_.out_blocks() * lanes, lanes);
   in_frequency_ = off_page(group_tiles_ * in_stride_, lanes);
   out_frequency_ = off_page(group_tiles_ * out_stride_, lanes);
+  has_own_inputs_ = parts() > 1 && pays_own_copies(threads_);
   make_areas();
   make_kernels();
   make_products();
@@ -256,9 +257,14 @@ void WinogradProgram::pack(const float* weights, float* packed) const {
   pack_winograd(problem_, plan_.form, classes_, weights, packed);
 }
 
-int64_t WinogradProgram::scratch_size() const {
-  const int64_t both = plan_.form.frequencies() * (in_frequency_ + out_frequency_);
-  return parts() == 1 ? both * threads_ : both;
+int64_t WinogradProgram::shared_scratch() const {
+  if (parts() == 1) return 0;
+  return plan_.form.frequencies() * (has_own_inputs_ ? out_frequency_ : in_frequency_ + out_frequency_);
+}
+
+int64_t WinogradProgram::own_scratch() const {
+  if (parts() == 1) return plan_.form.frequencies() * (in_frequency_ + out_frequency_);
+  return has_own_inputs_ ? plan_.form.frequencies() * in_frequency_ : 0;
 }
 
 WinogradProgram::Tiles WinogradProgram::group_of(int64_t group) const {
@@ -321,12 +327,12 @@ void WinogradProgram::transform_input(const ConvArguments& arguments, float* fre
   });
 }
 
-void WinogradProgram::multiply(const ConvArguments& arguments, float* scratch, const Tiles& tiles, const void* next,
-                               int share, int shares) const noexcept {
+void WinogradProgram::multiply(const ConvArguments& arguments, const float* inputs, float* products, const Tiles& tiles,
+                               const void* next, int share, int shares) const noexcept {
   const int64_t count = tiles.end - tiles.begin;
   GemmOperands operands;
-  operands.a = scratch;
-  operands.c = scratch + plan_.form.frequencies() * in_frequency_;
+  operands.a = inputs;
+  operands.c = products;
   operands.a_stride = in_stride_;
   operands.c_stride = out_stride_;
   for (size_t i = 0; i < products_.size(); ++i) {
@@ -364,32 +370,35 @@ void WinogradProgram::transform_output(const ConvArguments& arguments, const flo
   });
 }
 
-void WinogradProgram::run_part(int part, const ConvArguments& arguments, float* scratch, int share,
+void WinogradProgram::run_part(int part, const ConvArguments& arguments, const ConvScratch& scratch, int share,
                                int thread) const noexcept {
   const int64_t in_floats = plan_.form.frequencies() * in_frequency_;
   const int64_t in_blocks = problem_.in_blocks(), out_blocks = problem_.out_blocks();
   if (parts() == 1) {
-    float* own = scratch + thread * (scratch_size() / threads_);
+    float* own = scratch.of(thread);
     const Range mine = split_evenly(static_cast<long>(groups_), share, shares_);
     for (int64_t group = mine.begin; group < mine.end; ++group) {
       const Tiles tiles = group_of(group);
       // A group that follows begins with the same weights again.
       const void* next = group + 1 < mine.end ? arguments.weights : arguments.next_weights;
       transform_input(arguments, own, tiles, 0, in_blocks);
-      multiply(arguments, own, tiles, next, 0, 1);
+      multiply(arguments, own, own + in_floats, tiles, next, 0, 1);
       transform_output(arguments, own + in_floats, tiles, 0, out_blocks);
     }
     return;
   }
   const Tiles all{0, tiles_};
+  const Range all_blocks{0, static_cast<long>(in_blocks)};
+  float* products = scratch.shared + (has_own_inputs_ ? 0 : in_floats);
   if (part == 0) {
-    const Range mine = split_evenly(static_cast<long>(in_blocks), share, threads_);
-    transform_input(arguments, scratch, all, mine.begin, mine.end);
+    const Range mine = has_own_inputs_ ? all_blocks : split_evenly(all_blocks.end, share, threads_);
+    transform_input(arguments, has_own_inputs_ ? scratch.of(share) : scratch.shared, all, mine.begin, mine.end);
   } else if (part == 1) {
-    multiply(arguments, scratch, all, arguments.next_weights, share, shares_);
+    const float* inputs = has_own_inputs_ ? scratch.of(thread) : scratch.shared;
+    multiply(arguments, inputs, products, all, arguments.next_weights, share, shares_);
   } else {
     const Range mine = split_evenly(static_cast<long>(out_blocks), share, threads_);
-    transform_output(arguments, scratch + in_floats, all, mine.begin, mine.end);
+    transform_output(arguments, products, all, mine.begin, mine.end);
   }
 }
 

@@ -52,12 +52,14 @@ class WinogradProgram {
   int64_t packed_size() const { return packed_size_; }  // floats
   void pack(const float* weights, float* packed) const;
 
-  int64_t scratch_size() const;  // floats, for all threads together
+  int64_t shared_scratch() const;  // floats
+  int64_t own_scratch() const;
   // All threads finish a part before one begins the next.
   int parts() const { return plan_.tile_group > 0 ? 1 : 3; }
   // Into which a part is cut; transforms alone are soon made.
   int shares(int part) const { return parts() == 1 || part == 1 ? shares_ : threads_; }
-  void run_part(int part, const ConvArguments& arguments, float* scratch, int share, int thread) const noexcept;
+  void run_part(int part, const ConvArguments& arguments, const ConvScratch& scratch, int share,
+                int thread) const noexcept;
 
  private:
   // Tiles along one axis.
@@ -96,14 +98,15 @@ class WinogradProgram {
   Tiles group_of(int64_t group) const;
   void transform_input(const ConvArguments& arguments, float* frequencies, const Tiles& tiles, int64_t first_block,
                        int64_t last_block) const noexcept;
-  void multiply(const ConvArguments& arguments, float* scratch, const Tiles& tiles, const void* next, int share,
-                int shares) const noexcept;
+  void multiply(const ConvArguments& arguments, const float* inputs, float* products, const Tiles& tiles,
+                const void* next, int share, int shares) const noexcept;
   void transform_output(const ConvArguments& arguments, const float* frequencies, const Tiles& tiles,
                         int64_t first_block, int64_t last_block) const noexcept;
 
   ConvProblem problem_;
   WinogradPlan plan_;
   int threads_, shares_ = 1;
+  bool has_own_inputs_ = false;  // each thread transforms all of the input
   std::vector<int64_t> operand_batch_bytes_;
   Axis y_, x_;
   int64_t tiles_, groups_, group_tiles_;  // of all images; of the largest group

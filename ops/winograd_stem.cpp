@@ -237,10 +237,10 @@ void WinogradStem::transform_output(const ConvArguments& arguments, const Work& 
   }
 }
 
-void WinogradStem::run_part(int /*part*/, const ConvArguments& arguments, float* scratch, int share,
+void WinogradStem::run_part(int /*part*/, const ConvArguments& arguments, const ConvScratch& scratch, int share,
                             int thread) const noexcept {
   const ConvAxis& axis = problem_.phases[0].y;
-  const Work work = work_of(scratch + thread * own_scratch_);
+  const Work work = work_of(scratch.of(thread));
   std::fill_n(work.pixels, row_floats_ + tiles_ * kStemRow, 0.0f);  // with no_row
   const Range mine = split_evenly(static_cast<long>(problem_.batch * tile_rows_), share, threads_);
   int64_t next_row = 0;  // of pixels, not yet transformed

@@ -23,10 +23,12 @@ class WinogradStem {
   int64_t packed_size() const { return packed_size_; }  // floats
   void pack(const float* weights, float* packed) const;
 
-  int64_t scratch_size() const { return own_scratch_ * threads_; }  // floats
+  static int64_t shared_scratch() { return 0; }
+  int64_t own_scratch() const { return own_scratch_; }  // floats
   static int parts() { return 1; }
   int shares(int /*part*/) const { return threads_; }  // more would transform rows twice more often
-  void run_part(int part, const ConvArguments& arguments, float* scratch, int share, int thread) const noexcept;
+  void run_part(int part, const ConvArguments& arguments, const ConvScratch& scratch, int share,
+                int thread) const noexcept;
 
  private:
   // By rows of tiles in registers: the most, and one less. By vectors of output channels: a panel, and the last one.

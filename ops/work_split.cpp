@@ -16,4 +16,9 @@ int worthwhile_shares(double flop, int threads) {
   return threads * static_cast<int>(std::clamp(flop / threads / kFlopPerShare, 1.0, kMostOfThread));
 }
 
+bool pays_own_copies(int threads) {
+  constexpr int kMostThreads = 4;
+  return threads > 1 && threads <= kMostThreads;
+}
+
 }  // namespace lathe

@@ -415,13 +415,12 @@ bool lower_response(LowerContext& context) {
   const LocalResponse response = response_of(InferContext(context.node, {}, {}));
   const BufferId from = context.buffer(context.input(0)), to = context.buffer(context.output(0));
   const auto plane_bytes = static_cast<size_t>(planes.spatial) * sizeof(float);
-  const BufferId squares = context.scratch(plane_bytes * static_cast<size_t>(context.target.threads));
+  const BufferId squares = context.thread_scratch(plane_bytes);
   Step step{.kernel = "local response", .reads = {from, squares}, .writes = {to, squares}};
   step.bytes = 8.0 * static_cast<double>(planes.batch * planes.channels * planes.spatial);
   step.threads = step.bytes > 64e3 ? context.target.threads : 1;
   step.run = [response, planes, from, to, squares](const StepArgs& args) {
-    respond(response, planes, args.at<const float>(from), args.at<float>(to),
-            args.at<float>(squares) + args.thread * planes.spatial,
+    respond(response, planes, args.at<const float>(from), args.at<float>(to), args.own<float>(squares),
             split_evenly(planes.channels, args.share, args.shares));
   };
   context.add(std::move(step));

@@ -236,7 +236,7 @@ struct BoundBitsProduct {
                   .scales = args.at<const float>(scales),
                   .bias = bias == BufferId::none ? nullptr : args.at<const float>(bias),
                   .c = args.at<float>(c),
-                  .scratch = args.at<float>(scratch) + args.thread * product->scratch_elements()},
+                  .scratch = args.own<float>(scratch)},
                  args.share, args.shares);
   }
 };
@@ -289,11 +289,11 @@ bool lower_matmul_nbits(LowerContext& context) {
   const Tensor codes = context.packed(context.input(1), text, [&] { return pack_codes(w, given, format); });
   const Tensor factors = context.packed(context.input(2), text + " of " + context.node.name,
                                         [&] { return pack_scales(reals_of(scales), zeros, w, format); });
-  const size_t scratch = checked_bytes(DType::f32, {problem.threads, product->scratch_elements()});
+  const size_t scratch = checked_bytes(DType::f32, {product->scratch_elements()});
   add_bits_step(context, problem,
                 {product, context.buffer(context.input(0)), context.constant_buffer(codes),
                  context.constant_buffer(factors), has_bias ? context.buffer(context.input(5)) : BufferId::none,
-                 context.buffer(context.output(0)), context.scratch(scratch)});
+                 context.buffer(context.output(0)), context.thread_scratch(scratch)});
   return true;
 }
 

@@ -175,7 +175,7 @@ bool lower_linear_attention(LowerContext& context) {
               static_cast<double>(5 + 2 * (shape.query_heads / shape.heads));
   step.threads =
       static_cast<int>(std::clamp<int64_t>(states, 1, worthwhile_threads(step.flop, context.target.threads)));
-  const BufferId scratch = context.scratch(checked_bytes(DType::f32, {step.threads, shape.value_size}));
+  const BufferId scratch = context.thread_scratch(checked_bytes(DType::f32, {shape.value_size}));
   step.reads.push_back(scratch);
   step.writes = {output, state, scratch};
   step.bytes = 8.0 * static_cast<double>(states * state_size);
@@ -184,10 +184,8 @@ bool lower_linear_attention(LowerContext& context) {
       return buffers[i] == BufferId::none ? nullptr : args.at<const float>(buffers[i]);
     };
     const LinearAttentionOperands<float> operands{
-        input(kQuery),          input(kKey),
-        input(kValue),          input(kDecay),
-        input(kRate),           args.at<float>(state),
-        args.at<float>(output), args.at<float>(scratch) + args.thread * shape.value_size};
+        input(kQuery), input(kKey),           input(kValue),          input(kDecay),
+        input(kRate),  args.at<float>(state), args.at<float>(output), args.own<float>(scratch)};
     const Range range = split_evenly(states, args.share, threads);
     for (long at = range.begin; at < range.end; ++at) {
       float* own = operands.state + at * state_size;

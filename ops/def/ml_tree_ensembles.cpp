@@ -214,7 +214,7 @@ struct TreeStep {
   }
 
   void run(const StepArgs& args) const {
-    auto* row = reinterpret_cast<double*>(args.at<char>(scratch) + static_cast<size_t>(args.thread) * scratch_bytes());
+    auto* row = args.own<double>(scratch);
     const auto width = static_cast<size_t>(ensemble->columns());
     double* made = row + columns;
     const std::span<Forest::Score> found(reinterpret_cast<Forest::Score*>(made + width + 1),
@@ -257,7 +257,7 @@ bool lower_trees(LowerContext& context) {
     step.writes.push_back(trees.scores);
   }
   step.threads = static_cast<int>(std::clamp<size_t>(trees.rows / kRowsPerThread, 1, context.target.threads));
-  trees.scratch = context.scratch(trees.scratch_bytes() * static_cast<size_t>(step.threads));
+  trees.scratch = context.thread_scratch(trees.scratch_bytes());
   step.kernel = "trees";
   step.reads = {trees.input, trees.scratch};
   step.writes.push_back(trees.scratch);

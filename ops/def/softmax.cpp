@@ -124,7 +124,7 @@ struct SoftmaxCall {
       const Range range = split_evenly(split.outer, args.share, args.shares);
       if (range.begin == range.end) return;
       const int64_t first = range.begin * split.extent;
-      float* row = rows == BufferId::none ? nullptr : args.at<float>(rows) + args.thread * split.extent;
+      float* row = rows == BufferId::none ? nullptr : args.own<float>(rows);
       const SoftmaxArgs call{in + first, out + first * bytes, range.end - range.begin, split.extent, 0, row, factor};
       kernel(&call);
       return;
@@ -162,7 +162,7 @@ bool lower(LowerContext& context) {
     plan.store.is_bounded = bytes->factor < 1e9F;  // what it multiplies is at most 1
     call.factor = bytes->factor;
     call.bytes = 1;
-    call.rows = context.scratch(checked_bytes(DType::f32, {step.threads, split.extent}));
+    call.rows = context.thread_scratch(checked_bytes(DType::f32, {split.extent}));
     step.reads.push_back(call.rows);
     step.writes.push_back(call.rows);
   }

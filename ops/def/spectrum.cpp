@@ -92,7 +92,7 @@ bool add_transform_step(LowerContext& context, const Spectra& spectra, ValueId w
   step.flop = lines.flop();
   step.threads = worthwhile_threads(step.flop, context.target.threads);
   const BufferId from = context.buffer(context.input(0)), to = context.buffer(context.output(0));
-  const BufferId scratch = context.scratch(checked_multiply(bytes, static_cast<size_t>(step.threads)));
+  const BufferId scratch = context.thread_scratch(bytes);
   const BufferId factors = window == ValueId::none ? BufferId::none : context.buffer(window);
   step.reads = {from, scratch};
   if (factors != BufferId::none) step.reads.push_back(factors);
@@ -101,8 +101,7 @@ bool add_transform_step(LowerContext& context, const Spectra& spectra, ValueId w
   step.run = [=, lines = std::move(lines), threads = step.threads](const StepArgs& args) {
     const float* window_data = factors == BufferId::none ? nullptr : args.at<const float>(factors);
     lines.run(args.at<const float>(from), window_data, args.at<float>(to),
-              split_evenly(lines.units(), args.share, threads),
-              args.at<std::complex<float>>(scratch) + args.thread * lines.memory_elements());
+              split_evenly(lines.units(), args.share, threads), args.own<std::complex<float>>(scratch));
   };
   context.add(std::move(step));
   return true;

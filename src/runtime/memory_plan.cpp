@@ -9,8 +9,11 @@ namespace lathe {
 namespace {
 
 constexpr size_t kAlignment = 64;  // cache line
+constexpr size_t kPage = 4096;
 // Vector loads may read, never write, up to one vector past a buffer's end.
 constexpr size_t kSlack = 64;
+
+size_t round_up(size_t bytes, size_t unit) { return checked_add(bytes, unit - 1) / unit * unit; }
 
 struct Life {
   size_t first = ~size_t{0}, last = 0;  // steps
@@ -61,6 +64,35 @@ size_t lowest_free(const std::vector<Placed>& placed, const Life& life, size_t b
   return at;
 }
 
+// Places the shared buffers or those of one thread, behind `begin`; the bytes that they take.
+size_t place_buffers(const LoweredGraph& lowered, const std::vector<Life>& lives, bool per_thread, size_t begin,
+                     std::vector<size_t>& offsets) {
+  std::vector<size_t> order;
+  for (size_t b = 0; b < lowered.buffers.size(); ++b)
+    if (lowered.buffers[b].is_planned() && lowered.buffers[b].per_thread == per_thread) order.push_back(b);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return lowered.buffers[a].bytes > lowered.buffers[b].bytes; });
+  size_t all = 0;
+  std::vector<Placed> placed;
+  for (size_t b : order) {
+    const size_t bytes = round_up(checked_add(lowered.buffers[b].bytes, kSlack), kAlignment);
+    const size_t at = lowest_free(placed, lives[b], bytes);
+    offsets[b] = checked_add(begin, at);
+    all = std::max(all, checked_add(at, bytes));
+    const Placed entry{at, at + bytes, lives[b]};
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), entry,
+                                   [](const Placed& x, const Placed& y) { return x.begin < y.begin; }),
+                  entry);
+  }
+  return all;
+}
+
+size_t threads_of(const LoweredGraph& lowered) {
+  int threads = 1;
+  for (const Step& step : lowered.steps) threads = std::max(threads, step.threads);
+  return static_cast<size_t>(threads);
+}
+
 }  // namespace
 
 MemoryPlan plan_memory(LoweredGraph& lowered) {
@@ -68,23 +100,11 @@ MemoryPlan plan_memory(LoweredGraph& lowered) {
   const std::vector<Life> lives = lives_of_roots(lowered);
   MemoryPlan plan;
   plan.offsets.assign(lowered.buffers.size(), MemoryPlan::kNotInArena);
-
-  std::vector<size_t> order;
-  for (size_t b = 0; b < lowered.buffers.size(); ++b)
-    if (lowered.buffers[b].is_planned()) order.push_back(b);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return lowered.buffers[a].bytes > lowered.buffers[b].bytes; });
-
-  std::vector<Placed> placed;
-  for (size_t b : order) {
-    const size_t bytes = (checked_add(lowered.buffers[b].bytes, kSlack) + kAlignment - 1) / kAlignment * kAlignment;
-    const size_t at = lowest_free(placed, lives[b], bytes);
-    plan.offsets[b] = at;
-    plan.arena_bytes = std::max(plan.arena_bytes, checked_add(at, bytes));
-    const Placed entry{at, at + bytes, lives[b]};
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), entry,
-                                   [](const Placed& x, const Placed& y) { return x.begin < y.begin; }),
-                  entry);
+  plan.arena_bytes = place_buffers(lowered, lives, false, 0, plan.offsets);
+  const size_t begin = round_up(plan.arena_bytes, kPage);
+  plan.thread_bytes = round_up(place_buffers(lowered, lives, true, begin, plan.offsets), kPage);
+  if (plan.thread_bytes > 0) {
+    plan.arena_bytes = checked_add(begin, checked_multiply(plan.thread_bytes, threads_of(lowered)));
   }
   for (size_t b = 0; b < lowered.buffers.size(); ++b) {
     const auto [root, offset] = lowered.root(static_cast<BufferId>(b));

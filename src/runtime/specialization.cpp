@@ -14,14 +14,14 @@ int64_t now_ns() {
       .count();
 }
 
-void run_step(const Step& step, void* const* addresses, ThreadTeam& team) {
+void run_step(const Step& step, void* const* addresses, size_t thread_bytes, ThreadTeam& team) {
   if (step.threads <= 1) {
     step.run({addresses, 0, 1});
     return;
   }
   const int shares = step.share_count();
   team.run(step.threads, shares, [&](int share, int thread) {
-    step.run({addresses, share, shares, thread, step.threads});
+    step.run({addresses, share, shares, thread, step.threads, thread_bytes});
   });
 }
 
@@ -122,12 +122,12 @@ void Specialization::run(std::span<const Tensor> inputs, std::span<Tensor> outpu
   auto arena = take_arena();
   bind(*arena, inputs, outputs);
   if (profile == nullptr) {
-    for (const Step& step : lowered_.steps) run_step(step, arena->addresses.data(), *team_);
+    for (const Step& step : lowered_.steps) run_step(step, arena->addresses.data(), memory_.thread_bytes, *team_);
   } else {
     for (const Step& step : lowered_.steps) {
       StepTime time = time_of(step);
       time.begin_ns = now_ns();
-      run_step(step, arena->addresses.data(), *team_);
+      run_step(step, arena->addresses.data(), memory_.thread_bytes, *team_);
       time.end_ns = now_ns();
       profile->steps.push_back(std::move(time));
     }

@@ -8,7 +8,7 @@
 #include "ops/conv_chain.h"
 #include "ops/conv_chain_lower.h"
 #include "tests/ops/one_node.h"
-#include "tests/ops/run_step.h"
+#include "tests/ops/step_memory.h"
 
 namespace lathe {
 namespace {
@@ -100,20 +100,14 @@ class Net {
   void check(const LoweredGraph& lowered) {
     std::vector<Tensor> inputs;
     for (const ValueId id : graph.inputs) inputs.push_back(random_tensor(dims(id), random_));
-    std::vector<std::unique_ptr<testing::GuardedMemory>> memory;
-    std::vector<void*> addresses;
-    for (const Buffer& buffer : lowered.buffers) {
-      memory.push_back(buffer.fixed ? nullptr : std::make_unique<testing::GuardedMemory>(buffer.bytes));
-      addresses.push_back(buffer.fixed ? const_cast<void*>(buffer.fixed) : memory.back()->data());
-    }
+    const testing::StepMemory memory(lowered);
     for (size_t i = 0; i < inputs.size(); ++i)
-      testing::write_value(addresses[static_cast<size_t>(lowered.inputs[i])], graph.value(graph.inputs[i]).type,
-                           inputs[i]);
-    for (const Step& step : lowered.steps) testing::run_step(step, addresses.data());
+      testing::write_value(memory.at(lowered.inputs[i]), graph.value(graph.inputs[i]).type, inputs[i]);
+    memory.run();
     const std::vector<Tensor> expected = run_reference_graph(graph, inputs);
     for (size_t output = 0; output < expected.size(); ++output) {
-      const Tensor got = testing::read_value(addresses[static_cast<size_t>(lowered.outputs[output])],
-                                             graph.value(graph.outputs[output]).type);
+      const Tensor got =
+          testing::read_value(memory.at(lowered.outputs[output]), graph.value(graph.outputs[output]).type);
       ASSERT_EQ(got.dims(), expected[output].dims());
       double largest = 1;
       for (const float x : expected[output].elements<float>()) largest = std::max<double>(largest, std::abs(x));

@@ -7,7 +7,7 @@
 #include "ops/numbers.h"
 #include "tests/jit/guarded_bytes.h"
 #include "tests/ops/one_node.h"
-#include "tests/ops/run_step.h"
+#include "tests/ops/step_memory.h"
 
 namespace lathe {
 namespace {

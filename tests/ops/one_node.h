@@ -1,13 +1,11 @@
 #pragma once
 // Runs one node through its lowering, with inputs and output blocked or plain, against its reference.
-#include <sys/mman.h>
-
 #include <cstring>
 #include <random>
 
 #include "ops/lower.h"
 #include "ops/op_def.h"
-#include "tests/ops/run_step.h"
+#include "tests/ops/step_memory.h"
 
 namespace lathe::testing {
 
@@ -33,28 +31,6 @@ class RandomPlans : public PlanSource {
 
  private:
   std::mt19937& random_;
-};
-
-// Memory that ends right before an inaccessible page.
-class GuardedMemory {
- public:
-  explicit GuardedMemory(size_t bytes) {
-    const size_t page = 4096, aligned = (bytes + 63) / 64 * 64;
-    mapped_ = (aligned + page - 1) / page * page + 2 * page;
-    base_ = static_cast<char*>(mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    mprotect(base_, page, PROT_NONE);
-    mprotect(base_ + mapped_ - page, page, PROT_NONE);
-    data_ = base_ + mapped_ - page - aligned;
-    std::memset(data_, 0xff, aligned);  // NaN where nothing is written
-  }
-  ~GuardedMemory() { munmap(base_, mapped_); }
-  GuardedMemory(const GuardedMemory&) = delete;
-  GuardedMemory& operator=(const GuardedMemory&) = delete;
-  void* data() const { return data_; }
-
- private:
-  char *base_, *data_;
-  size_t mapped_;
 };
 
 inline Tensor random_tensor(const Dims& dims, std::mt19937& random, float low = -1, float high = 1) {
@@ -169,19 +145,14 @@ struct OneNode {
     for (const Step& step : lowered.steps) {
       if (step.kernel == "reference") return std::nullopt;
     }
-    std::vector<std::unique_ptr<GuardedMemory>> memory;
-    std::vector<void*> addresses;
-    for (const Buffer& buffer : lowered.buffers) {
-      memory.push_back(buffer.fixed ? nullptr : std::make_unique<GuardedMemory>(buffer.bytes));
-      addresses.push_back(buffer.fixed ? const_cast<void*>(buffer.fixed) : memory.back()->data());
-    }
+    const StepMemory memory(lowered);
     for (size_t i = 0; i < inputs.size(); ++i) {
       const ValueId id = graph.node(node).inputs[i];
       if (id == ValueId::none || is_constant[i]) continue;
-      write_value(addresses[static_cast<size_t>(lowered.of_value[index_of(id)])], graph.value(id).type, inputs[i]);
+      write_value(memory.at(id), graph.value(id).type, inputs[i]);
     }
-    for (const Step& step : lowered.steps) testing::run_step(step, addresses.data());
-    return read_value(addresses[static_cast<size_t>(lowered.outputs[0])], graph.value(graph.outputs[0]).type);
+    memory.run();
+    return read_value(memory.at(lowered.outputs[0]), graph.value(graph.outputs[0]).type);
   }
 };
 

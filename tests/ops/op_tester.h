@@ -11,7 +11,7 @@
 #include "lathe/error.h"
 #include "ops/numbers.h"
 #include "tests/ops/one_node.h"
-#include "tests/ops/run_step.h"
+#include "tests/ops/step_memory.h"
 
 namespace lathe::testing {
 
@@ -68,25 +68,18 @@ class OpTester {
     for (const Step& step : lowered.steps) {
       if (step.kernel == "reference") return std::nullopt;
     }
-    std::vector<std::unique_ptr<GuardedMemory>> memory;
-    std::vector<void*> addresses;
-    for (const Buffer& buffer : lowered.buffers) {
-      memory.push_back(buffer.fixed ? nullptr : std::make_unique<GuardedMemory>(buffer.bytes));
-      addresses.push_back(buffer.fixed ? const_cast<void*>(buffer.fixed) : memory.back()->data());
-    }
+    const StepMemory memory(lowered);
     const Node& node = graph_.node(node_);
     for (size_t i = 0; i < tensors_.size(); ++i) {
       if (!tensors_[i].defined() || is_constant_[i]) continue;
-      std::memcpy(addresses[static_cast<size_t>(lowered.of_value[index_of(node.inputs[i])])], tensors_[i].raw(),
-                  tensors_[i].bytes());
+      std::memcpy(memory.at(node.inputs[i]), tensors_[i].raw(), tensors_[i].bytes());
     }
-    for (const Step& step : lowered.steps) testing::run_step(step, addresses.data());
+    memory.run();
     std::vector<Tensor> results(node.outputs.size());
     for (size_t i = 0; i < results.size(); ++i) {
       if (node.outputs[i] == ValueId::none) continue;
       const TensorType& type = graph_.value(node.outputs[i]).type;
-      const void* from = addresses[static_cast<size_t>(lowered.of_value[index_of(node.outputs[i])])];
-      results[i] = Tensor::view(type.dtype, type.extents(), from).clone();
+      results[i] = Tensor::view(type.dtype, type.extents(), memory.at(node.outputs[i])).clone();
     }
     return results;
   }

@@ -77,7 +77,9 @@ std::pair<double, double> run_and_compare(const ConvProblem& problem, const Wino
   out_type.layout.channel_block = problem.lanes;
   const GuardedMemory source(in_type.storage_bytes()), target(out_type.storage_bytes());
   const GuardedMemory packed(static_cast<size_t>(program.packed_size()) * 4);
-  const GuardedMemory scratch(static_cast<size_t>(program.scratch_size()) * 4);
+  const GuardedMemory shared(static_cast<size_t>(program.shared_scratch()) * 4);
+  const GuardedMemory own(static_cast<size_t>(program.own_scratch() * threads) * 4);
+  const ConvScratch scratch{static_cast<float*>(shared.data()), static_cast<float*>(own.data()), program.own_scratch()};
   testing::write_value(source.data(), in_type, in);
   program.pack(weights.data<float>(), static_cast<float*>(packed.data()));
   ConvArguments arguments;
@@ -87,7 +89,7 @@ std::pair<double, double> run_and_compare(const ConvProblem& problem, const Wino
   arguments.bias = bias.data<float>();
   for (int part = 0; part < program.parts(); ++part) {
     for (int share = program.shares(part); share-- > 0;)
-      program.run_part(part, arguments, static_cast<float*>(scratch.data()), share, share % threads);
+      program.run_part(part, arguments, scratch, share, share % threads);
   }
   const Tensor got = testing::read_value(target.data(), out_type);
   double error = 0, largest = 0;

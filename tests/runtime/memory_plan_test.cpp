@@ -161,6 +161,32 @@ TEST(MemoryPlan, AlignsEveryBufferAndLeavesRoomForVectorReads) {
   }
 }
 
+TEST(MemoryPlan, GivesEveryThreadMemoryThatNobodyElseTouches) {
+  constexpr size_t kThreads = 3;
+  LoweredGraph graph;
+  const BufferId shared = add_buffer(graph, 5000);
+  std::vector<BufferId> own;
+  for (const size_t bytes : {700U, 9000U, 64U}) {
+    own.push_back(add_buffer(graph, bytes));
+    graph.buffer(own.back()).per_thread = true;
+  }
+  add_step(graph, {}, {shared, own[0], own[1]});
+  add_step(graph, {own[0], own[1]}, {});
+  add_step(graph, {shared}, {own[2]});
+  add_step(graph, {own[2]}, {});
+  graph.steps[1].threads = kThreads;
+  const MemoryPlan plan = plan_memory(graph);
+  const auto begin = [&](BufferId id) { return plan.offsets[static_cast<size_t>(id)]; };
+  const auto end = [&](BufferId id) { return begin(id) + graph.buffer(id).bytes; };
+  for (const BufferId id : own) {
+    EXPECT_GE(begin(id), end(shared));
+    EXPECT_LE(end(id), begin(own[1]) + plan.thread_bytes) << "reaches into the next thread's";
+    EXPECT_LE(end(id) + (kThreads - 1) * plan.thread_bytes, plan.arena_bytes);
+  }
+  EXPECT_TRUE(end(own[0]) <= begin(own[1]) || end(own[1]) <= begin(own[0])) << "they live together";
+  EXPECT_EQ(begin(own[2]), begin(own[1])) << "it comes later";
+}
+
 // Steps that read random earlier buffers, offer in-place writes, and use scratch.
 LoweredGraph random_graph(std::mt19937& random) {
   LoweredGraph graph;

@@ -1,0 +1,71 @@
+#pragma once
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "ops/lower.h"
+
+namespace lathe::testing {
+
+// Bytes that end at a page that may not be touched; full of NaN.
+class GuardedMemory {
+ public:
+  explicit GuardedMemory(size_t bytes) {
+    const size_t page = 4096, aligned = (bytes + 63) / 64 * 64;
+    mapped_ = (aligned + page - 1) / page * page + 2 * page;
+    base_ = static_cast<char*>(mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    mprotect(base_, page, PROT_NONE);
+    mprotect(base_ + mapped_ - page, page, PROT_NONE);
+    data_ = base_ + mapped_ - page - aligned;
+    std::memset(data_, 0xff, aligned);  // NaN where nothing is written
+  }
+  ~GuardedMemory() { munmap(base_, mapped_); }
+  GuardedMemory(const GuardedMemory&) = delete;
+  GuardedMemory& operator=(const GuardedMemory&) = delete;
+  void* data() const { return data_; }
+
+ private:
+  char *base_, *data_;
+  size_t mapped_;
+};
+
+// All shares of a step, the last one first: they may be taken in any order, by any thread.
+inline void run_step(const Step& step, void* const* addresses, size_t thread_bytes = 0) {
+  const int shares = step.share_count();
+  for (int share = shares; share-- > 0;)
+    step.run({addresses, share, shares, share % step.threads, step.threads, thread_bytes});
+}
+
+// A guarded place for each buffer, and for each thread's of those that every thread has.
+class StepMemory {
+ public:
+  explicit StepMemory(const LoweredGraph& lowered) : lowered_(lowered) {
+    for (const Buffer& buffer : lowered.buffers)
+      if (buffer.per_thread) thread_bytes_ = std::max(thread_bytes_, (buffer.bytes + 63) / 64 * 64);
+    size_t threads = 1;
+    for (const Step& step : lowered.steps) threads = std::max(threads, static_cast<size_t>(step.threads));
+    for (const Buffer& buffer : lowered.buffers) {
+      const size_t before = buffer.per_thread ? (threads - 1) * thread_bytes_ : 0;
+      memory_.push_back(buffer.fixed ? nullptr : std::make_unique<GuardedMemory>(before + buffer.bytes));
+      addresses_.push_back(buffer.fixed ? const_cast<void*>(buffer.fixed) : memory_.back()->data());
+    }
+  }
+
+  void* at(BufferId id) const { return addresses_[static_cast<size_t>(id)]; }
+  void* at(ValueId id) const { return at(lowered_.of_value[index_of(id)]); }
+
+  void run() const {
+    for (const Step& step : lowered_.steps) run_step(step, addresses_.data(), thread_bytes_);
+  }
+
+ private:
+  const LoweredGraph& lowered_;
+  size_t thread_bytes_ = 0;
+  std::vector<std::unique_ptr<GuardedMemory>> memory_;
+  std::vector<void*> addresses_;
+};
+
+}  // namespace lathe::testing
