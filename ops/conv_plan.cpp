@@ -146,8 +146,9 @@ bool prefers_ahead(const ConvPlan& plan, const ConvProblem& problem) {
 void shrink_tile(ConvPlan& plan, const ConvProblem& problem) {
   constexpr int64_t kFewSteps = 150;
   const ConvShape& shape = problem.phases[0];
-  const bool has_few = problem.groups == 1 && problem.in_channels * shape.taps() <= kFewSteps;
-  if (!has_avx512(plan.isa) || !has_few || plan.rows == 0 || shape.x.out < 12) return;
+  const bool has_few = problem.in_channels / problem.groups * shape.taps() <= kFewSteps;
+  const bool runs_over_rows = plan.rows == 0 && shape.y.out > 1;
+  if (!has_avx512(plan.isa) || !has_few || runs_over_rows || shape.x.out < 12) return;
   ConvPlan small = plan;
   small.blocks = static_cast<int>(std::min<int64_t>(2, blocks_alike(problem)));
   small.rows = small.blocks == 1 && shape.y.out > 1 ? 2 : 1;
