@@ -80,21 +80,41 @@ void with_element(size_t bytes, Body body) {
 }
 
 // Short runs: a call of memcpy costs more than they do.
-void copy_run(const char* from, char* to, int64_t bytes) {
-  if (bytes == 8) {
-    std::memcpy(to, from, 8);
-  } else if (bytes == 16) {
-    std::memcpy(to, from, 16);
-  } else if (bytes == 4) {
-    std::memcpy(to, from, 4);
-  } else if (bytes == 12) {
-    std::memcpy(to, from, 12);
-  } else if (bytes > 16 && bytes <= 32) {
-    std::memcpy(to, from, 16);
-    std::memcpy(to + bytes - 16, from + bytes - 16, 16);
-  } else {
-    std::memcpy(to, from, static_cast<size_t>(bytes));
+template <int64_t kBytes>
+void copy_short_runs(const char* from, char* to, const MoveAxis& loop) {
+  for (int64_t i = 0; i < loop.count; ++i) std::memcpy(to + i * loop.to_stride, from + i * loop.from_stride, kBytes);
+}
+
+void copy_runs(const char* from, char* to, const MoveAxis& loop, int64_t bytes) {
+  switch (bytes) {
+    case 2:
+      return copy_short_runs<2>(from, to, loop);
+    case 4:
+      return copy_short_runs<4>(from, to, loop);
+    case 8:
+      return copy_short_runs<8>(from, to, loop);
+    case 12:
+      return copy_short_runs<12>(from, to, loop);
+    case 16:
+      return copy_short_runs<16>(from, to, loop);
+    case 32:
+      return copy_short_runs<32>(from, to, loop);
+    case 48:
+      return copy_short_runs<48>(from, to, loop);
+    case 64:
+      return copy_short_runs<64>(from, to, loop);
+    case 128:
+      return copy_short_runs<128>(from, to, loop);
+    default:
+      break;
   }
+  if (bytes > 16 && bytes < 32) {
+    const int64_t rest = bytes - 16;
+    copy_short_runs<16>(from, to, loop);
+    return copy_short_runs<16>(from + rest, to + rest, loop);
+  }
+  for (int64_t i = 0; i < loop.count; ++i)
+    std::memcpy(to + i * loop.to_stride, from + i * loop.from_stride, static_cast<size_t>(bytes));
 }
 
 }  // namespace
@@ -192,15 +212,15 @@ CopyNest::Part CopyNest::part(int thread, int threads) const {
 void CopyNest::walk(size_t axis, const char* from, char* to) const {
   if (axis == outer_.size()) return inner(from, to);
   const MoveAxis& loop = outer_[axis];
-  if (axis + 1 == outer_.size() && kind_ == Inner::run) {
-    for (int64_t i = 0; i < loop.count; ++i) copy_run(from + i * loop.from_stride, to + i * loop.to_stride, run_bytes_);
-    return;
-  }
+  if (axis + 1 == outer_.size() && kind_ == Inner::run) return copy_runs(from, to, loop, run_bytes_);
   for (int64_t i = 0; i < loop.count; ++i) walk(axis + 1, from + i * loop.from_stride, to + i * loop.to_stride);
 }
 
 void CopyNest::inner(const char* from, char* to) const {
-  if (kind_ == Inner::run) return copy_run(from, to, run_bytes_);
+  if (kind_ == Inner::run) {
+    std::memcpy(to, from, static_cast<size_t>(run_bytes_));
+    return;
+  }
   if (kind_ == Inner::transpose) return transpose(from, to);
   with_element(element_bytes_, [&](auto element) { copy_elements<decltype(element)>(from, to, rows_); });
 }
