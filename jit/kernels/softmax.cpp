@@ -27,6 +27,9 @@ class SoftmaxEmitter : public ExponentialEmitter {
     load_arguments();
     if (plan_.is_strided) {
       emit_columns();
+    } else if (has_quick_exponential()) {
+      while_at_least(rows_, 2, [&] { emit_quick_rows(2); });
+      while_at_least(rows_, 1, [&] { emit_quick_rows(1); });
     } else {
       loop_down(rows_, [&] { plan_.stores_bytes() ? emit_byte_row() : emit_row(); });
     }
@@ -59,6 +62,11 @@ class SoftmaxEmitter : public ExponentialEmitter {
     if (plan_.stores_bytes()) {
       row_ = claim_gpr("row");
       bytes_at_ = claim_gpr("at bytes");
+    }
+    if (has_quick_exponential()) {
+      quick_[0] = {from_, to_, row_, top_, sum_, claim_vec("second maximum")};
+      quick_[1] = {claim_gpr("from, second row"),    claim_gpr("to, second row"),  claim_gpr("second row"),
+                   claim_vec("maximum, second row"), claim_vec("sum, second row"), claim_vec("second maximum")};
     }
   }
 
@@ -167,22 +175,32 @@ class SoftmaxEmitter : public ExponentialEmitter {
 
   void emit_byte_row() {
     find_maximum();
-    has_quick_exponential() ? sum_quick_exponentials() : sum_exponentials(row_);
+    sum_exponentials(row_);
+    find_factor(sum_);
+    store_row(to_, row_, sum_);
+    lea(from_, ptr[from_ + columns_ * 4]);
+    add(to_, columns_);
+  }
+
+  // What exponentials are multiplied by before they are rounded to bytes, from their sum in all lanes.
+  void find_factor(const Vec& sum) {
+    const Xbyak::Xmm low(sum.getIdx()), one(spare_.getIdx());
     set_all(spare_, 1.0f, temp_);
-    vdivps(sum_, spare_, sum_);
-    vbroadcastss(spare_, dword[args_ + offsetof(SoftmaxArgs, factor)]);
-    vmulps(sum_, sum_, spare_);
+    vdivss(low, one, low);
+    vmulss(low, low, dword[args_ + offsetof(SoftmaxArgs, factor)]);
+    vbroadcastss(sum, low);
+  }
+
+  void store_row(const Gpr& to, const Gpr& row, const Vec& factor) {
     for_columns(columns_, offset_, left_, static_cast<int>(bytes_.size()), [&](int vectors, bool is_tail) {
       const std::span<const Vec> vecs(bytes_.data(), static_cast<size_t>(vectors));
       for (int i = 0; i < vectors; ++i) {
         const Vec& vec = vecs[static_cast<size_t>(i)];
-        load_part(vec, row_ + offset_ + i * vec_bytes(), is_tail);
-        vmulps(vec, vec, sum_);
+        load_part(vec, row + offset_ + i * vec_bytes(), is_tail);
+        vmulps(vec, vec, factor);
       }
-      store_bytes({to_, offset_, bytes_at_, left_}, vecs, is_tail, plan_.store, spare_);
+      store_bytes({to, offset_, bytes_at_, left_}, vecs, is_tail, plan_.store, spare_);
     });
-    lea(from_, ptr[from_ + columns_ * 4]);
-    add(to_, columns_);
   }
 
   // 2^(x * log2(e) - top * log2(e)) by its whole and its broken part.
@@ -199,25 +217,77 @@ class SoftmaxEmitter : public ExponentialEmitter {
     broken_ = claim_vec("broken part");
   }
 
-  void sum_quick_exponentials() {
-    constexpr int kFloor = 9;  // of vreduceps: the distance from the largest integer below, no exceptions
-    vmulps(top_, top_, log2_e_);
-    zero(sum_);
-    for_columns(columns_, offset_, left_, 4, [&](int vectors, bool is_tail) {
+  // Rows side by side: what one waits for, its folds and its division, hides behind the other.
+  void emit_quick_rows(int count) {
+    const std::span<const QuickRow> rows(quick_, static_cast<size_t>(count));
+    if (count == 2) {
+      lea(quick_[1].from, ptr[from_ + columns_ * 4]);
+      lea(quick_[1].to, ptr[to_ + columns_]);
+      lea(quick_[1].exponentials, ptr[row_ + columns_ * 4]);
+    }
+    find_maxima(rows);
+    sum_quick_exponentials(rows);
+    for (const QuickRow& row : rows) find_factor(row.sum);
+    for (const QuickRow& row : rows) store_row(row.to, row.exponentials, row.sum);
+    lea(from_, ptr[rows.back().from + columns_ * 4]);
+    lea(to_, ptr[rows.back().to + columns_]);
+  }
+
+  struct QuickRow {
+    Gpr from, to, exponentials;
+    Vec top, sum, second_top;
+  };
+
+  void find_maxima(std::span<const QuickRow> rows) {
+    set_all(spare_, kLowest, temp_);
+    for (const QuickRow& row : rows) {
+      vmovaps(row.top, spare_);
+      vmovaps(row.second_top, spare_);
+    }
+    for_columns(columns_, offset_, left_, 2, [&](int vectors, bool is_tail) {
       for (int i = 0; i < vectors; ++i) {
-        const Xbyak::RegExp at = offset_ + i * vec_bytes();
-        load_part(x_, from_ + at, is_tail);
-        vfmsub213ps(x_, log2_e_, top_);
-        vreduceps(broken_, x_, kFloor);
-        vmovaps(spare_, power_of_two_[0]);
-        for (size_t k = 1; k < power_of_two_.size(); ++k) vfmadd213ps(spare_, broken_, power_of_two_[k]);
-        vscalefps(x_, spare_, x_);  // by its floor
-        if (is_tail) clear_behind_tail(x_);
-        vaddps(sum_, sum_, x_);
-        store_part(row_ + at, x_, is_tail);
+        for (const QuickRow& row : rows) {
+          const Vec& top = i == 0 ? row.top : row.second_top;
+          if (is_tail) {
+            load_part(x_, row.from + offset_, true);
+            fill_behind_tail(x_, spare_);
+            vmaxps(top, top, x_);
+          } else {
+            vmaxps(top, top, ptr[row.from + offset_ + i * vec_bytes()]);
+          }
+        }
       }
     });
-    fold_lanes(sum_, spare_, [&](const auto& into, const auto& a, const auto& b) { vaddps(into, a, b); });
+    for (const QuickRow& row : rows) {
+      vmaxps(row.top, row.top, row.second_top);
+      fold_lanes(row.top, spare_, [&](const auto& into, const auto& a, const auto& b) { vmaxps(into, a, b); });
+    }
+  }
+
+  void sum_quick_exponentials(std::span<const QuickRow> rows) {
+    constexpr int kFloor = 9;  // of vreduceps: the distance from the largest integer below, no exceptions
+    for (const QuickRow& row : rows) {
+      vmulps(row.top, row.top, log2_e_);
+      zero(row.sum);
+    }
+    for_columns(columns_, offset_, left_, 2, [&](int vectors, bool is_tail) {
+      for (int i = 0; i < vectors; ++i) {
+        for (const QuickRow& row : rows) {
+          const Xbyak::RegExp at = offset_ + i * vec_bytes();
+          load_part(x_, row.from + at, is_tail);
+          vfmsub213ps(x_, log2_e_, row.top);
+          vreduceps(broken_, x_, kFloor);
+          vmovaps(spare_, power_of_two_[0]);
+          for (size_t k = 1; k < power_of_two_.size(); ++k) vfmadd213ps(spare_, broken_, power_of_two_[k]);
+          vscalefps(x_, spare_, x_);  // by its floor
+          if (is_tail) clear_behind_tail(x_);
+          vaddps(row.sum, row.sum, x_);
+          store_part(row.exponentials + at, x_, is_tail);
+        }
+      }
+    });
+    for (const QuickRow& row : rows)
+      fold_lanes(row.sum, spare_, [&](const auto& into, const auto& a, const auto& b) { vaddps(into, a, b); });
   }
 
   // ---- Columns: some vectors side by side, so that a line of memory is read whole and sums wait for each other less
@@ -276,6 +346,7 @@ class SoftmaxEmitter : public ExponentialEmitter {
   }
 
   SoftmaxPlan plan_;
+  QuickRow quick_[2];
   EpilogueEmitter log_;
   Gpr args_, from_, to_, rows_, columns_, offset_, left_, temp_, stride_, at_from_, at_to_, row_, bytes_at_;
   Vec top_, sum_, x_, spare_, log2_e_, broken_;

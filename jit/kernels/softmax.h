@@ -29,7 +29,7 @@ struct SoftmaxArgs {
   void* to;  // float32, or the bytes that the plan stores
   int64_t rows, columns;
   int64_t stride_bytes;
-  float* row = nullptr;  // room for one row, when bytes are stored
+  float* row = nullptr;  // room for two rows, when bytes are stored
   float factor = 1;      // of what is stored as bytes
 };
 using SoftmaxFn = void(const SoftmaxArgs* args);

@@ -114,7 +114,7 @@ struct SoftmaxCall {
   AxisSplit split;
   BufferId from = BufferId::none, to = BufferId::none;
   int64_t bytes = 4;               // of a result
-  BufferId rows = BufferId::none;  // of exponentials, one for each thread
+  BufferId rows = BufferId::none;  // of exponentials, two for each thread
   float factor = 1;
 
   void operator()(const StepArgs& args) const {
@@ -162,7 +162,7 @@ bool lower(LowerContext& context) {
     plan.store.is_bounded = bytes->factor < 1e9F;  // what it multiplies is at most 1
     call.factor = bytes->factor;
     call.bytes = 1;
-    call.rows = context.thread_scratch(checked_bytes(DType::f32, {split.extent}));
+    call.rows = context.thread_scratch(checked_bytes(DType::f32, {2, split.extent}));
     step.reads.push_back(call.rows);
     step.writes.push_back(call.rows);
   }
