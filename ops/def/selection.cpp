@@ -122,16 +122,14 @@ bool lower_topk(LowerContext& context) {
   step.threads =
       static_cast<int>(std::min<int64_t>(worthwhile_threads(8 * work, context.target.threads), select->rows()));
   step.shares = worthwhile_shares(8 * work, step.threads);
-  const size_t each = (select->scratch_bytes() + 63) / 64 * 64;
-  const BufferId scratch = context.scratch(checked_multiply(each, static_cast<size_t>(step.threads)));
+  const BufferId scratch = context.thread_scratch(select->scratch_bytes());
   step.reads.push_back(scratch);
   for (const BufferId id : {scratch, values, places}) {
     if (id != BufferId::none) step.writes.push_back(id);
   }
   step.run = [=, select = *select](const StepArgs& args) {
     select.run(args.at<const void>(from), values == BufferId::none ? nullptr : args.at<void>(values),
-               places == BufferId::none ? nullptr : args.at<int64_t>(places),
-               args.at<char>(scratch) + static_cast<size_t>(args.thread) * each,
+               places == BufferId::none ? nullptr : args.at<int64_t>(places), args.own<char>(scratch),
                split_evenly(select.rows(), args.share, args.shares));
   };
   context.add(std::move(step));
