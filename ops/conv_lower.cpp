@@ -358,7 +358,7 @@ void set_accuracy(ConvProblem& problem, Accuracy accuracy) {
   // The larger a form, the more digits it loses; next to short sums even the smallest does.
   static constexpr int kMostWinograd[] = {0, 4, 6};  // by Accuracy
   problem.most_winograd = kMostWinograd[static_cast<size_t>(accuracy)];
-  problem.longest_sum = longest_sum(accuracy);
+  problem.longest_sum = longest_convolution_sum(accuracy);
 }
 
 int conv_threads(double flop, const Target& target) { return flop < kFlopPerThread ? 1 : target.threads; }

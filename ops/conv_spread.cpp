@@ -61,7 +61,7 @@ BufferId bind_window_bias(const LowerContext& context, int64_t channels) {
 bool fits(const LowerContext& context, const ConvNode& conv) {
   const ConvSizes& sizes = conv.sizes;
   const Window& window = conv.window;
-  const int64_t sum = longest_sum(context.target.accuracy);
+  const int64_t sum = longest_convolution_sum(context.target.accuracy);
   return window.axes() == 2 && window.kernel[0] == 2 && window.kernel[1] == 2 && has_float_types(context) &&
          context.input_type(0).layout.channel_block == vector_lanes(context.target.isa) &&
          context.constant(1).defined() && sizes.out_channels <= 4 && (sum == 0 || sizes.in_channels <= sum) &&

@@ -32,7 +32,7 @@ GemmProblem problem_of(const LowerContext& context, const ProductNode& product, 
   problem.isa = context.target.isa;
   problem.threads = worthwhile_threads(problem.flop(), context.target.threads);
   problem.allows_strassen = is_packed && problem.batches == 1 && context.target.accuracy != Accuracy::strict;
-  problem.longest_sum = longest_sum(context.target.accuracy);
+  problem.longest_sum = longest_product_sum(context.target.accuracy);
   if (product.expression.nodes.size() > 1 || !product.extra.empty()) {
     GemmEpilogue epilogue;
     epilogue.expression = product.expression;

@@ -54,8 +54,10 @@ class PackedWeights {
 Tensor allocate_weights(DType dtype, Dims dims);
 
 // Products in one float32 sum, at most; 0: any number. Rounding errors grow with the length of a sum, so that `strict`
-// adds up short ones (pairwise summation: Higham, Accuracy and Stability of Numerical Algorithms, chapter 4).
-constexpr int longest_sum(Accuracy accuracy) { return accuracy == Accuracy::strict ? 128 : 0; }
+// adds up short ones (pairwise summation: Higham, Accuracy and Stability of Numerical Algorithms, chapter 4). Models
+// have more convolutions one behind the other than products, and shorter sums cost them less.
+constexpr int longest_product_sum(Accuracy accuracy) { return accuracy == Accuracy::strict ? 128 : 0; }
+constexpr int longest_convolution_sum(Accuracy accuracy) { return accuracy == Accuracy::strict ? 32 : 0; }
 
 struct Target {
   Isa isa = Isa::avx2;
