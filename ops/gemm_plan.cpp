@@ -51,7 +51,8 @@ GemmSplit choose_split(const GemmProblem& problem, const GemmPlan& plan) {
 
 // Sums of quadrants cost as much for short products as for tall ones, and visits to C as much for few channels.
 bool prefers_strassen(const GemmProblem& problem) {
-  return problem.allows_strassen && pays_strassen() && problem.m >= 96 && problem.n / problem.threads >= 384 && problem.k >= 384;
+  return problem.allows_strassen && pays_strassen() && problem.m >= 96 && problem.n / problem.threads >= 384 &&
+         problem.k >= 384;
 }
 
 // The plan itself where the extents are odd.
