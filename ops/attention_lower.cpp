@@ -63,7 +63,7 @@ bool are_plain_floats(const LowerContext& context) {
   if (dtype != DType::f32 && !is_half(dtype)) return false;
   for (int i = 0; i < context.input_count(); ++i) {
     if (!context.has_input(i)) return false;
-    const TensorType type = context.input_type(i);
+    const TensorType& type = context.input_type(i);
     if (type.layout.channel_block != 0 || (type.dtype != dtype && (i < 3 || type.dtype != DType::f32))) return false;
   }
   return context.output_type(0).layout.channel_block == 0 && !context.node.epilogue;

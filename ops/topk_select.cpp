@@ -51,7 +51,7 @@ struct Signed {
 struct WideChoice {
   uint64_t key;
   uint64_t place;
-  auto operator<=>(const WideChoice&) const = default;
+  bool operator<(const WideChoice& other) const { return key < other.key || (key == other.key && place < other.place); }
 };
 template <class Bits>
 using ChoiceOf = std::conditional_t<sizeof(Bits) == 8, WideChoice, uint64_t>;
