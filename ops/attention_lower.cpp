@@ -17,43 +17,28 @@ namespace {
 
 constexpr int64_t kMostMatrices = 1 << 20;  // their offsets are kept
 
+template <class Product, class Operands, class Element>
 struct BoundAttention {
-  std::shared_ptr<const AttentionProduct> product;
-  AttentionOperands operands;  // strides; the pointers come with each run
-  AttentionOffsets begin;      // of the parts that are read
+  std::shared_ptr<const Product> product;
+  Operands operands;       // strides; the pointers come with each run
+  AttentionOffsets begin;  // of the parts that are read
   BufferId q, k, v, y, scratch;
   std::vector<BufferId> inputs;
 
   void operator()(const StepArgs& args) const {
-    AttentionOperands bound = operands;
-    bound.q = args.at<const float>(q) + begin.q;
-    bound.k = args.at<const float>(k) + begin.k;
-    bound.v = args.at<const float>(v) + begin.v;
-    bound.y = args.at<float>(y);
+    Operands bound = operands;
+    bound.q = args.at<const Element>(q) + begin.q;
+    bound.k = args.at<const Element>(k) + begin.k;
+    bound.v = args.at<const Element>(v) + begin.v;
+    bound.y = args.at<Element>(y);
     for (size_t i = 0; i < inputs.size(); ++i) bound.inputs[i] = args.at<const float>(inputs[i]);
     bound.scratch = args.own<float>(scratch);
     product->run(bound, args.share, args.shares);
   }
 };
 
-struct BoundAttentionBf16 {
-  std::shared_ptr<const AttentionBf16> product;
-  AttentionBf16Operands operands;
-  AttentionOffsets begin;
-  BufferId q, k, v, y, scratch;
-  std::vector<BufferId> inputs;
-
-  void operator()(const StepArgs& args) const {
-    AttentionBf16Operands bound = operands;
-    bound.q = args.at<const uint16_t>(q) + begin.q;
-    bound.k = args.at<const uint16_t>(k) + begin.k;
-    bound.v = args.at<const uint16_t>(v) + begin.v;
-    bound.y = args.at<uint16_t>(y);
-    for (size_t i = 0; i < inputs.size(); ++i) bound.inputs[i] = args.at<const float>(inputs[i]);
-    bound.scratch = args.own<float>(scratch);
-    product->run(bound, args.share, args.shares);
-  }
-};
+using BoundAttentionF32 = BoundAttention<AttentionProduct, AttentionOperands, float>;
+using BoundAttentionBf16 = BoundAttention<AttentionBf16, AttentionBf16Operands, uint16_t>;
 
 bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 
@@ -225,7 +210,7 @@ bool lower_attention_views(LowerContext& context) {
   if (!found) return false;
   if (lower_bf16(context, *found)) return true;
 
-  BoundAttention bound;
+  BoundAttentionF32 bound;
   try {
     bound.product = std::make_shared<const AttentionProduct>(found->problem, default_attention_plan(found->problem),
                                                              found->offsets);

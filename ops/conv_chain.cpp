@@ -192,21 +192,13 @@ void ConvChain::keep_rows(const Moment& moment, size_t stage, int64_t begin, int
   }
 }
 
-// Channel blocks [begin, end) of one stage's output; of a dense one, groups of blocks.
-void ConvChain::run_blocks(const Moment& moment, size_t stage, int64_t begin, int64_t end) const noexcept {
+// For the blocks from the first one on.
+ConvArguments ConvChain::arguments_of(const Moment& moment, size_t stage) const noexcept {
   const StageBand& own = (*moment.band)[stage];
   const ChainStage& whole = stages_[stage];
   const ConvProblem& problem = whole.problem;
-  const bool is_last = stage + 1 == stages_.size();
-  if (!is_last) {
-    const bool is_dense = whole.kind == ChainKind::dense;
-    const std::vector<ConvBlockGroup>* groups = is_dense ? &dense(stage).groups() : nullptr;
-    const ConvBlockGroup* last = is_dense ? &(*groups)[static_cast<size_t>(end - 1)] : nullptr;
-    keep_rows(moment, stage, is_dense ? (*groups)[static_cast<size_t>(begin)].first : begin,
-              is_dense ? last->first + last->count : end);
-  }
-  if (own.rows == 0) return;
   const StageArguments& bound = moment.arguments->stages[stage];
+  const bool is_last = stage + 1 == stages_.size();
   ConvArguments call;
   call.weights = bound.weights;
   call.bias = bound.bias;
@@ -237,24 +229,41 @@ void ConvChain::run_blocks(const Moment& moment, size_t stage, int64_t begin, in
     if (problem.epilogue.operands[i] == ConvOperand::full) at += own.first * target_row_bytes(problem);
     call.operands[i] = at;
   }
+  return call;
+}
+
+void ConvChain::pool_blocks(const PoolKernels& pool, const ConvArguments& call, int64_t begin, int64_t end) noexcept {
+  for (int64_t block = begin; block < end; ++block) {
+    char* target = reinterpret_cast<char*>(call.target) + block * call.target_block_bytes;
+    for (const PoolStrip& strip : pool.strips()) {
+      // Windows may begin before the rows.
+      const auto from = reinterpret_cast<intptr_t>(call.source) + block * call.source_block_bytes + strip.source;
+      pool.entry(strip.entry)(reinterpret_cast<const void*>(from), target + strip.target);
+    }
+  }
+}
+
+// Channel blocks [begin, end) of one stage's output; of a dense one, groups of blocks.
+void ConvChain::run_blocks(const Moment& moment, size_t stage, int64_t begin, int64_t end) const noexcept {
+  const StageBand& own = (*moment.band)[stage];
+  const ChainKind kind = stages_[stage].kind;
+  if (stage + 1 < stages_.size()) {
+    const bool is_dense = kind == ChainKind::dense;
+    const std::vector<ConvBlockGroup>* groups = is_dense ? &dense(stage).groups() : nullptr;
+    const ConvBlockGroup* last = is_dense ? &(*groups)[static_cast<size_t>(end - 1)] : nullptr;
+    keep_rows(moment, stage, is_dense ? (*groups)[static_cast<size_t>(begin)].first : begin,
+              is_dense ? last->first + last->count : end);
+  }
+  if (own.rows == 0) return;
+  const ConvArguments call = arguments_of(moment, stage);
   const Program& program = programs_[stage][static_cast<size_t>(own.program)];
-  switch (whole.kind) {
+  switch (kind) {
     case ChainKind::dense:
-      program.dense->run_groups(call, begin, end);
-      break;
+      return program.dense->run_groups(call, begin, end);
     case ChainKind::depthwise:
-      program.depthwise->run_blocks(call, begin, end);
-      break;
+      return program.depthwise->run_blocks(call, begin, end);
     case ChainKind::max_pool:
-      for (int64_t block = begin; block < end; ++block) {
-        for (const PoolStrip& strip : program.pool.strips()) {
-          // Windows may begin before the rows.
-          const auto from = reinterpret_cast<intptr_t>(source) + block * call.source_block_bytes + strip.source;
-          program.pool.entry(strip.entry)(reinterpret_cast<const void*>(from),
-                                          target + block * call.target_block_bytes + strip.target);
-        }
-      }
-      break;
+      return pool_blocks(program.pool, call, begin, end);
   }
 }
 

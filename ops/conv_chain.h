@@ -87,6 +87,8 @@ class ConvChain {
   const ConvProgram& dense(size_t stage) const { return *programs_[stage].front().dense; }
   void place_rows();
   void keep_rows(const Moment& moment, size_t stage, int64_t begin, int64_t end) const noexcept;
+  ConvArguments arguments_of(const Moment& moment, size_t stage) const noexcept;
+  static void pool_blocks(const PoolKernels& pool, const ConvArguments& call, int64_t begin, int64_t end) noexcept;
   void run_blocks(const Moment& moment, size_t stage, int64_t begin, int64_t end) const noexcept;
   void run_band(const Moment& moment) const noexcept;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ops/conv_axes.h"
 #include "ops/conv_int8_buffers.h"
 #include "ops/conv_int8_input.h"
 #include "ops/conv_int8_program.h"

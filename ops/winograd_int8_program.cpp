@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "src/base/divide.h"
+#include "src/base/index_in.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -31,40 +31,10 @@ bool has_plain_taps(const ConvAxis& axis) {
   return true;
 }
 
-template <class T>
-int index_in(std::vector<T>& kinds, const T& kind) {
-  const auto found = std::find(kinds.begin(), kinds.end(), kind);
-  if (found != kinds.end()) return static_cast<int>(found - kinds.begin());
-  kinds.push_back(kind);
-  return static_cast<int>(kinds.size()) - 1;
-}
-
-int weight_at(const ByteMatrix& weights, int64_t channel, int64_t i, int32_t zero) {
-  const uint8_t byte = static_cast<const uint8_t*>(weights.data)[channel * weights.row_stride + i];
-  return (weights.is_signed ? static_cast<int8_t>(byte) : byte) - zero;
-}
-
 }  // namespace
 
 bool is_winograd_int8(const ConvProblem& shape) {
   return shape.phases.size() == 1 && has_plain_taps(shape.phases[0].y) && has_plain_taps(shape.phases[0].x);
-}
-
-bool stays_exact(const WinogradInt8Problem& problem, const ByteMatrix& weights, const ByteZeros& zeros) {
-  const int64_t least = (problem.is_signed ? -128 : 0) - problem.zero, most = least + 255;
-  // A pixel beyond the border counts as the zero point, whatever that is.
-  const int64_t low = std::min<int64_t>(least, 0), high = std::max<int64_t>(most, 0);
-  if (most - least > 255 || low < -255 || high > 255) return false;
-  for (int64_t channel = 0; channel < weights.rows; ++channel) {
-    int64_t positive = 0, negative = 0;
-    for (int64_t i = 0; i < weights.columns; ++i) {
-      const int weight = weight_at(weights, channel, i, zeros.at(channel));
-      (weight > 0 ? positive : negative) += weight;
-    }
-    const int64_t largest = std::max(positive * high + negative * low, -(positive * low + negative * high));
-    if (largest > WinogradInt8::kLargestResult) return false;
-  }
-  return true;
 }
 
 WinogradInt8Program::Axis WinogradInt8Program::make_axis(const ConvAxis& axis, bool takes_small) {
@@ -170,7 +140,7 @@ void WinogradInt8Program::make_products() {
   int matrix = 0;
   for (const FrequencyClass& tiles : frequency_classes()) {
     std::vector<int> frequencies;
-    weights_from_.push_back(matrix * matrix_bytes());
+    weights_from_.push_back(matrix * winograd_int8_matrix_bytes(problem_));
     for (int i = 0; i < kFrequencies; ++i) {
       const auto is_large_only = [](int frequency) { return frequency == 3 || frequency == 4; };
       const bool is_large_y = is_large_only(i / kSize), is_large_x = is_large_only(i % kSize);
@@ -202,7 +172,7 @@ void WinogradInt8Program::add_product(int64_t tiles, int64_t first, const std::v
   std::vector<Int8Offsets> offsets(frequencies.size());
   for (size_t i = 0; i < frequencies.size(); ++i) {
     offsets[i].a = frequencies[i] * in_frequency_ + first * in_stride_;
-    offsets[i].b = matrix_of_[static_cast<size_t>(frequencies[i])] * matrix_bytes();
+    offsets[i].b = matrix_of_[static_cast<size_t>(frequencies[i])] * winograd_int8_matrix_bytes(problem_);
     offsets[i].c = frequencies[i] * out_frequency_ + first * out_stride_;
   }
   products_.emplace_back(product, plan, offsets);
@@ -218,65 +188,10 @@ std::string WinogradInt8Program::packing() const {
                      has_small() ? " by class" : "");
 }
 
-int64_t WinogradInt8Program::matrix_bytes() const {
-  const ConvProblem& shape = problem_.conv.shape;
-  return problem_.in_blocks() * shape.lanes * shape.out_blocks() * shape.lanes * 2;
-}
-
-int64_t WinogradInt8Program::packed_bytes() const { return kFrequencies * matrix_bytes(); }
-
-namespace {
-
-constexpr int kMostLanes = 16, kMostPairs = 2 * kMostLanes;
-using Windows = int32_t[kTaps][kTaps][kMostPairs];  // of pairs of input channels, by output channel
-
-// kWeights * window * kWeights^T.
-void transform_weights(const Windows& windows, int16_t (&out)[kFrequencies][kMostPairs]) {
-  int32_t once[kSize][kTaps][kMostPairs];
-  for (int row = 0; row < kSize; ++row) {
-    const auto& factors = WinogradInt8::kWeights[row];
-    for (int x = 0; x < kTaps; ++x) {
-      for (int i = 0; i < kMostPairs; ++i) {
-        once[row][x][i] = factors[0] * windows[0][x][i] + factors[1] * windows[1][x][i] + factors[2] * windows[2][x][i];
-      }
-    }
-  }
-  for (int frequency = 0; frequency < kFrequencies; ++frequency) {
-    const auto& from = once[frequency / kSize];
-    const auto& factors = WinogradInt8::kWeights[frequency % kSize];
-    for (int i = 0; i < kMostPairs; ++i) {
-      out[frequency][i] =
-          static_cast<int16_t>(factors[0] * from[0][i] + factors[1] * from[1][i] + factors[2] * from[2][i]);
-    }
-  }
-}
-
-}  // namespace
+int64_t WinogradInt8Program::packed_bytes() const { return kFrequencies * winograd_int8_matrix_bytes(problem_); }
 
 void WinogradInt8Program::pack(const ByteMatrix& weights, const ByteZeros& zeros, void* packed) const {
-  const ConvProblem& shape = problem_.conv.shape;
-  const int64_t lanes = shape.lanes, columns = shape.out_blocks() * lanes, pairs = problem_.in_blocks() * lanes / 2;
-  Windows windows = {};
-  int16_t frequencies[kFrequencies][kMostPairs];
-  for (int64_t first = 0; first < columns; first += lanes) {
-    const int64_t panel = first / panel_columns_ * panel_columns_, width = std::min(panel_columns_, columns - panel);
-    char* to = static_cast<char*>(packed) + (panel * pairs + first - panel) * 4;
-    for (int64_t pair = 0; pair < pairs; ++pair, to += width * 4) {
-      for (int64_t i = 0; i < 2 * lanes; ++i) {
-        const int64_t out = first + i / 2, in = 2 * pair + i % 2;
-        const bool is_inside = out < weights.rows && in < problem_.conv.in_channels;
-        for (int64_t tap = 0; tap < kTaps * kTaps; ++tap) {
-          windows[tap / kTaps][tap % kTaps][i] =
-              is_inside ? weight_at(weights, out, in * kTaps * kTaps + tap, zeros.at(out)) : 0;
-        }
-      }
-      transform_weights(windows, frequencies);
-      for (int64_t f = 0; f < kFrequencies; ++f) {
-        std::memcpy(to + matrix_of_[static_cast<size_t>(f)] * matrix_bytes(), frequencies[f],
-                    static_cast<size_t>(lanes * 4));
-      }
-    }
-  }
+  pack_winograd_int8(problem_, {panel_columns_, matrix_of_}, weights, zeros, packed);
 }
 
 int64_t WinogradInt8Program::scratch_bytes() const {

@@ -7,25 +7,14 @@
 #include <vector>
 
 #include "jit/kernels/winograd_int8.h"
-#include "ops/conv_int8_program.h"
 #include "ops/int8_product.h"
+#include "ops/winograd_int8_weights.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
 
-struct WinogradInt8Problem {
-  // As a direct convolution has it, but for the input: blocks of bytes as they are in the graph, without a border.
-  ConvInt8Problem conv;
-  bool is_signed = false;
-  int32_t zero = 0;  // of the input
-
-  int64_t in_blocks() const { return (conv.in_channels + conv.shape.lanes - 1) / conv.shape.lanes; }
-};
-
 // Stride and dilation 1, a 3x3 window.
 bool is_winograd_int8(const ConvProblem& shape);
-// No result for any input leaves what the transforms are exact for. `weights`: as ConvInt8Program::pack() takes them.
-bool stays_exact(const WinogradInt8Problem& problem, const ByteMatrix& weights, const ByteZeros& zeros);
 // Tiles that go through all parts before the next ones, or 0: all, part by part; nullopt: a direct convolution with
 // `dot` is faster.
 std::optional<int64_t> choose_winograd_int8(const WinogradInt8Problem& problem, Int8Dot dot, int threads);
@@ -99,7 +88,6 @@ class WinogradInt8Program {
   void transform_output(const ConvInt8Arguments& arguments, const char* frequencies, const Tiles& tiles,
                         Range blocks) const noexcept;
   int64_t sums_at() const { return WinogradInt8::kFrequencies * in_frequency_; }
-  int64_t matrix_bytes() const;
   void add_product(int64_t tiles, int64_t first, const std::vector<int>& frequencies);
 
   WinogradInt8Problem problem_;

@@ -1,4 +1,5 @@
 // ConvTranspose: each output is gathered from the inputs that reach it, phase by phase of the stride.
+#include "ops/conv_axes.h"
 #include "ops/conv_lower.h"
 #include "ops/conv_node.h"
 #include "ops/conv_spread.h"

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "jit/kernels/pool.h"
+#include "ops/conv_axes.h"
 #include "ops/conv_lower.h"
 #include "ops/conv_node.h"
 #include "ops/lower.h"

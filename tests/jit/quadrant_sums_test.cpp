@@ -11,21 +11,27 @@ namespace {
 
 using testing::GuardedFloats;
 
+QuadrantSumsPlan random_plan(Isa isa, std::mt19937& random) {
+  const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+  QuadrantSumsPlan plan;
+  plan.isa = isa;
+  const int count = pick(1, QuadrantSumsPlan::kMostSums);
+  for (int i = 0; i < count; ++i) {
+    QuadrantSum sum = {};
+    while (sum == QuadrantSum{})
+      for (int& sign : sum) sign = pick(-1, 1);
+    plan.sums.push_back(sum);
+  }
+  return plan;
+}
+
 class QuadrantSumsTest : public ::testing::TestWithParam<Isa> {};
 
 TEST_P(QuadrantSumsTest, MatchPlainLoopsOverRandomShapes) {
   std::mt19937 random(7);
   const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
   for (int round = 0; round < 60; ++round) {
-    QuadrantSumsPlan plan;
-    plan.isa = GetParam();
-    const int count = pick(1, QuadrantSumsPlan::kMostSums);
-    for (int i = 0; i < count; ++i) {
-      QuadrantSum sum = {};
-      while (sum == QuadrantSum{})
-        for (int& sign : sum) sign = pick(-1, 1);
-      plan.sums.push_back(sum);
-    }
+    const QuadrantSumsPlan plan = random_plan(GetParam(), random);
     const int64_t lanes = vector_lanes(GetParam()), rows = pick(1, 5), vectors = pick(1, 4);
     // Vectors of a row side by side, or those of a column.
     const bool in_columns = pick(0, 1) == 1, out_columns = pick(0, 1) == 1;

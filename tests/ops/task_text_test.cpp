@@ -5,6 +5,7 @@
 #include <random>
 
 #include "lathe/error.h"
+#include "ops/conv_axes.h"
 #include "ops/conv_int8_tuning.h"
 #include "ops/conv_lower.h"
 #include "ops/conv_tuning.h"
