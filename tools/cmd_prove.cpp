@@ -64,8 +64,9 @@ void add_prove(CLI::App& app) {
   verb->add_option("MODEL", options->models, "models, or folders of the ONNX backend suite")->required();
   options->inputs.add_to(*verb);
   verb->add_option("-t,--threads", options->proof.session.threads, "threads of a run")->check(CLI::Range(0, 1024));
-  verb->add_option("--tolerance", options->proof.tolerance,
-                   "of the largest element of an output (2e-4, or 0.1 for quantized models)");
+  verb->add_option(
+      "--tolerance", options->proof.tolerance,
+      "of the largest element of an output (2e-4, or 0.1 for quantized models; of 16-bit floats two roundings)");
   verb->add_option("--orders", options->proof.orders, "other orders of the passes to try")->check(CLI::Range(0, 1000));
   verb->add_option("--only", options->proof.only, "leave out this pass alone");
   verb->callback([options] { prove(*options); });

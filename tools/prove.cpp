@@ -23,6 +23,13 @@ bool quantizes(const Graph& graph) {
   });
 }
 
+// Two steps of the type, relatively: a chain of 16-bit operators rounds each of their results, the same in one pass
+// only operands and the last result.
+double roundings(DType dtype) {
+  if (dtype == DType::bf16) return 2 * 0x1p-7;
+  return dtype == DType::f16 ? 2 * 0x1p-10 : 0;
+}
+
 class Prover {
  public:
   Prover(const Graph& graph, const std::vector<Tensor>& inputs, const ProofOptions& options)
@@ -115,7 +122,8 @@ class Prover {
           if (std::isfinite(x)) largest = std::max<double>(largest, std::abs(x));
         }
       }
-      const std::string text = describe_difference(got[i], want_[i], {0, tolerance_ * largest});
+      const double relative = options_.tolerance ? 0 : roundings(want_[i].dtype());
+      const std::string text = describe_difference(got[i], want_[i], {relative, tolerance_ * largest});
       if (!text.empty()) return "output " + std::to_string(i) + ": " + text;
     }
     return "";
