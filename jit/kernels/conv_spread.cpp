@@ -216,8 +216,8 @@ bool SpreadPlan::is_valid() const {
 }
 
 std::string to_string(const SpreadPlan& plan) {
-  return "conv spread " + std::string(has_avx512(plan.isa) ? "avx512 " : "avx2 ") + std::to_string(plan.in_channels) +
-         ">" + std::to_string(plan.channels) + " 2x2 | " + to_string(plan.epilogue);
+  return "spread " + std::string(has_avx512(plan.isa) ? "avx512 " : "avx2 ") + std::to_string(plan.in_channels) + ">" +
+         std::to_string(plan.channels) + " 2x2 | " + to_string(plan.epilogue);
 }
 
 Kernel<SpreadFn> spread_kernel(const SpreadPlan& plan) {
