@@ -132,4 +132,23 @@ bool lower_pointwise(LowerContext& context) {
   }
 }
 
+bool lower_as_expression(LowerContext& context, const Expression& expression, const std::vector<TensorType>& inputs,
+                         const TensorType& result) {
+  if (context.node.epilogue || context.node.captures > 0 || context.output_type(0).layout != Layout{}) return false;
+  Fused fused{expression, {}};
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    fused.operands.push_back(context.input(static_cast<int>(i)));
+    if (context.type(fused.operands.back()).layout != Layout{}) return false;
+  }
+  if (!inputs_exist(fused) || !types_agree(context, fused)) return false;
+  try {
+    auto nests = plan_pointwise(context.target.isa, expression, inputs, result);
+    if (!nests) return false;
+    context.add(make_step(context, fused, std::move(*nests)));
+    return true;
+  } catch (const JitError&) {
+    return false;
+  }
+}
+
 }  // namespace lathe

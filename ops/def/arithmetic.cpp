@@ -4,6 +4,7 @@
 
 #include "ops/elementwise.h"
 #include "ops/pointwise_lowering.h"
+#include "ops/row_loops.h"
 
 namespace lathe::ops {
 namespace {
@@ -53,6 +54,21 @@ struct Div {
   }
 };
 
+// std::fmod, exactly. Of float32 numbers that are not too far apart in float64: quotient and product need no rounding
+// there, but for a quotient just below an integer, which the remainder's sign gives away.
+template <class C>
+C remainder_of(C a, C b) {
+  if constexpr (std::is_same_v<C, float>) {
+    const double x = std::fabs(static_cast<double>(a)), y = std::fabs(static_cast<double>(b)), quotient = x / y;
+    if (quotient < 0x1p28) {
+      double rest = x - static_cast<double>(static_cast<int64_t>(quotient)) * y;
+      if (rest < 0) rest += y;
+      return std::copysign(static_cast<float>(rest), a);
+    }
+  }
+  return std::fmod(a, b);
+}
+
 // The divisor's sign, as in Python; with `fmod` the dividend's, as in C.
 struct Mod {
   explicit Mod(const Node& node) : is_fmod(node.attributes.get_int("fmod", 0) != 0) {}
@@ -66,7 +82,7 @@ struct Mod {
       if (!is_fmod && rest != 0 && (rest < 0) != (b < 0)) return static_cast<C>(rest + b);
       return rest;
     } else {
-      const C rest = std::fmod(a, b);
+      const C rest = remainder_of(a, b);
       if (is_fmod) return rest;
       if (rest == 0) return std::copysign(rest, b);
       return (rest < 0) != (b < 0) ? rest + b : rest;
@@ -83,6 +99,30 @@ void require_nonzero_divisor(const ReferenceContext& context) {
     const int64_t at = std::find(divisors, divisors + context.inputs[1].size(), T{0}) - divisors;
     if (at != context.inputs[1].size()) context.fail("divides by zero: element " + std::to_string(at) + " of input 1");
   });
+}
+
+// Integers are divided where the divisor is known not to be zero.
+bool has_divisors(const LowerContext& context) {
+  const Tensor divisors = context.constant(1);
+  if (!is_integer(context.input_type(1).dtype)) return true;
+  if (!divisors.defined()) return false;
+  bool is_found = false;
+  visit_row_type(divisors.dtype(), [&]<class T>() {
+    const std::span<const T> elements = divisors.elements<T>();
+    return is_found = std::find(elements.begin(), elements.end(), T{0}) != elements.end();
+  });
+  return !is_found;
+}
+
+template <class F>
+bool lower_binary(LowerContext& context) {
+  return lower_pointwise(context) || lower_binary_rows(context, functor_for<F>(context.node));
+}
+
+template <class F>
+bool lower_division(LowerContext& context) {
+  if (lower_pointwise(context)) return true;
+  return has_divisors(context) && lower_binary_rows(context, functor_for<F>(context.node));
 }
 
 template <class F>
@@ -135,7 +175,7 @@ void reference_pow(ReferenceContext& context) {
 
 using Kind = AttributeSpec::Kind;
 
-OpDef binary(std::string_view name, ReferenceFn* reference, ExpressFn* express) {
+OpDef binary(std::string_view name, ReferenceFn* reference, ExpressFn* express, LowerFn* lower) {
   return {.schema = {.name = name,
                      .min_inputs = 2,
                      .max_inputs = 2,
@@ -144,25 +184,26 @@ OpDef binary(std::string_view name, ReferenceFn* reference, ExpressFn* express) 
                      .reference = reference,
                      .express = express,
                      .layout = LayoutRole::any_same},
-          .lower = lower_pointwise};
+          .lower = lower};
 }
 
 }  // namespace
 
 std::vector<OpDef> arithmetic_ops() {
-  OpDef pow = binary("Pow", reference_pow, express_binary<ExprOp::pow>);
+  OpDef pow = binary("Pow", reference_pow, express_binary<ExprOp::pow>, lower_pointwise);
   pow.schema.infer = infer_broadcast_mixed;
-  return {binary("Add", reference_binary<Add, kNumbers>, express_binary<ExprOp::add>),
-          binary("Sub", reference_binary<Sub, kNumbers>, express_binary<ExprOp::sub>),
-          binary("Mul", reference_binary<Mul, kNumbers>, express_binary<ExprOp::mul>),
-          binary("Div", reference_division<Div>, express_binary<ExprOp::div>),
+  return {binary("Add", reference_binary<Add, kNumbers>, express_binary<ExprOp::add>, lower_binary<Add>),
+          binary("Sub", reference_binary<Sub, kNumbers>, express_binary<ExprOp::sub>, lower_binary<Sub>),
+          binary("Mul", reference_binary<Mul, kNumbers>, express_binary<ExprOp::mul>, lower_binary<Mul>),
+          binary("Div", reference_division<Div>, express_binary<ExprOp::div>, lower_division<Div>),
           {.schema = {.name = "Mod",
                       .since = 10,
                       .min_inputs = 2,
                       .max_inputs = 2,
                       .attributes = {{"fmod", Kind::integer}},
                       .infer = infer_broadcast,
-                      .reference = reference_division<Mod>}},
+                      .reference = reference_division<Mod>},
+           .lower = lower_division<Mod>},
           pow};
 }
 

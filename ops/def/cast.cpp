@@ -1,9 +1,13 @@
 // Cast, CastLike.
+#include <immintrin.h>
+
 #include <cmath>
+#include <limits>
 
 #include "ops/elementwise.h"
 #include "ops/number_cast.h"
 #include "ops/pointwise_lowering.h"
+#include "ops/row_loops.h"
 
 namespace lathe::ops {
 namespace {
@@ -106,6 +110,71 @@ std::optional<Expression> express_cast_like(const Node&, std::span<const TensorT
   return expression;
 }
 
+// ---- Lowering of what expressions cannot do: wide integers and float64, a plain loop; to 16-bit floats by F16C
+
+// Towards zero, held to the type's range, NaN as 0: as cast_elements does. Of float32 and float64.
+template <class R, class T>
+R truncated(T value) {
+  constexpr T kTop = 9223372036854775808.0;
+  auto whole = static_cast<int64_t>(value < kTop && value >= -kTop ? value : T{0});
+  if (value >= kTop) whole = std::numeric_limits<int64_t>::max();
+  if (value < -kTop) whole = std::numeric_limits<int64_t>::min();
+  return static_cast<R>(whole);
+}
+
+template <class T, class R>
+R converted(T value) {
+  if constexpr (std::is_same_v<R, bool>) {
+    return value != T{0};
+  } else if constexpr (std::is_floating_point_v<T> && std::is_integral_v<R>) {
+    return truncated<R>(value);
+  } else {
+    return static_cast<R>(value);
+  }
+}
+
+RowLoop row_loop(DType from, DType to) {
+  RowLoop loop;
+  visit_row_type(from, [&]<class T>() {
+    return visit_row_type(to, [&]<class R>() {
+      loop = [](const RowOperands& row) { unary_row<T, R>(row, converted<T, R>); };
+      return true;
+    });
+  });
+  return loop;
+}
+
+// float32 to 16 bits, to nearest even.
+[[gnu::target("avx2,f16c")]] void narrow_row(const RowOperands& row) {
+  const auto* x = static_cast<const float*>(row.in[0]);
+  auto* out = static_cast<uint16_t*>(row.out);
+  int64_t i = 0;
+  for (; i + 8 <= row.length; i += 8) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), 0));
+  }
+  for (; i < row.length; ++i) out[i] = float_to_half(x[i]);
+}
+
+[[gnu::target("avx2")]] void narrow_bfloat_row(const RowOperands& row) {
+  const auto* x = static_cast<const uint32_t*>(row.in[0]);
+  auto* out = static_cast<uint16_t*>(row.out);
+  const int64_t length = row.length;
+  for (int64_t i = 0; i < length; ++i) {
+    const uint32_t bits = x[i], rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    const uint32_t quiet = bits >> 16 | 0x40u;
+    out[i] = static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+  }
+}
+
+bool lower(LowerContext& context) {
+  if (lower_pointwise(context)) return true;
+  const DType from = context.input_type(0).dtype, to = context.output_type(0).dtype;
+  RowLoop loop = row_loop(from, to);
+  if (from == DType::f32 && to == DType::f16) loop = narrow_row;
+  if (from == DType::f32 && to == DType::bf16) loop = narrow_bfloat_row;
+  return loop && context.input_count() == 1 && add_row_step(context, loop, "convert rows");
+}
+
 }  // namespace
 
 std::vector<OpDef> cast_ops() {
@@ -117,7 +186,7 @@ std::vector<OpDef> cast_ops() {
                   .reference = reference_cast,
                   .express = express_cast,
                   .layout = LayoutRole::any_same},
-       .lower = lower_pointwise},
+       .lower = lower},
       {.schema = {.name = "CastLike",
                   .since = 15,
                   .min_inputs = 2,

@@ -1,6 +1,7 @@
 // Equal, Less, LessOrEqual, Greater, GreaterOrEqual.
 #include "ops/elementwise.h"
 #include "ops/pointwise_lowering.h"
+#include "ops/row_loops.h"
 
 namespace lathe::ops {
 namespace {
@@ -43,7 +44,12 @@ std::optional<Expression> express(const Node& node, std::span<const TensorType> 
   return w.finish(DType::boolean);
 }
 
-OpDef comparison(std::string_view name, int since, ReferenceFn* reference, ExpressFn* express) {
+template <class Compare>
+bool lower(LowerContext& context) {
+  return lower_pointwise(context) || lower_binary_rows<Ordered<Compare>, true>(context, {});
+}
+
+OpDef comparison(std::string_view name, int since, ReferenceFn* reference, ExpressFn* express, LowerFn* lower) {
   using Kind = AttributeSpec::Kind;
   return {.schema = {.name = name,
                      .since = since,
@@ -54,20 +60,22 @@ OpDef comparison(std::string_view name, int since, ReferenceFn* reference, Expre
                      .reference = reference,
                      .express = express,
                      .layout = LayoutRole::any_same},
-          .lower = lower_pointwise};
+          .lower = lower};
 }
 
 }  // namespace
 
 std::vector<OpDef> comparison_ops() {
   return {
-      comparison("Equal", 1, reference_equal, express<ExprOp::equal, false>),
-      comparison("Less", 1, reference_compare<Ordered<std::less<>>, kNumbers>, express<ExprOp::less, false>),
-      comparison("Greater", 1, reference_compare<Ordered<std::greater<>>, kNumbers>, express<ExprOp::less, true>),
+      comparison("Equal", 1, reference_equal, express<ExprOp::equal, false>, lower<std::equal_to<>>),
+      comparison("Less", 1, reference_compare<Ordered<std::less<>>, kNumbers>, express<ExprOp::less, false>,
+                 lower<std::less<>>),
+      comparison("Greater", 1, reference_compare<Ordered<std::greater<>>, kNumbers>, express<ExprOp::less, true>,
+                 lower<std::greater<>>),
       comparison("LessOrEqual", 12, reference_compare<Ordered<std::less_equal<>>, kNumbers>,
-                 express<ExprOp::less_equal, false>),
+                 express<ExprOp::less_equal, false>, lower<std::less_equal<>>),
       comparison("GreaterOrEqual", 12, reference_compare<Ordered<std::greater_equal<>>, kNumbers>,
-                 express<ExprOp::less_equal, true>),
+                 express<ExprOp::less_equal, true>, lower<std::greater_equal<>>),
   };
 }
 

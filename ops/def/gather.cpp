@@ -1,4 +1,4 @@
-// Gather (runs along one axis), GatherElements (one element each), GatherND (runs by index tuples).
+// Gather: runs along one axis.
 #include <algorithm>
 #include <cstring>
 
@@ -6,34 +6,12 @@
 #include "ops/copy_elements.h"
 #include "ops/copy_infer.h"
 #include "ops/copy_step.h"
+#include "ops/gather_indices.h"
 #include "ops/op_def.h"
 #include "src/base/thread_team.h"
 
 namespace lathe::ops {
 namespace {
-
-// Indices of any extents as int64, each counted from the front and within [0, extent).
-std::vector<int64_t> indices_within(const ReferenceContext& context, const Tensor& indices, int64_t extent) {
-  std::vector<int64_t> values =
-      integers_of(context, indices.rank() > 1 ? indices.reshaped({indices.size()}) : indices, "input 1 (indices)");
-  for (int64_t& index : values) {
-    if (index < -extent || index >= extent) {
-      context.fail("index " + std::to_string(index) + " is out of range for an axis of " + std::to_string(extent));
-    }
-    if (index < 0) index += extent;
-  }
-  return values;
-}
-
-void check_index_type(InferContext& context) {
-  if (!context.has_input(1)) context.fail("input 1 (indices) is missing");
-  const DType dtype = context.input(1).dtype;
-  if (dtype != DType::i64 && dtype != DType::i32) {
-    context.fail("input 1 (indices) is " + std::string(name_of(dtype)) + ", expected int32 or int64");
-  }
-}
-
-// ---- Gather
 
 void infer_gather(InferContext& context) {
   check_index_type(context);
@@ -201,123 +179,17 @@ bool lower_gather(LowerContext& context) {
   return add_copy_step(context, data.dtype, std::move(jobs));
 }
 
-// ---- GatherElements
-
-void infer_elements(InferContext& context) {
-  check_index_type(context);
-  const TensorType &data = context.input(0), &indices = context.input(1);
-  TensorType result = indices;
-  result.dtype = data.dtype;
-  if (data.has_rank) {
-    axis_within(context, context.node.attributes.get_int("axis", 0), data.rank());
-    if (indices.has_rank && indices.rank() != data.rank()) context.fail("indices and data differ in rank");
-  }
-  context.set_output(0, std::move(result));
-}
-
-void reference_elements(ReferenceContext& context) {
-  const Tensor data = spread_elements(context.inputs[0]);
-  const Tensor& indices = context.inputs[1];
-  if (indices.rank() != data.rank()) context.fail("indices and data differ in rank");
-  const auto axis = static_cast<size_t>(axis_within(context, context.node.attributes.get_int("axis", 0), data.rank()));
-  for (size_t d = 0; d < indices.dims().size(); ++d) {
-    if (d != axis && indices.dims()[d] > data.dims()[d]) {
-      context.fail("indices have extent " + std::to_string(indices.dims()[d]) + " on axis " + std::to_string(d) +
-                   ", data has " + std::to_string(data.dims()[d]));
-    }
-  }
-  const std::vector<int64_t> picks = indices_within(context, indices, data.dims()[axis]);
-  const std::vector<int64_t> strides = strides_of(data.dims());
-  Tensor result = make_output(context, data.dtype(), indices.dims());
-  Dims at(indices.dims().size(), 0);
-  for (size_t i = 0; i < picks.size(); ++i) {
-    int64_t from = picks[i] * strides[axis];
-    for (size_t d = 0; d < at.size(); ++d) from += d == axis ? 0 : at[d] * strides[d];
-    move_elements(data, from, result, static_cast<int64_t>(i), {});
-    for (size_t d = at.size(); d-- > 0 && ++at[d] == indices.dims()[d];) at[d] = 0;
-  }
-  context.outputs[0] = pack_elements(result, context.inputs[0].dtype());
-}
-
-// ---- GatherND
-
-void infer_nd(InferContext& context) {
-  check_index_type(context);
-  const TensorType &data = context.input(0), &indices = context.input(1);
-  if (!data.has_rank || !indices.has_rank || indices.dims.empty() || !indices.dims.back().known()) {
-    if (indices.has_rank && indices.dims.empty()) context.fail("indices have rank 0");
-    return context.set_output(0, TensorType::unranked(data.dtype));
-  }
-  const int64_t batch = context.node.attributes.get_int("batch_dims", 0), depth = indices.dims.back().extent;
-  if (batch < 0 || batch >= indices.rank() || depth < 0 || depth > data.rank() - batch) {
-    context.fail("batch_dims " + std::to_string(batch) + " and tuples of " + std::to_string(depth) +
-                 " indices do not fit data of rank " + std::to_string(data.rank()));
-  }
-  TensorType result = ranked(data.dtype, 0);
-  result.dims.assign(indices.dims.begin(), indices.dims.end() - 1);
-  result.dims.insert(result.dims.end(), data.dims.begin() + static_cast<ptrdiff_t>(batch + depth), data.dims.end());
-  context.set_output(0, std::move(result));
-}
-
-void reference_nd(ReferenceContext& context) {
-  const Tensor data = spread_elements(context.inputs[0]);
-  const Tensor& indices = context.inputs[1];
-  if (indices.rank() == 0) context.fail("indices have rank 0");
-  const int64_t batch = context.node.attributes.get_int("batch_dims", 0), depth = indices.dims().back();
-  if (batch < 0 || batch >= indices.rank() || depth > data.rank() - batch) context.fail("batch_dims does not fit");
-  int64_t batches = 1, tuples = 1, inner = 1;
-  for (size_t d = 0; d + 1 < indices.dims().size(); ++d) {
-    const bool is_batch = static_cast<int64_t>(d) < batch;
-    if (is_batch && indices.dims()[d] != data.dims()[d]) context.fail("batch extents of indices and data differ");
-    (is_batch ? batches : tuples) *= indices.dims()[d];
-  }
-  for (size_t d = static_cast<size_t>(batch + depth); d < data.dims().size(); ++d) inner *= data.dims()[d];
-  const std::vector<int64_t> strides = strides_of(data.dims());
-  const std::vector<int64_t> picks = integers_of(context, indices.reshaped({indices.size()}), "input 1 (indices)");
-  Dims dims(indices.dims().begin(), indices.dims().end() - 1);
-  dims.insert(dims.end(), data.dims().begin() + static_cast<ptrdiff_t>(batch + depth), data.dims().end());
-  Tensor result = make_output(context, data.dtype(), dims);
-  const int64_t batch_stride = batches == 0 ? 0 : data.size() / batches;
-  for (int64_t i = 0; i < batches * tuples; ++i) {
-    int64_t from = i / tuples * batch_stride;
-    for (int64_t k = 0; k < depth; ++k) {
-      const auto axis = static_cast<size_t>(batch + k);
-      const int64_t index = picks[static_cast<size_t>(i * depth + k)], extent = data.dims()[axis];
-      if (index < -extent || index >= extent) {
-        context.fail("index " + std::to_string(index) + " is out of range for an axis of " + std::to_string(extent));
-      }
-      from += (index < 0 ? index + extent : index) * strides[axis];
-    }
-    const MoveAxis run{inner, 1, 1};
-    move_elements(data, from, result, i * inner, std::span(&run, 1));
-  }
-  context.outputs[0] = pack_elements(result, context.inputs[0].dtype());
-}
-
 }  // namespace
 
 std::vector<OpDef> gather_ops() {
   using Kind = AttributeSpec::Kind;
-  std::vector<OpDef> defs;
-  const auto add = [&](OpSchema schema, LowerFn* lower) {
-    schema.min_inputs = schema.max_inputs = 2;
-    defs.push_back({.schema = std::move(schema), .lower = lower});
-  };
-  add({.name = "Gather", .attributes = {{"axis", Kind::integer}}, .infer = infer_gather, .reference = reference_gather},
-      lower_gather);
-  add({.name = "GatherElements",
-       .since = 11,
-       .attributes = {{"axis", Kind::integer}},
-       .infer = infer_elements,
-       .reference = reference_elements},
-      nullptr);
-  add({.name = "GatherND",
-       .since = 11,
-       .attributes = {{"batch_dims", Kind::integer}},
-       .infer = infer_nd,
-       .reference = reference_nd},
-      nullptr);
-  return defs;
+  return {{.schema = {.name = "Gather",
+                      .min_inputs = 2,
+                      .max_inputs = 2,
+                      .attributes = {{"axis", Kind::integer}},
+                      .infer = infer_gather,
+                      .reference = reference_gather},
+           .lower = lower_gather}};
 }
 
 }  // namespace lathe::ops

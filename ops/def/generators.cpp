@@ -1,12 +1,17 @@
 // Range, OneHot, EyeLike and Trilu.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "lathe/error.h"
 #include "ops/copy_elements.h"
 #include "ops/copy_infer.h"
+#include "ops/copy_step.h"
+#include "ops/index_check.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "ops/work_split.h"
+#include "src/base/thread_team.h"
 
 namespace lathe::ops {
 namespace {
@@ -106,6 +111,57 @@ void run_one_hot(ReferenceContext& context) {
   context.outputs[0] = pack_elements(result, context.inputs[2].dtype());
 }
 
+// Where in the result the element of index i, counted from the front, lies; -1: nowhere.
+template <class Index>
+struct HotPlace {
+  AxisSplit split;
+  int64_t operator()(const Index* indices, int64_t i) const {
+    const double given = static_cast<double>(indices[i]);
+    const double index = given < 0 ? given + static_cast<double>(split.extent) : given;
+    if (!(index >= 0 && index < static_cast<double>(split.extent))) return -1;
+    return (i / split.inner * split.extent + static_cast<int64_t>(index)) * split.inner + i % split.inner;
+  }
+};
+
+template <class Index, class T>
+void put_hot(const Index* indices, int64_t count, const AxisSplit& split, T value, T* out) {
+  const HotPlace<Index> place{split};
+  for (int64_t i = 0; i < count; ++i) {
+    if (const int64_t to = place(indices, i); to >= 0) out[to] = value;
+  }
+}
+
+// All off, then one on for each index.
+bool lower_one_hot(LowerContext& context) {
+  const TensorType &indices = context.input_type(0), &result = context.output_type(0);
+  const Tensor values = context.constant(2);
+  const int64_t width = bits_of(result.dtype) / 8;
+  if (!values.defined() || values.size() != 2 || result.dtype == DType::string) return false;
+  if (!visit_width(width, []<class T>() {})) return false;
+  if (!visit_native(indices.dtype, []<class T>() {})) return false;
+  const InferContext messages(context.node, {}, {});
+  const int64_t axis = axis_within(messages, context.node.attributes.get_int("axis", -1), result.rank());
+  const AxisSplit split = split_at(result.extents(), axis);
+  const BufferId from = context.buffer(context.input(0)), to = context.buffer(context.output(0));
+  if (!add_fill_step(context, result.dtype, to, split.outer * split.extent * split.inner, values.raw())) return false;
+  if (split.extent == 0) return true;
+  Step step;
+  step.kernel = "one hot";
+  step.reads = {from, to};
+  step.writes = {to};
+  step.run = [=, dtype = indices.dtype](const StepArgs& args) {
+    visit_width(width, [&]<class T>() {
+      T on{};
+      std::memcpy(&on, static_cast<const T*>(values.raw()) + 1, sizeof(T));
+      visit_native(dtype, [&]<class Index>() {
+        put_hot(args.at<const Index>(from), split.outer * split.inner, split, on, args.at<T>(to));
+      });
+    });
+  };
+  context.add(std::move(step));
+  return true;
+}
+
 // ---- EyeLike
 
 DType eye_type(const Node& node, DType input) {
@@ -161,6 +217,46 @@ void run_trilu(ReferenceContext& context) {
   context.outputs[0] = pack_elements(result, context.inputs[0].dtype());
 }
 
+bool lower_trilu(LowerContext& context) {
+  const TensorType& type = context.input_type(0);
+  const Tensor diagonal = context.constant(1);
+  const int bits = bits_of(type.dtype);
+  if ((context.has_input(1) && !diagonal.defined()) || bits < 8 || type.dtype == DType::string) return false;
+  const Dims dims = type.extents();
+  const int64_t columns = dims.back(), rows = dims[dims.size() - 2];
+  const InferContext messages(context.node, {}, {});
+  const int64_t given = diagonal.defined() ? integer_scalar(messages, diagonal, "input 1 (k)") : 0;
+  const int64_t k = std::clamp(given, -rows - 1, columns + 1);  // beyond these nothing changes
+  const bool is_upper = context.node.attributes.get_int("upper", 1) != 0;
+  int64_t all_rows = 1;
+  for (size_t i = 0; i + 1 < dims.size(); ++i) all_rows *= dims[i];
+  if (all_rows * columns == 0) return true;
+  const BufferId from = context.buffer(context.input(0)), to = context.buffer(context.output(0));
+  Step step;
+  step.kernel = "triangle";
+  step.reads = {from};
+  step.writes = {to};
+  step.in_place = {{to, from}};
+  step.bytes = 2 * static_cast<double>(type.storage_bytes());
+  step.threads =
+      static_cast<int>(std::min<int64_t>(worthwhile_threads(4 * step.bytes, context.target.threads), all_rows));
+  step.run = [=, size = static_cast<size_t>(bits) / 8](const StepArgs& args) {
+    const Range own = split_evenly(all_rows, args.share, args.shares);
+    for (int64_t row = own.begin; row < own.end; ++row) {
+      const auto width = static_cast<size_t>(columns) * size;
+      const size_t cut =
+          static_cast<size_t>(std::clamp<int64_t>(row % rows + k + (is_upper ? 0 : 1), 0, columns)) * size;
+      const char* in = args.at<const char>(from) + static_cast<size_t>(row) * width;
+      char* out = args.at<char>(to) + static_cast<size_t>(row) * width;
+      const size_t begin = is_upper ? cut : 0, end = is_upper ? width : cut;
+      if (in != out) std::memcpy(out + begin, in + begin, end - begin);
+      is_upper ? std::memset(out, 0, cut) : std::memset(out + cut, 0, width - cut);
+    }
+  };
+  context.add(std::move(step));
+  return true;
+}
+
 OpDef range(int since, int until, std::vector<AttributeSpec> attributes) {
   return {.schema = {.name = "Range",
                      .since = since,
@@ -184,7 +280,8 @@ std::vector<OpDef> generators_ops() {
                       .max_inputs = 3,
                       .attributes = {{"axis", Kind::integer}},
                       .infer = infer_one_hot,
-                      .reference = run_one_hot}},
+                      .reference = run_one_hot},
+           .lower = lower_one_hot},
           {.schema = {.name = "EyeLike",
                       .since = 9,
                       .attributes = {{"dtype", Kind::integer}, {"k", Kind::integer}},
@@ -195,7 +292,8 @@ std::vector<OpDef> generators_ops() {
                       .max_inputs = 2,
                       .attributes = {{"upper", Kind::integer}},
                       .infer = infer_trilu,
-                      .reference = run_trilu}}};
+                      .reference = run_trilu},
+           .lower = lower_trilu}};
 }
 
 }  // namespace lathe::ops

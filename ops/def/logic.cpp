@@ -1,6 +1,7 @@
 // Not, And, Or, Xor.
 #include "ops/elementwise.h"
 #include "ops/pointwise_lowering.h"
+#include "ops/row_loops.h"
 
 namespace lathe::ops {
 namespace {
@@ -52,7 +53,20 @@ std::optional<Expression> express(const Node& node, std::span<const TensorType> 
   return w.finish(DType::boolean);
 }
 
-OpDef gate(std::string_view name, ReferenceFn* reference, ExpressFn* express) {
+// Alone, on bytes: as vectors of float32 they would take four times as long.
+template <class F>
+bool lower(LowerContext& context) {
+  return lower_binary_rows<F, true>(context, {}) || lower_pointwise(context);
+}
+
+bool lower_not(LowerContext& context) {
+  const RowLoop loop = [](const RowOperands& row) {
+    unary_row<uint8_t, uint8_t>(row, [](uint8_t x) { return x == 0; });
+  };
+  return add_row_step(context, loop, "rows") || lower_pointwise(context);
+}
+
+OpDef gate(std::string_view name, ReferenceFn* reference, ExpressFn* express, LowerFn* lower) {
   using Kind = AttributeSpec::Kind;
   return {.schema = {.name = name,
                      .min_inputs = 2,
@@ -62,7 +76,7 @@ OpDef gate(std::string_view name, ReferenceFn* reference, ExpressFn* express) {
                      .reference = reference,
                      .express = express,
                      .layout = LayoutRole::any_same},
-          .lower = lower_pointwise};
+          .lower = lower};
 }
 
 }  // namespace
@@ -73,10 +87,10 @@ std::vector<OpDef> logic_ops() {
                       .reference = reference_unary<Not, kBools>,
                       .express = express_not,
                       .layout = LayoutRole::any_same},
-           .lower = lower_pointwise},
-          gate("And", reference_binary<And, kBools>, express<Gate::conjunction>),
-          gate("Or", reference_binary<Or, kBools>, express<Gate::disjunction>),
-          gate("Xor", reference_binary<Xor, kBools>, express<Gate::difference>)};
+           .lower = lower_not},
+          gate("And", reference_binary<And, kBools>, express<Gate::conjunction>, lower<And>),
+          gate("Or", reference_binary<Or, kBools>, express<Gate::disjunction>, lower<Or>),
+          gate("Xor", reference_binary<Xor, kBools>, express<Gate::difference>, lower<Xor>)};
 }
 
 }  // namespace lathe::ops

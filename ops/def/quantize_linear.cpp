@@ -119,14 +119,18 @@ bool has_input(std::span<const TensorType> inputs, size_t i) {
   return i < inputs.size() && inputs[i].dtype != DType::undefined;
 }
 
-// One scale for all, of bytes and float32; per-axis scales do not broadcast as in NumPy.
+bool has_one_scale(std::span<const TensorType> inputs) {
+  return inputs.size() >= 2 && is_scalar(inputs[1]) && (!has_input(inputs, 2) || is_scalar(inputs[2]));
+}
+
+// Of bytes and float32.
 bool is_expressible(std::span<const TensorType> inputs, DType real, DType quantized) {
-  if (inputs.size() < 2 || real != DType::f32 || inputs[1].dtype != DType::f32 || !is_scalar(inputs[1])) return false;
-  if (has_input(inputs, 2) && !is_scalar(inputs[2])) return false;
+  if (inputs.size() < 2 || real != DType::f32 || inputs[1].dtype != DType::f32) return false;
   return quantized == DType::u8 || quantized == DType::i8 || quantized == DType::i32;
 }
 
-std::optional<Expression> express_quantize(const Node& node, std::span<const TensorType> inputs, const ConstantOf&) {
+// The arithmetic, whatever scale belongs to an element.
+std::optional<Expression> quantization(const Node& node, std::span<const TensorType> inputs) {
   const DType to = quantized_dtype(node, has_input(inputs, 2) ? inputs[2].dtype : DType::undefined);
   if (to == DType::i32 || !is_expressible(inputs, inputs[0].dtype, to)) return std::nullopt;
   if (const DType precision = dtype_attribute(node, "precision");
@@ -138,6 +142,37 @@ std::optional<Expression> express_quantize(const Node& node, std::span<const Ten
   if (has_input(inputs, 2)) w.add(rounded, w.x(2));
   return w.finish(to);
 }
+
+// One scale for all; those of an axis do not broadcast as in NumPy.
+std::optional<Expression> express_quantize(const Node& node, std::span<const TensorType> inputs, const ConstantOf&) {
+  return has_one_scale(inputs) ? quantization(node, inputs) : std::nullopt;
+}
+
+// One scale for each index of an axis: with the axes before it as one, those behind it as one, they broadcast.
+using ExpressionOf = std::optional<Expression>(const Node&, std::span<const TensorType>);
+bool lower_by_axis(LowerContext& context, ExpressionOf* expression_of) {
+  std::vector<TensorType> types;
+  for (int i = 0; i < context.input_count(); ++i) {
+    types.push_back(context.has_input(i) ? context.input_type(i) : TensorType());
+  }
+  if (types.size() < 2 || types[1].rank() != 1) return false;
+  const Dims dims = types[0].extents();
+  int64_t axis = context.node.attributes.get_int("axis", 1);
+  if (axis < 0) axis += types[0].rank();
+  if (axis < 0 || axis >= types[0].rank()) return false;
+  const AxisSplit split = split_at(dims, axis);
+  const Dims scales{split.extent};
+  if (types[1].extents() != scales || (has_input(types, 2) && types[2].extents() != scales)) return false;
+  const auto expression = expression_of(context.node, types);
+  if (!expression) return false;
+  for (size_t i = 0; i < types.size(); ++i) {
+    types[i] =
+        TensorType::of(types[i].dtype, i == 0 ? Dims{split.outer, split.extent, split.inner} : Dims{split.extent, 1});
+  }
+  return lower_as_expression(context, *expression, types, TensorType::of(expression->output, types[0].extents()));
+}
+
+bool lower_quantize(LowerContext& context) { return lower_pointwise(context) || lower_by_axis(context, quantization); }
 
 // --- DequantizeLinear ------------------------------------------------------------------------------------------------
 
@@ -169,7 +204,7 @@ void reference_dequantize(ReferenceContext& context) {
   context.outputs[0] = std::move(result);
 }
 
-std::optional<Expression> express_dequantize(const Node& node, std::span<const TensorType> inputs, const ConstantOf&) {
+std::optional<Expression> dequantization(const Node& node, std::span<const TensorType> inputs) {
   const DType wanted = dtype_attribute(node, "output_dtype");
   const DType real = wanted != DType::undefined ? wanted : (inputs.size() > 1 ? inputs[1].dtype : DType::undefined);
   if (!is_expressible(inputs, real, inputs[0].dtype)) return std::nullopt;
@@ -178,6 +213,14 @@ std::optional<Expression> express_dequantize(const Node& node, std::span<const T
   if (has_input(inputs, 2)) value = w.sub(value, w.x(2));
   w.mul(value, w.x(1));
   return w.finish();
+}
+
+std::optional<Expression> express_dequantize(const Node& node, std::span<const TensorType> inputs, const ConstantOf&) {
+  return has_one_scale(inputs) ? dequantization(node, inputs) : std::nullopt;
+}
+
+bool lower_dequantize(LowerContext& context) {
+  return lower_pointwise(context) || lower_by_axis(context, dequantization);
 }
 
 // --- DynamicQuantizeLinear -------------------------------------------------------------------------------------------
@@ -229,7 +272,7 @@ std::vector<OpDef> quantize_linear_ops() {
                       .reference = reference_quantize,
                       .express = express_quantize,
                       .layout = LayoutRole::any_same},
-           .lower = lower_pointwise},
+           .lower = lower_quantize},
           {.schema = {.name = "DequantizeLinear",
                       .since = 10,
                       .min_inputs = 2,
@@ -239,7 +282,7 @@ std::vector<OpDef> quantize_linear_ops() {
                       .reference = reference_dequantize,
                       .express = express_dequantize,
                       .layout = LayoutRole::any_same},
-           .lower = lower_pointwise},
+           .lower = lower_dequantize},
           {.schema = {.name = "DynamicQuantizeLinear",
                       .since = 11,
                       .min_outputs = 1,

@@ -1,9 +1,12 @@
 // DepthToSpace, SpaceToDepth, ReverseSequence, CenterCropPad and BitCast: the same elements in another order or shape.
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
+#include "lathe/error.h"
 #include "ops/copy_elements.h"
 #include "ops/copy_infer.h"
+#include "ops/copy_step.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 
@@ -62,19 +65,16 @@ TensorType depth_space_type(const Context& context, const TensorType& data) {
 
 void infer_depth_space(InferContext& context) { context.set_output(0, depth_space_type(context, context.input(0))); }
 
-void run_depth_space(ReferenceContext& context) {
-  const Tensor data = spread_elements(context.inputs[0]);
+// The loops of the copy. `deep` has the channels, `wide` the pixels: batch, shallow channel, and per axis (small pixel,
+// block offset).
+template <class Context>
+std::vector<MoveAxis> depth_space_axes(const Context& context, const Dims& data, const Dims& out) {
   const bool to_space = context.node.op->name == "DepthToSpace";
-  const Dims out_dims = depth_space_type(context, TensorType::of(data.dtype(), data.dims())).extents();
   const std::string mode = context.node.attributes.get_string("mode", "DCR");
   if (mode != "DCR" && mode != "CRD") context.fail("attribute 'mode' is '" + mode + "', expected DCR or CRD");
   const int64_t block = block_size(context);
-  const size_t spatial = data.dims().size() - 2;
-  Tensor result = make_output(context, data.dtype(), out_dims);
-  // `deep` has the channels, `wide` the pixels. Loops: batch, shallow channel, and per axis (small pixel, block
-  // offset).
-  const Dims& deep = to_space ? data.dims() : out_dims;
-  const Dims& wide = to_space ? out_dims : data.dims();
+  const size_t spatial = data.size() - 2;
+  const Dims &deep = to_space ? data : out, &wide = to_space ? out : data;
   const std::vector<int64_t> deep_strides = strides_of(deep), wide_strides = strides_of(wide);
   const int64_t volume = block_volume(context, block, static_cast<int>(spatial)), shallow = wide[1];
   const bool is_block_outermost = mode == "DCR";
@@ -90,8 +90,25 @@ void run_depth_space(ReferenceContext& context) {
     add(deep[i + 2], deep_strides[i + 2], wide_strides[i + 2] * block);
     add(block, deep_strides[1] * block_stride * (is_block_outermost ? shallow : 1), wide_strides[i + 2]);
   }
+  return axes;
+}
+
+void run_depth_space(ReferenceContext& context) {
+  const Tensor data = spread_elements(context.inputs[0]);
+  const Dims out = depth_space_type(context, TensorType::of(data.dtype(), data.dims())).extents();
+  const std::vector<MoveAxis> axes = depth_space_axes(context, data.dims(), out);
+  Tensor result = make_output(context, data.dtype(), out);
   if (result.size() > 0) move_elements(data, 0, result, 0, axes);
   context.outputs[0] = pack_elements(result, context.inputs[0].dtype());
+}
+
+bool lower_depth_space(LowerContext& context) {
+  const TensorType& type = context.input_type(0);
+  if (type.storage_bytes() == 0) return true;
+  const InferContext messages(context.node, {}, {});
+  return add_copy_step(context, type.dtype,
+                       {{context.buffer(context.input(0)), context.buffer(context.output(0)), 0, 0,
+                         depth_space_axes(messages, type.extents(), context.output_type(0).extents())}});
 }
 
 // ---- ReverseSequence
@@ -119,6 +136,43 @@ void run_reverse_sequence(ReferenceContext& context) {
     copy(data, t < length ? to + (length - 1 - 2 * t) * strides[time] : to, result, to);
   }
   context.outputs[0] = pack_elements(result, context.inputs[0].dtype());
+}
+
+// Both axes before all others: rows of `inner` elements.
+bool lower_reverse_sequence(LowerContext& context) {
+  const TensorType &type = context.input_type(0), &lengths = context.input_type(1);
+  const int64_t rank = type.rank();
+  if (bits_of(type.dtype) < 8 || type.dtype == DType::string || lengths.dtype != DType::i64 || rank < 2) return false;
+  const InferContext messages(context.node, {}, {});
+  const int64_t batch_axis = axis_within(messages, context.node.attributes.get_int("batch_axis", 1), rank);
+  const int64_t time_axis = axis_within(messages, context.node.attributes.get_int("time_axis", 0), rank);
+  const Dims dims = type.extents();
+  if (batch_axis + time_axis != 1 || lengths.extents() != Dims{dims[static_cast<size_t>(batch_axis)]}) return false;
+  int64_t run = bits_of(type.dtype) / 8;
+  for (size_t i = 2; i < dims.size(); ++i) run *= dims[i];
+  const int64_t times = dims[static_cast<size_t>(time_axis)];
+  const BufferId from = context.buffer(context.input(0)), to = context.buffer(context.output(0)),
+                 places = context.buffer(context.input(1));
+  Step step;
+  step.kernel = "reverse runs of " + std::to_string(run) + " bytes";
+  step.reads = {from, places};
+  step.writes = {to};
+  step.bytes = 2 * static_cast<double>(type.storage_bytes());
+  step.run = [=, node = &context.node](const StepArgs& args) {
+    for (int64_t i = 0; i < dims[0] * dims[1]; ++i) {
+      const int64_t row = i / dims[1], column = i % dims[1];
+      const int64_t batch = time_axis == 0 ? column : row, time = time_axis == 0 ? row : column;
+      const int64_t length = args.at<const int64_t>(places)[batch], step_of_time = time_axis == 0 ? dims[1] : 1;
+      if (length < 0 || length > times) {
+        throw Error(ErrorCode::invalid_argument,
+                    "node '" + node->name + "' (ReverseSequence): sequence length " + std::to_string(length));
+      }
+      const int64_t source = time < length ? i + (length - 1 - 2 * time) * step_of_time : i;
+      std::memcpy(args.at<char>(to) + i * run, args.at<const char>(from) + source * run, static_cast<size_t>(run));
+    }
+  };
+  context.add(std::move(step));
+  return true;
 }
 
 // ---- CenterCropPad
@@ -217,7 +271,8 @@ OpDef depth_space(const char* name, int since, int until, bool has_mode) {
                      .until = until,
                      .attributes = std::move(attributes),
                      .infer = infer_depth_space,
-                     .reference = run_depth_space}};
+                     .reference = run_depth_space},
+          .lower = lower_depth_space};
 }
 
 }  // namespace
@@ -235,7 +290,8 @@ std::vector<OpDef> rearrange_ops() {
                       .max_inputs = 2,
                       .attributes = {{"batch_axis", Kind::integer}, {"time_axis", Kind::integer}},
                       .infer = infer_same,
-                      .reference = run_reverse_sequence}},
+                      .reference = run_reverse_sequence},
+           .lower = lower_reverse_sequence},
           {.schema = {.name = "CenterCropPad",
                       .since = 18,
                       .min_inputs = 2,

@@ -1,4 +1,4 @@
-// Reduce*, ArgMax, ArgMin. Axes are an attribute up to version 17 (ReduceSum: 12), then input 1; negative ones are
+// Reduce*. Axes are an attribute up to version 17 (ReduceSum: 12), then input 1; negative ones are
 // accepted in all versions.
 #include <algorithm>
 #include <cmath>
@@ -372,60 +372,6 @@ bool lower(LowerContext& context) {
   return true;
 }
 
-// ---- ArgMax, ArgMin
-
-void infer_arg(InferContext& context) {
-  const TensorType& data = context.input(0);
-  if (!data.has_rank) return context.set_output(0, TensorType::unranked(DType::i64));
-  const auto axis = static_cast<size_t>(axis_within(context, context.node.attributes.get_int("axis", 0), data.rank()));
-  TensorType result = data;
-  result.dtype = DType::i64;
-  if (data.dims[axis].extent == 0) context.fail("axis " + std::to_string(axis) + " is empty");
-  if (keeps_dims(context.node)) {
-    result.dims[axis] = known_dim(1);
-  } else {
-    result.dims.erase(result.dims.begin() + static_cast<ptrdiff_t>(axis));
-  }
-  context.set_output(0, std::move(result));
-}
-
-// Index of the extreme along each line. A NaN counts as the extreme, as in numpy.
-template <class T>
-void find_extremes(const std::vector<T>& values, const AxisSplit& split, bool is_max, bool takes_last, int64_t* to) {
-  for (int64_t outer = 0; outer < split.outer; ++outer) {
-    for (int64_t inner = 0; inner < split.inner; ++inner) {
-      const T* at = values.data() + outer * split.extent * split.inner + inner;
-      int64_t best = 0;
-      for (int64_t i = 1; i < split.extent; ++i) {
-        const T x = at[i * split.inner], y = at[best * split.inner];
-        const bool is_nan = x != x, was_nan = y != y;
-        const bool is_better = !was_nan && (is_nan || (is_max ? x > y : x < y));
-        if (is_better || (takes_last && (x == y || (is_nan && was_nan)))) best = i;
-      }
-      to[outer * split.inner + inner] = best;
-    }
-  }
-}
-
-void reference_arg(ReferenceContext& context) {
-  const Tensor& data = context.inputs[0];
-  const int64_t axis = axis_within(context, context.node.attributes.get_int("axis", 0), data.rank());
-  const AxisSplit split = split_at(data.dims(), axis);
-  if (split.extent == 0) context.fail("axis " + std::to_string(axis) + " is empty");
-  Dims dims = data.dims();
-  dims[static_cast<size_t>(axis)] = 1;
-  if (!keeps_dims(context.node)) dims.erase(dims.begin() + static_cast<ptrdiff_t>(axis));
-  Tensor result = make_output(context, DType::i64, dims);
-  const bool is_max = context.node.op->name == "ArgMax";
-  const bool takes_last = context.node.attributes.get_int("select_last_index", 0) != 0;
-  if (data.dtype() == DType::i64) {
-    find_extremes(integers_of_any(data), split, is_max, takes_last, result.mutable_data<int64_t>());
-  } else {
-    find_extremes(reals_of(data), split, is_max, takes_last, result.mutable_data<int64_t>());
-  }
-  context.outputs[0] = result;
-}
-
 }  // namespace
 
 std::vector<OpDef> reduction_ops() {
@@ -445,14 +391,6 @@ std::vector<OpDef> reduction_ops() {
     now.attributes = {{"keepdims", Kind::integer}, {"noop_with_empty_axes", Kind::integer}};
     defs.push_back({.schema = std::move(old), .lower = lower});
     defs.push_back({.schema = std::move(now), .lower = lower});
-  }
-  for (const std::string_view name : {"ArgMax", "ArgMin"}) {
-    defs.push_back(
-        {.schema = {
-             .name = name,
-             .attributes = {{"axis", Kind::integer}, {"keepdims", Kind::integer}, {"select_last_index", Kind::integer}},
-             .infer = infer_arg,
-             .reference = reference_arg}});
   }
   return defs;
 }

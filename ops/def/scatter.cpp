@@ -1,19 +1,23 @@
 // Scatter, ScatterElements, ScatterND (with reductions) and TensorScatter.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <optional>
 
 #include "ops/copy_elements.h"
 #include "ops/copy_infer.h"
+#include "ops/index_check.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "ops/work_split.h"
+#include "src/base/thread_team.h"
 
 namespace lathe::ops {
 namespace {
 
 enum class Reduction { none, add, mul, max, min };
 
-Reduction reduction_of(const ReferenceContext& context) {
-  const std::string name = context.node.attributes.get_string("reduction", "none");
+std::optional<Reduction> reduction_named(const std::string& name) {
   const std::pair<const char*, Reduction> known[] = {{"none", Reduction::none},
                                                      {"add", Reduction::add},
                                                      {"mul", Reduction::mul},
@@ -22,6 +26,12 @@ Reduction reduction_of(const ReferenceContext& context) {
   for (const auto& [text, reduction] : known) {
     if (name == text) return reduction;
   }
+  return std::nullopt;
+}
+
+Reduction reduction_of(const ReferenceContext& context) {
+  const std::string name = context.node.attributes.get_string("reduction", "none");
+  if (const auto reduction = reduction_named(name)) return *reduction;
   context.fail("attribute 'reduction' is '" + name + "', expected none, add, mul, max or min");
 }
 
@@ -219,12 +229,166 @@ void run_tensor_scatter(ReferenceContext& context) {
   context.outputs[0] = pack_elements(result, context.inputs[0].dtype());
 }
 
+// ---- Lowering: the data is copied (or taken over where nobody else reads it), then updates go in, in their order
+
+// Runs of `count` elements of `updates`, in order, at the places that the indices say.
+struct ScatterWork {
+  BufferId out, updates;
+  IndexTuples indices;
+  std::vector<int64_t> strides;  // ScatterND: of each index of a tuple, in elements
+  int64_t count = 1;
+  // ScatterElements: rows along the last axis; strides are those of all axes of the data.
+  Dims dims;
+  size_t axis = 0;
+  Reduction reduction = Reduction::none;
+
+  template <class Index, class T>
+  void put_runs(const StepArgs& args) const {
+    const Index* tuple = args.at<const Index>(indices.buffer);
+    const T* from = args.at<const T>(updates);
+    for (int64_t i = 0; i < indices.tuples; ++i, tuple += strides.size(), from += count) {
+      T* to = args.at<T>(out);
+      for (size_t k = 0; k < strides.size(); ++k) to += from_front(tuple[k], indices.extents[k]) * strides[k];
+      if (reduction == Reduction::none) {
+        std::copy(from, from + count, to);
+      } else {
+        combine_run(reduction, to, from, count);
+      }
+    }
+  }
+
+  template <class Index, class T>
+  void put_elements(const StepArgs& args) const {
+    const int64_t length = dims.back(), stride = strides[axis], extent = indices.extents[0];
+    const int64_t along = axis + 1 == dims.size() ? 0 : 1;
+    const Index* places = args.at<const Index>(indices.buffer);
+    const T* from = args.at<const T>(updates);
+    const int64_t rows = length == 0 ? 0 : indices.tuples / length;
+    for (int64_t row = 0; row < rows; ++row, places += length, from += length) {
+      T* to = args.at<T>(out);
+      int64_t left = row;
+      for (size_t d = dims.size() - 1; d-- > 0; left /= dims[d]) to += d == axis ? 0 : left % dims[d] * strides[d];
+      if (reduction == Reduction::none) {
+        for (int64_t i = 0; i < length; ++i) to[from_front(places[i], extent) * stride + i * along] = from[i];
+      } else {
+        for (int64_t i = 0; i < length; ++i) {
+          T& into = to[from_front(places[i], extent) * stride + i * along];
+          into = combine<T>(reduction, into, from[i]);
+        }
+      }
+    }
+  }
+
+  // One branch for a run, not for an element.
+  template <class T>
+  static void combine_run(Reduction reduction, T* to, const T* from, int64_t count) {
+    const auto each = [&](auto kind) {
+      for (int64_t i = 0; i < count; ++i) to[i] = combine<T>(kind(), to[i], from[i]);
+    };
+    if (reduction == Reduction::add) return each([] { return Reduction::add; });
+    if (reduction == Reduction::mul) return each([] { return Reduction::mul; });
+    each([reduction] { return reduction; });
+  }
+
+  template <class T>
+  void put(const StepArgs& args) const {
+    visit_index_type(indices.dtype,
+                     [&]<class Index>() { dims.empty() ? put_runs<Index, T>(args) : put_elements<Index, T>(args); });
+  }
+};
+
+void add_scatter_steps(LowerContext& context, ScatterWork work) {
+  const BufferId data = context.buffer(context.input(0));
+  const auto bytes = static_cast<size_t>(context.input_type(0).storage_bytes());
+  if (work.indices.tuples > 0) add_index_check(context, work.indices);
+  Step copy;
+  copy.kernel = "copy";
+  copy.reads = {data};
+  copy.writes = {work.out};
+  copy.in_place = {{work.out, data}};
+  copy.bytes = 2 * static_cast<double>(bytes);
+  copy.threads = worthwhile_threads(copy.bytes, context.target.threads);
+  copy.run = [data, out = work.out, bytes](const StepArgs& args) {
+    if (args.at<const void>(data) == args.at<const void>(out)) return;
+    const Range lines = split_evenly(static_cast<long>(bytes + 63) / 64, args.share, args.shares);
+    const size_t begin = static_cast<size_t>(lines.begin) * 64,
+                 end = std::min(static_cast<size_t>(lines.end) * 64, bytes);
+    std::memcpy(args.at<char>(out) + begin, args.at<const char>(data) + begin, end - begin);
+  };
+  context.add(std::move(copy));
+  if (work.indices.tuples * work.count == 0) return;
+  Step step;
+  step.kernel = "scatter";
+  step.reads = {work.updates, work.indices.buffer, work.out};
+  step.writes = {work.out};
+  const DType dtype = context.input_type(0).dtype;
+  step.run = [work = std::move(work), dtype](const StepArgs& args) {
+    if (work.reduction == Reduction::none) {
+      visit_width(bits_of(dtype) / 8, [&]<class T>() { work.put<T>(args); });
+    } else {
+      visit_native(dtype, [&]<class T>() { work.put<T>(args); });
+    }
+  };
+  context.add(std::move(step));
+}
+
+// What both forms ask of their operands; what is wrong with them the reference says.
+std::optional<ScatterWork> scatter_work(const LowerContext& context, std::vector<int64_t> extents) {
+  const DType dtype = context.input_type(0).dtype;
+  const auto reduction = reduction_named(context.node.attributes.get_string("reduction", "none"));
+  if (!reduction || context.input_type(2).dtype != dtype) return std::nullopt;
+  if (dtype == DType::string || bits_of(dtype) < 8 || bits_of(dtype) > 64) return std::nullopt;
+  if (*reduction != Reduction::none && !visit_native(dtype, []<class T>() {})) return std::nullopt;
+  auto indices = index_tuples(context, 1, std::move(extents));
+  if (!indices) return std::nullopt;
+  ScatterWork work;
+  work.out = context.buffer(context.output(0));
+  work.updates = context.buffer(context.input(2));
+  work.indices = std::move(*indices);
+  work.reduction = *reduction;
+  return work;
+}
+
+bool lower_scatter_elements(LowerContext& context) {
+  const Dims data = context.input_type(0).extents(), dims = context.input_type(1).extents();
+  if (data.empty() || dims.size() != data.size() || context.input_type(2).extents() != dims) return false;
+  int64_t axis = context.node.attributes.get_int("axis", 0);
+  if (axis < 0) axis += static_cast<int64_t>(data.size());
+  if (axis < 0 || axis >= static_cast<int64_t>(data.size())) return false;
+  for (size_t d = 0; d < dims.size(); ++d) {
+    if (static_cast<int64_t>(d) != axis && dims[d] > data[d]) return false;
+  }
+  auto work = scatter_work(context, {data[static_cast<size_t>(axis)]});
+  if (!work) return false;
+  work->dims = dims;
+  work->axis = static_cast<size_t>(axis);
+  work->strides = strides_of(data);
+  add_scatter_steps(context, std::move(*work));
+  return true;
+}
+
+bool lower_scatter_nd(LowerContext& context) {
+  const Dims data = context.input_type(0).extents(), dims = context.input_type(1).extents();
+  if (dims.empty() || dims.back() <= 0 || dims.back() > static_cast<int64_t>(data.size())) return false;
+  const auto inside = data.begin() + dims.back();
+  Dims expected(dims.begin(), dims.end() - 1);
+  expected.insert(expected.end(), inside, data.end());
+  if (context.input_type(2).extents() != expected) return false;
+  auto work = scatter_work(context, {data.begin(), inside});
+  if (!work) return false;
+  work->strides = strides_of(data);
+  work->strides.resize(static_cast<size_t>(dims.back()));
+  for (auto extent = inside; extent != data.end(); ++extent) work->count *= *extent;
+  add_scatter_steps(context, std::move(*work));
+  return true;
+}
+
 }  // namespace
 
 std::vector<OpDef> scatter_ops() {
   using Kind = AttributeSpec::Kind;
   const auto scatter = [](const char* name, int since, int until, std::vector<AttributeSpec> attributes,
-                          ReferenceFn* reference) {
+                          ReferenceFn* reference, LowerFn* lower) {
     return OpDef{.schema = {.name = name,
                             .since = since,
                             .until = until,
@@ -232,15 +396,16 @@ std::vector<OpDef> scatter_ops() {
                             .max_inputs = 3,
                             .attributes = std::move(attributes),
                             .infer = infer_same,
-                            .reference = reference}};
+                            .reference = reference},
+                 .lower = lower};
   };
   constexpr int kLatest = 1 << 20;
-  return {scatter("Scatter", 9, kLatest, {{"axis", Kind::integer}}, run_scatter_elements),
-          scatter("ScatterElements", 11, 15, {{"axis", Kind::integer}}, run_scatter_elements),
+  return {scatter("Scatter", 9, kLatest, {{"axis", Kind::integer}}, run_scatter_elements, lower_scatter_elements),
+          scatter("ScatterElements", 11, 15, {{"axis", Kind::integer}}, run_scatter_elements, lower_scatter_elements),
           scatter("ScatterElements", 16, kLatest, {{"axis", Kind::integer}, {"reduction", Kind::string}},
-                  run_scatter_elements),
-          scatter("ScatterND", 11, 15, {}, run_scatter_nd),
-          scatter("ScatterND", 16, kLatest, {{"reduction", Kind::string}}, run_scatter_nd),
+                  run_scatter_elements, lower_scatter_elements),
+          scatter("ScatterND", 11, 15, {}, run_scatter_nd, lower_scatter_nd),
+          scatter("ScatterND", 16, kLatest, {{"reduction", Kind::string}}, run_scatter_nd, lower_scatter_nd),
           {.schema = {.name = "TensorScatter",
                       .since = 24,
                       .min_inputs = 2,

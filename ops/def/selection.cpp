@@ -145,21 +145,39 @@ void infer_nonzero(InferContext& context) {
   context.set_output(0, std::move(result));
 }
 
+// Counted first, so that each axis' row of the result is written right away.
+template <class T>
+Tensor places_of_nonzero(const ReferenceContext& context, const Tensor& data) {
+  const T* values = static_cast<const T*>(data.raw());
+  const int64_t size = data.size();
+  int64_t columns = 0;
+  for (int64_t i = 0; i < size; ++i) columns += values[i] != T{} ? 1 : 0;
+  const auto rank = static_cast<size_t>(data.rank());
+  Tensor result = make_output(context, DType::i64, {static_cast<int64_t>(rank), columns});
+  auto* out = result.mutable_data<int64_t>();
+  const int64_t length = rank == 0 ? 1 : data.dims().back();
+  Dims at(rank, 0);  // of a row's begin
+  for (int64_t begin = 0, column = 0; begin < size && column < columns; begin += length) {
+    for (int64_t i = 0; i < length; ++i) {
+      if (values[begin + i] == T{}) continue;
+      for (size_t axis = 0; axis + 1 < rank; ++axis) out[static_cast<int64_t>(axis) * columns + column] = at[axis];
+      if (rank > 0) out[static_cast<int64_t>(rank - 1) * columns + column] = i;
+      ++column;
+    }
+    for (size_t axis = rank == 0 ? 0 : rank - 1; axis-- > 0 && ++at[axis] == data.dims()[axis];) at[axis] = 0;
+  }
+  return result;
+}
+
 void run_nonzero(ReferenceContext& context) {
   const Tensor data = spread_elements(context.inputs[0]);
-  std::vector<std::vector<int64_t>> found;
-  const std::vector<double> values = reals_of(data);
-  size_t i = 0;
-  for (IndexWalk at(data.dims()); !at.done(); at.next()) {
-    if (values[i++] != 0) found.push_back(at.index());
-  }
-  const auto rank = static_cast<size_t>(data.rank()), columns = found.size();
-  Tensor result = make_output(context, DType::i64, {static_cast<int64_t>(rank), static_cast<int64_t>(columns)});
-  auto* out = result.mutable_data<int64_t>();
-  for (size_t axis = 0; axis < rank; ++axis) {
-    for (size_t column = 0; column < columns; ++column) out[axis * columns + column] = found[column][axis];
-  }
-  context.outputs[0] = std::move(result);
+  const bool is_native =
+      visit_native(data.dtype(), [&]<class T>() { context.outputs[0] = places_of_nonzero<T>(context, data); });
+  if (is_native) return;
+  Tensor values(DType::f64, data.dims());
+  const std::vector<double> reals = reals_of(data);
+  std::copy(reals.begin(), reals.end(), values.mutable_data<double>());
+  context.outputs[0] = places_of_nonzero<double>(context, values);
 }
 
 // ---- Compress
@@ -195,14 +213,15 @@ void run_compress(ReferenceContext& context) {
   }
   Dims dims = data.dims();
   dims[static_cast<size_t>(axis)] = static_cast<int64_t>(kept.size());
-  std::vector<std::vector<int64_t>> tables;
-  for (size_t i = 0; i < dims.size(); ++i) {
-    tables.emplace_back(static_cast<size_t>(dims[i]));
-    std::iota(tables[i].begin(), tables[i].end(), int64_t{0});
-  }
-  tables[static_cast<size_t>(axis)] = kept;
   Tensor result = make_output(context, data.dtype(), dims);
-  if (result.size() > 0) pick_elements(data, result, tables);
+  const ElementCopy copy(data.dtype());
+  const auto count = static_cast<int64_t>(kept.size());
+  for (int64_t outer = 0; outer < split.outer && split.inner > 0; ++outer) {
+    for (int64_t i = 0; i < count; ++i) {
+      copy(data, (outer * split.extent + kept[static_cast<size_t>(i)]) * split.inner, result,
+           (outer * count + i) * split.inner, split.inner);
+    }
+  }
   context.outputs[0] = pack_elements(result, context.inputs[0].dtype());
 }
 

@@ -2,6 +2,7 @@
 #include "ops/elementwise.h"
 #include "ops/numbers.h"
 #include "ops/pointwise_lowering.h"
+#include "ops/row_loops.h"
 
 namespace lathe::ops {
 namespace {
@@ -40,6 +41,44 @@ std::optional<Expression> express(const Node&, std::span<const TensorType> input
   return w.finish(dtype);
 }
 
+// Elements as bits of their width.
+template <class T>
+[[gnu::target("avx2")]] void choose_row(const RowOperands& row) {
+  const auto* condition = static_cast<const uint8_t*>(row.in[0]);
+  const auto *yes = static_cast<const T*>(row.in[1]), *no = static_cast<const T*>(row.in[2]);
+  auto* out = static_cast<T*>(row.out);
+  const int64_t step = row.stride[0], of_yes = row.stride[1], of_no = row.stride[2];
+  if (step == 1 && of_yes == 1 && of_no == 1) {
+    for (int64_t i = 0; i < row.length; ++i) {
+      const T a = yes[i], b = no[i];
+      out[i] = condition[i] != 0 ? a : b;
+    }
+    return;
+  }
+  for (int64_t i = 0; i < row.length; ++i) {
+    const T a = yes[i * of_yes], b = no[i * of_no];
+    out[i] = condition[i * step] != 0 ? a : b;
+  }
+}
+
+bool lower(LowerContext& context) {
+  if (lower_pointwise(context)) return true;
+  const DType dtype = context.output_type(0).dtype;
+  if (dtype == DType::string || dtype == DType::object) return false;
+  switch (bits_of(dtype)) {
+    case 8:
+      return add_row_step(context, choose_row<uint8_t>, "choose rows");
+    case 16:
+      return add_row_step(context, choose_row<uint16_t>, "choose rows");
+    case 32:
+      return add_row_step(context, choose_row<uint32_t>, "choose rows");
+    case 64:
+      return add_row_step(context, choose_row<uint64_t>, "choose rows");
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 std::vector<OpDef> where_ops() {
@@ -51,7 +90,7 @@ std::vector<OpDef> where_ops() {
                       .reference = reference,
                       .express = express,
                       .layout = LayoutRole::any_same},
-           .lower = lower_pointwise}};
+           .lower = lower}};
 }
 
 }  // namespace lathe::ops

@@ -1,0 +1,439 @@
+// Operators whose lowering is a plain loop (ops/row_loops.h, indices, running sums), against their references: the same
+// bits, over random shapes with tails.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "tests/ops/op_tester.h"
+
+namespace lathe {
+namespace {
+
+using testing::longs;
+using testing::OpTester;
+
+std::vector<Isa> isas() {
+  return has_avx512(usable_isa()) ? std::vector<Isa>{Isa::avx2, Isa::avx512} : std::vector<Isa>{Isa::avx2};
+}
+
+Dims random_dims(std::mt19937& random, size_t rank, int64_t most) {
+  Dims dims;
+  for (size_t i = 0; i < rank; ++i) dims.push_back(1 + static_cast<int64_t>(random() % static_cast<uint64_t>(most)));
+  return dims;
+}
+
+// Small whole numbers, so that equal ones meet; of floats now and then a NaN.
+Tensor numbers(DType dtype, const Dims& dims, std::mt19937& random, bool has_nan = false) {
+  Tensor tensor(dtype, dims);
+  for (int64_t i = 0; i < tensor.size(); ++i) {
+    double value = static_cast<double>(random() % 41);
+    if (is_signed(dtype) || is_float(dtype)) value -= 20;
+    if (dtype == DType::boolean) value = static_cast<double>(random() % 2);
+    if (has_nan && random() % 50 == 0) value = NAN;
+    store_real(tensor, i, value);
+  }
+  return tensor;
+}
+
+Tensor indices(DType dtype, const Dims& dims, int64_t extent, std::mt19937& random) {
+  Tensor tensor(dtype, dims);
+  for (int64_t i = 0; i < tensor.size(); ++i) {
+    store_real(tensor, i,
+               static_cast<double>(random() % static_cast<uint64_t>(2 * extent)) - static_cast<double>(extent));
+  }
+  return tensor;
+}
+
+void expect_equal_bits(OpTester& tester) {
+  const std::vector<Tensor> expected = tester.reference();
+  for (const Isa isa : isas()) {
+    for (const int threads : {1, 3}) {
+      const auto results = tester.lowered(isa, threads);
+      ASSERT_TRUE(results.has_value()) << "the reference ran";
+      for (size_t i = 0; i < expected.size(); ++i) {
+        ASSERT_EQ((*results)[i].dims(), expected[i].dims());
+        const int cmp =
+            expected[i].bytes() == 0 ? 0 : std::memcmp((*results)[i].raw(), expected[i].raw(), expected[i].bytes());
+        ASSERT_EQ(cmp, 0) << "output " << i << ", " << threads << " threads, " << name_of(isa) << ", "
+                          << to_string(expected[i].dims());
+      }
+    }
+  }
+}
+
+// Extents of two operands that broadcast to `dims`.
+std::pair<Dims, Dims> broadcasting(const Dims& dims, std::mt19937& random) {
+  Dims a = dims, b = dims;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    if (random() % 4 == 0) a[i] = 1;
+    if (random() % 4 == 0) b[i] = 1;
+  }
+  if (random() % 3 == 0) b.erase(b.begin(), b.begin() + static_cast<ptrdiff_t>(random() % (b.size() + 1)));
+  return {a, b};
+}
+
+TEST(RowLoops, ComputeWhatExpressionsDoNot) {
+  std::mt19937 random(1);
+  for (const DType dtype : {DType::i64, DType::i32, DType::f64}) {
+    for (const char* op : {"Add", "Sub", "Mul", "Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual"}) {
+      for (int i = 0; i < 6; ++i) {
+        const auto [a, b] = broadcasting(random_dims(random, 1 + random() % 4, 23), random);
+        SCOPED_TRACE(std::string(op) + " of " + std::string(name_of(dtype)) + " " + to_string(a) + " " + to_string(b));
+        OpTester tester(op);
+        tester.input(numbers(dtype, a, random)).input(numbers(dtype, b, random));
+        expect_equal_bits(tester);
+      }
+    }
+  }
+}
+
+TEST(RowLoops, SplitLongRows) {
+  std::mt19937 random(2);
+  OpTester tester("Add");
+  tester.input(numbers(DType::i64, {100003}, random)).input(numbers(DType::i64, {1}, random));
+  expect_equal_bits(tester);
+}
+
+TEST(RowLoops, DivideByWhatIsNotZero) {
+  std::mt19937 random(3);
+  for (const char* op : {"Div", "Mod"}) {
+    for (const DType dtype : {DType::i64, DType::i32, DType::u8}) {
+      Tensor divisors = numbers(dtype, {7, 1}, random);
+      for (int64_t i = 0; i < divisors.size(); ++i) store_real(divisors, i, static_cast<double>(1 + i % 5));
+      if (is_signed(dtype)) store_real(divisors, 3, -1);
+      OpTester tester(op);
+      tester.input(numbers(dtype, {3, 7, 19}, random)).constant(divisors);
+      expect_equal_bits(tester);
+    }
+  }
+}
+
+TEST(RowLoops, LeaveZeroDivisorsToTheReference) {
+  std::mt19937 random(4);
+  OpTester tester("Div");
+  tester.input(numbers(DType::i64, {4}, random)).constant(longs({1, 2, 0, 4}));
+  EXPECT_THROW(tester.reference(), Error);
+  EXPECT_FALSE(tester.lowered(Isa::avx2, 1).has_value());
+}
+
+TEST(RowLoops, TakeRemaindersOfFloats) {
+  std::mt19937 random(5);
+  {
+    constexpr int is_fmod = 1;
+    Tensor a(DType::f32, {10000}), b(DType::f32, {10000});
+    for (int64_t i = 0; i < a.size(); ++i) {
+      a.mutable_data<float>()[i] =
+          std::ldexp(static_cast<float>(random()) * 0x1p-32f - 0.5f, static_cast<int>(random() % 60));
+      b.mutable_data<float>()[i] =
+          std::ldexp(static_cast<float>(random()) * 0x1p-32f - 0.5f, static_cast<int>(random() % 60));
+    }
+    OpTester tester("Mod");
+    tester.input(a).input(b).with("fmod", is_fmod);
+    const Tensor result = (*tester.lowered(Isa::avx2, 1))[0];
+    for (int64_t i = 0; i < a.size(); ++i) {
+      ASSERT_EQ(result.data<float>()[i], std::fmod(a.data<float>()[i], b.data<float>()[i]))
+          << a.data<float>()[i] << " by " << b.data<float>()[i];
+    }
+  }
+}
+
+TEST(RowLoops, ChooseElementsOfAnyWidth) {
+  std::mt19937 random(6);
+  for (const DType dtype : {DType::i64, DType::i32, DType::f16, DType::u8, DType::f64}) {
+    for (int i = 0; i < 8; ++i) {
+      const Dims dims = random_dims(random, 3, 20);
+      const auto [a, b] = broadcasting(dims, random);
+      OpTester tester("Where");
+      tester.input(numbers(DType::boolean, dims, random))
+          .input(numbers(dtype, a, random))
+          .input(numbers(dtype, b, random));
+      expect_equal_bits(tester);
+    }
+  }
+}
+
+TEST(RowLoops, CombineBools) {
+  std::mt19937 random(7);
+  for (const char* op : {"And", "Or", "Xor"}) {
+    for (int i = 0; i < 6; ++i) {
+      const auto [a, b] = broadcasting(random_dims(random, 3, 30), random);
+      OpTester tester(op);
+      tester.input(numbers(DType::boolean, a, random)).input(numbers(DType::boolean, b, random));
+      expect_equal_bits(tester);
+    }
+  }
+  OpTester tester("Not");
+  tester.input(numbers(DType::boolean, {7, 61}, random));
+  expect_equal_bits(tester);
+}
+
+TEST(RowLoops, ConvertBetweenTypes) {
+  std::mt19937 random(8);
+  const DType types[] = {DType::f32, DType::f64, DType::i32, DType::i64, DType::u8, DType::boolean};
+  for (const DType from : types) {
+    for (const DType to : {DType::f32, DType::f64, DType::i32, DType::i64, DType::u8, DType::boolean}) {
+      if (from == to) continue;
+      SCOPED_TRACE(std::string(name_of(from)) + " to " + std::string(name_of(to)));
+      OpTester tester("Cast");
+      // Negative numbers as bytes have no meaning of their own.
+      Tensor x = numbers(from, {3, 67}, random);
+      for (int64_t i = 0; to == DType::u8 && i < x.size(); ++i) store_real(x, i, static_cast<double>(i % 250));
+      tester.input(x).with("to", static_cast<int64_t>(to));
+      expect_equal_bits(tester);
+    }
+  }
+}
+
+TEST(RowLoops, HoldFloatsToTheRangeOfIntegers) {
+  for (const DType to : {DType::i64, DType::i32}) {
+    OpTester tester("Cast");
+    tester
+        .input(testing::tensor<double>(
+            {11}, {NAN, 9.3e18, -9.3e18, INFINITY, -INFINITY, 2.9, -2.9, 9.2e18, -9.2e18, 0.0, -0.0}))
+        .with("to", static_cast<int64_t>(to));
+    expect_equal_bits(tester);
+  }
+}
+
+TEST(RowLoops, NarrowToSixteenBits) {
+  std::mt19937 random(9);
+  for (const DType to : {DType::f16, DType::bf16}) {
+    Tensor x(DType::f32, {5003});
+    for (int64_t i = 0; i < x.size(); ++i) {
+      uint32_t bits = static_cast<uint32_t>(random());
+      if (i % 2 == 0) bits = (bits & 0x8fffffffu) | 0x30000000u;  // near what float16 can hold
+      float value = std::bit_cast<float>(bits);
+      if (std::isnan(value)) value = INFINITY;
+      x.mutable_data<float>()[i] = value;
+    }
+    OpTester tester("Cast");
+    tester.input(x).with("to", static_cast<int64_t>(to));
+    expect_equal_bits(tester);
+  }
+}
+
+TEST(Indices, TakeElements) {
+  std::mt19937 random(10);
+  for (int i = 0; i < 40; ++i) {
+    const Dims dims = random_dims(random, 1 + random() % 4, 17);
+    const size_t axis = random() % dims.size();
+    Dims taken = dims;
+    for (int64_t& extent : taken) extent = 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(extent));
+    taken[axis] = 1 + static_cast<int64_t>(random() % 30);
+    OpTester tester("GatherElements");
+    tester.input(numbers(i % 2 == 0 ? DType::f32 : DType::u8, dims, random))
+        .input(indices(i % 3 == 0 ? DType::i32 : DType::i64, taken, dims[axis], random))
+        .with("axis", static_cast<int64_t>(axis));
+    expect_equal_bits(tester);
+  }
+}
+
+TEST(Indices, TakeRunsByTuples) {
+  std::mt19937 random(11);
+  for (int i = 0; i < 40; ++i) {
+    const Dims dims = random_dims(random, 2 + random() % 3, 9);
+    const size_t batch = random() % 2, depth = 1 + random() % (dims.size() - batch);
+    Dims tuples(dims.begin(), dims.begin() + static_cast<ptrdiff_t>(batch));
+    tuples.push_back(1 + static_cast<int64_t>(random() % 20));
+    tuples.push_back(static_cast<int64_t>(depth));
+    const int64_t least = *std::min_element(dims.begin(), dims.end());
+    OpTester tester("GatherND");
+    tester.input(numbers(i % 2 == 0 ? DType::f32 : DType::i64, dims, random))
+        .input(indices(DType::i64, tuples, least, random))
+        .with("batch_dims", static_cast<int64_t>(batch));
+    expect_equal_bits(tester);
+  }
+}
+
+TEST(Indices, ScatterElements) {
+  std::mt19937 random(12);
+  for (const char* reduction : {"none", "add", "mul", "max", "min"}) {
+    for (int i = 0; i < 12; ++i) {
+      const Dims dims = random_dims(random, 1 + random() % 3, 17);
+      const size_t axis = random() % dims.size();
+      Dims put = dims;
+      for (int64_t& extent : put) extent = 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(extent));
+      const DType dtype = i % 2 == 0 ? DType::f32 : DType::i64;
+      OpTester tester("ScatterElements");
+      tester.input(numbers(dtype, dims, random))
+          .input(indices(i % 3 == 0 ? DType::i32 : DType::i64, put, dims[axis], random))
+          .input(numbers(dtype, put, random))
+          .with("axis", static_cast<int64_t>(axis))
+          .with("reduction", reduction);
+      expect_equal_bits(tester);
+    }
+  }
+}
+
+TEST(Indices, ScatterRunsByTuples) {
+  std::mt19937 random(13);
+  for (const char* reduction : {"none", "add", "mul", "max", "min"}) {
+    for (int i = 0; i < 12; ++i) {
+      const Dims dims = random_dims(random, 2 + random() % 2, 13);
+      const size_t depth = 1 + random() % dims.size();
+      const Dims tuples{1 + static_cast<int64_t>(random() % 9), static_cast<int64_t>(depth)};
+      Dims updates{tuples[0]};
+      updates.insert(updates.end(), dims.begin() + static_cast<ptrdiff_t>(depth), dims.end());
+      const DType dtype = i % 2 == 0 ? DType::f32 : DType::i64;
+      OpTester tester("ScatterND");
+      tester.input(numbers(dtype, dims, random))
+          .input(indices(DType::i64, tuples, *std::min_element(dims.begin(), dims.end()), random))
+          .input(numbers(dtype, updates, random))
+          .with("reduction", reduction);
+      expect_equal_bits(tester);
+    }
+  }
+}
+
+TEST(Indices, AreRefusedOutOfRange) {
+  std::mt19937 random(14);
+  for (const int64_t index : {int64_t{5}, int64_t{-6}, int64_t{1} << 40}) {
+    OpTester elements("GatherElements"), tuples("GatherND"), scattered("ScatterElements");
+    elements.input(numbers(DType::f32, {5}, random)).input(longs({1, index}));
+    tuples.input(numbers(DType::f32, {5}, random)).input(Tensor::from<int64_t>({2, 1}, {1, index}));
+    scattered.input(numbers(DType::f32, {5}, random)).input(longs({1, index})).input(numbers(DType::f32, {2}, random));
+    for (OpTester* tester : {&elements, &tuples, &scattered}) {
+      EXPECT_THROW(tester->reference(), Error);
+      EXPECT_THROW(tester->lowered(Isa::avx2, 1), Error);
+    }
+  }
+}
+
+TEST(ArgExtreme, FindsThePlaceAlongAnyAxis) {
+  std::mt19937 random(15);
+  for (const char* op : {"ArgMax", "ArgMin"}) {
+    for (const DType dtype : {DType::f32, DType::i64, DType::i32}) {
+      for (int i = 0; i < 16; ++i) {
+        Dims dims = random_dims(random, 3, 13);
+        dims[random() % 3] = 1 + static_cast<int64_t>(random() % 300);
+        OpTester tester(op, 13);
+        tester.input(numbers(dtype, dims, random, i % 4 == 3))
+            .with("axis", static_cast<int64_t>(random() % 3))
+            .with("select_last_index", static_cast<int64_t>(i % 2))
+            .with("keepdims", static_cast<int64_t>(random() % 2));
+        SCOPED_TRACE(std::string(op) + " " + to_string(dims) + " " + std::to_string(i));
+        expect_equal_bits(tester);
+      }
+    }
+  }
+}
+
+TEST(ArgExtreme, CutsWideRowsIntoColumns) {
+  std::mt19937 random(16);
+  OpTester tester("ArgMax", 13);
+  tester.input(numbers(DType::f32, {2, 5, 2500}, random)).with("axis", 1);
+  expect_equal_bits(tester);
+}
+
+TEST(RunningSums, AddUpAlongAnyAxis) {
+  std::mt19937 random(17);
+  for (const DType dtype : {DType::f32, DType::i64, DType::i32, DType::f64}) {
+    for (int i = 0; i < 12; ++i) {
+      const Dims dims = random_dims(random, 3, 21);
+      OpTester tester("CumSum");
+      tester.input(numbers(dtype, dims, random))
+          .constant(Tensor::scalar<int64_t>(static_cast<int64_t>(random() % 3)))
+          .with("exclusive", i % 2)
+          .with("reverse", i / 2 % 2);
+      expect_equal_bits(tester);
+    }
+  }
+}
+
+TEST(OneHot, PutsOneForEachIndex) {
+  std::mt19937 random(18);
+  for (int64_t axis = -1; axis < 3; ++axis) {
+    for (const DType dtype : {DType::i64, DType::i32, DType::f32}) {
+      OpTester tester("OneHot");
+      tester
+          .input(indices(dtype, {5, 9}, 9, random))  // some beyond the depth
+          .constant(Tensor::scalar<int64_t>(7))
+          .constant(testing::floats({0.5f, 3}))
+          .with("axis", axis);
+      expect_equal_bits(tester);
+    }
+  }
+}
+
+TEST(Triangles, KeepOneSide) {
+  std::mt19937 random(19);
+  for (int64_t k = -12; k <= 12; k += 3) {
+    for (const int upper : {0, 1}) {
+      OpTester tester("Trilu");
+      tester.input(numbers(k % 2 == 0 ? DType::f32 : DType::boolean, {3, 7, 9}, random))
+          .constant(Tensor::scalar<int64_t>(k))
+          .with("upper", upper);
+      expect_equal_bits(tester);
+    }
+  }
+}
+
+TEST(DepthAndSpace, MoveInBothOrders) {
+  std::mt19937 random(20);
+  for (const int block : {1, 2, 3, 4}) {
+    for (const char* mode : {"DCR", "CRD"}) {
+      OpTester deep("DepthToSpace");
+      deep.input(numbers(DType::f32, {2, 3L * block * block, 5, 7}, random))
+          .with("blocksize", block)
+          .with("mode", mode);
+      expect_equal_bits(deep);
+    }
+    OpTester wide("SpaceToDepth", 13);
+    wide.input(numbers(DType::f32, {2, 3, 5L * block, 7L * block}, random)).with("blocksize", block);
+    expect_equal_bits(wide);
+  }
+}
+
+TEST(ReverseSequence, TurnsTheBeginOfEachLine) {
+  std::mt19937 random(21);
+  for (const int time : {0, 1}) {
+    OpTester tester("ReverseSequence");
+    tester.input(numbers(DType::f32, {4, 4, 3}, random))
+        .input(longs({1, 4, 0, 3}))
+        .with("time_axis", time)
+        .with("batch_axis", 1 - time);
+    expect_equal_bits(tester);
+  }
+}
+
+TEST(Quantization, TakesAScaleForEachIndexOfAnAxis) {
+  std::mt19937 random(22);
+  for (int64_t axis = 0; axis < 3; ++axis) {
+    const Dims dims{5, 7, 19};
+    Tensor scale(DType::f32, {dims[static_cast<size_t>(axis)]});
+    for (int64_t i = 0; i < scale.size(); ++i) scale.mutable_data<float>()[i] = 0.25f * static_cast<float>(1 + i);
+    const Tensor zero = numbers(DType::i8, scale.dims(), random);
+    OpTester quantize("QuantizeLinear"), dequantize("DequantizeLinear");
+    quantize.input(numbers(DType::f32, dims, random)).constant(scale).constant(zero).with("axis", axis);
+    dequantize.input(numbers(DType::i8, dims, random)).constant(scale).constant(zero).with("axis", axis);
+    expect_equal_bits(quantize);
+    expect_equal_bits(dequantize);
+  }
+}
+
+TEST(NonZero, ListsPlacesInOrder) {
+  std::mt19937 random(23);
+  for (const DType dtype : {DType::boolean, DType::f32, DType::i64, DType::f16}) {
+    const Dims dims = random_dims(random, 3, 9);
+    const Tensor x = numbers(dtype, dims, random);
+    const std::vector<double> values = reals_of(x);
+    std::vector<std::vector<int64_t>> expected;
+    for (IndexWalk at(dims); !at.done(); at.next()) {
+      const auto& i = at.index();
+      if (values[static_cast<size_t>((i[0] * dims[1] + i[1]) * dims[2] + i[2])] != 0) expected.push_back(i);
+    }
+    OpTester tester("NonZero");
+    const Tensor result = tester.input(x).result();
+    ASSERT_EQ(result.dims(), (Dims{3, static_cast<int64_t>(expected.size())}));
+    for (size_t i = 0; i < expected.size(); ++i) {
+      for (size_t axis = 0; axis < 3; ++axis) {
+        EXPECT_EQ(result.data<int64_t>()[axis * expected.size() + i], expected[i][axis]);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lathe
