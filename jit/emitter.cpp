@@ -86,4 +86,11 @@ void Emitter::broadcast(const Vec& vec, const Xbyak::RegExp& at) { vbroadcastss(
 void Emitter::load(const Vec& vec, const Xbyak::RegExp& at) { vmovups(vec, ptr[at]); }
 void Emitter::store(const Xbyak::RegExp& at, const Vec& vec) { vmovups(ptr[at], vec); }
 
+void Emitter::store_beside_products(const Xbyak::RegExp& at, const Vec& vec) {
+  if (!has_masks()) return store(at, vec);
+  const Xbyak::Zmm all(vec.getIdx());
+  vextractf64x4(ptr[at], all, 0);
+  vextractf64x4(ptr[at + vec_bytes() / 2], all, 1);
+}
+
 }  // namespace lathe

@@ -68,6 +68,9 @@ class Emitter : protected Xbyak::CodeGenerator {
   void broadcast(const Vec& vec, const Xbyak::RegExp& at);  // one float32 to all lanes
   void load(const Vec& vec, const Xbyak::RegExp& at);
   void store(const Xbyak::RegExp& at, const Vec& vec);
+  // The same, in between products: a plain store of a vector takes a turn of Zen 4's multipliers, one that extracts
+  // halves takes one of the units that shuffle.
+  void store_beside_products(const Xbyak::RegExp& at, const Vec& vec);
 
  private:
   Isa isa_;

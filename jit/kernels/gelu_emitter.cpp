@@ -33,11 +33,13 @@ GeluPieces gelu_pieces(float factor) {
       for (size_t k = 3; k > 0; --k) power[k] = power[k - 1] - at[i] * power[k];
       power[0] = value[i] - at[i] * power[0];
     }
-    for (size_t k = 0; k < 4; ++k) pieces.coefficients[k][piece] = static_cast<float>(factor * power[k]);
+    for (size_t k = 0; k < 4; ++k) {
+      pieces.coefficients[k][piece] = static_cast<float>(factor * power[k] * std::pow(kWidth, k));
+    }
   }
   constexpr size_t kLast = GeluPieces::kCount - 1;
   pieces.coefficients[0][kLast] = static_cast<float>(factor * static_cast<double>(kLast) * kWidth / 2);
-  pieces.coefficients[1][kLast] = factor / 2;
+  pieces.coefficients[1][kLast] = static_cast<float>(factor / 2 * kWidth);
   return pieces;
 }
 
@@ -51,12 +53,13 @@ void GeluEmitter::gelu(std::span<const Vec> vecs, std::span<const Vec> temps) {
     }
   };
   using Z = Xbyak::Zmm;
-  each([&](const Z& x, const Z& distance, const Z& piece, const Z&, const Z&) {
+  // In pieces, so that additions do the rest: the multipliers have enough to do.
+  each([&](const Z& x, const Z& distance, const Z&, const Z&, const Z&) {
     vpandd(distance, x, ptr_b[rip + numbers_.magnitude]);
-    vbroadcastss(piece, dword[rip + numbers_.rounder]);
+    vmulps(distance, distance, ptr_b[rip + numbers_.pieces_a_unit]);
   });
   each([&](const Z&, const Z& distance, const Z& piece, const Z&, const Z&) {
-    vfmadd231ps(piece, distance, ptr_b[rip + numbers_.pieces_a_unit]);
+    vaddps(piece, distance, ptr_b[rip + numbers_.rounder]);
   });
   each([&](const Z&, const Z&, const Z& piece, const Z&, const Z&) {
     vpminud(piece, piece, ptr_b[rip + numbers_.last]);  // positive numbers compare like their bits
@@ -65,9 +68,7 @@ void GeluEmitter::gelu(std::span<const Vec> vecs, std::span<const Vec> temps) {
     vsubps(number, piece, ptr_b[rip + numbers_.rounder]);
     vpermps(sum, piece, ptr[rip + tables_[3]]);
   });
-  each([&](const Z&, const Z& distance, const Z&, const Z& number, const Z&) {
-    vfnmadd231ps(distance, number, ptr_b[rip + numbers_.width]);
-  });
+  each([&](const Z&, const Z& distance, const Z&, const Z& number, const Z&) { vsubps(distance, distance, number); });
   for (size_t power = 3; power-- > 0;) {
     each([&](const Z&, const Z& distance, const Z& piece, const Z& coefficient, const Z& sum) {
       vpermps(coefficient, piece, ptr[rip + tables_[power]]);
@@ -91,7 +92,6 @@ void GeluEmitter::emit_gelu_tables(float factor) {
   };
   number(numbers_.magnitude, 0x7fffffff);
   number(numbers_.pieces_a_unit, std::bit_cast<uint32_t>(1 / GeluPieces::kWidth));
-  number(numbers_.width, std::bit_cast<uint32_t>(GeluPieces::kWidth));
   number(numbers_.rounder, std::bit_cast<uint32_t>(kRounder));
   number(numbers_.last, std::bit_cast<uint32_t>(kRounder + GeluPieces::kCount - 1));
   number(numbers_.half, std::bit_cast<uint32_t>(factor / 2));

@@ -11,7 +11,8 @@ namespace lathe {
 struct GeluPieces {
   static constexpr int kCount = 16;        // what one vector holds
   static constexpr float kWidth = 0.328F;  // where the error at the line's begin is that of the first cubic
-  std::array<std::array<float, kCount>, 4> coefficients;  // [power of the distance from the piece's middle][piece]
+  std::array<std::array<float, kCount>, 4>
+      coefficients;  // [power of the distance from the piece's middle, in widths][piece]
 };
 // Of factor * g.
 GeluPieces gelu_pieces(float factor);
@@ -28,7 +29,7 @@ class GeluEmitter : public Int8Emitter {
 
  private:
   struct Numbers {
-    Xbyak::Label magnitude, pieces_a_unit, width, rounder, last, half;
+    Xbyak::Label magnitude, pieces_a_unit, rounder, last, half;
   };
   Numbers numbers_;
   std::array<Xbyak::Label, 4> tables_;

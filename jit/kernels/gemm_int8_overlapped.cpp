@@ -20,7 +20,12 @@ void GemmInt8Emitter::claim_for_outputs() {
 }
 
 void GemmInt8Emitter::keep_sums() {
-  for (size_t i = 0; i < acc_.size(); ++i) store(rsp + kSpill + static_cast<int>(i) * vec_bytes(), acc_[i]);
+  // Where few products have nothing beside them, the shuffling units are busy, too.
+  constexpr int kManyGroups = 8;
+  for (size_t i = 0; i < acc_.size(); ++i) {
+    const Xbyak::RegExp at = rsp + kSpill + static_cast<int>(i) * vec_bytes();
+    plan_.row_groups >= kManyGroups ? store_beside_products(at, acc_[i]) : store(at, acc_[i]);
+  }
 }
 
 // Column vector v of the row; stored together with the one before where that is possible.

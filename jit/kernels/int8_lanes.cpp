@@ -109,6 +109,12 @@ void Int8Emitter::broadcast_as_float(const Vec& vec, const Xbyak::RegExp& at, DT
   }
 }
 
+// A saturating addition takes a turn of the multipliers, a plain one does not. The least number, which a conversion
+// gives for what it cannot hold, must not wrap around.
+bool Int8Emitter::adds_zero_early(const Int8Store& how) const {
+  return has_masks() && (how.zero > 0 || (how.zero < 0 && how.is_bounded));
+}
+
 // Packing works within 128 bits: it leaves, in each, four channels of every vector side by side.
 void Int8Emitter::requantize(std::span<const Vec> vecs, const Int8Store& how, const Vec& temp) {
   const size_t count = vecs.size();
@@ -117,12 +123,13 @@ void Int8Emitter::requantize(std::span<const Vec> vecs, const Int8Store& how, co
     // leave the multipliers alone.
     if (!how.is_bounded) has_masks() ? vpminsd(vec, vec, ptr_b[rip + limit_]) : vpminsd(vec, vec, ptr[rip + limit_]);
     vcvtps2dq(vec, vec);
+    if (adds_zero_early(how)) vpaddd(vec, vec, ptr_b[rip + zeros_]);
   }
   const Vec &all = vecs[0], &second = vecs[count > 1 ? 1 : 0];
   vpackssdw(all, all, second);
   if (count == 4) vpackssdw(vecs[2], vecs[2], vecs[3]);
   const Vec& upper = count == 4 ? vecs[2] : all;
-  if (how.zero != 0) {
+  if (how.zero != 0 && !adds_zero_early(how)) {
     vpaddsw(all, all, ptr[rip + zeros_]);
     if (count == 4) vpaddsw(upper, upper, ptr[rip + zeros_]);
   }
@@ -154,7 +161,11 @@ void Int8Emitter::emit_requantization(const Int8Store& how) {
     for (int part = 0; part < parts; ++part) dd(static_cast<uint32_t>(part * 4 + pixel));
   }
   L(zeros_);
-  for (int i = 0; i < lanes() * 2; ++i) dw(static_cast<uint32_t>(static_cast<uint16_t>(how.zero)));
+  if (adds_zero_early(how)) {
+    dd(static_cast<uint32_t>(how.zero));
+  } else {
+    for (int i = 0; i < lanes() * 2; ++i) dw(static_cast<uint32_t>(static_cast<uint16_t>(how.zero)));
+  }
   L(limit_);
   for (int i = 0; i < lanes(); ++i) dd(std::bit_cast<uint32_t>(1e9F));
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <random>
 
@@ -200,7 +201,7 @@ TileCase random_case(std::mt19937& random, Isa isa) {
 void overlap(std::mt19937& random, TileCase& test) {
   constexpr int kTemps = 4;  // of the epilogues here, and a sum
   const int free = vector_registers(test.plan.isa) - test.plan.rows * test.plan.vecs - test.plan.vecs - 2;
-  const auto most = static_cast<int>(std::min<int64_t>(4, test.groups / test.plan.rows));
+  const auto most = static_cast<int>(std::min<int64_t>(8, test.groups / test.plan.rows));
   GemmInt8TilePlan overlapped = test.plan;
   overlapped.row_groups = std::uniform_int_distribution<int>(0, most)(random);
   if (free >= kTemps && overlapped.is_valid()) test.plan = overlapped;
@@ -253,7 +254,7 @@ TEST(GemmInt8Tile, StoresFloatsAsBytesOnEveryInstructionSet) {
       for (int i = 0; i < 60; ++i) {
         TileCase test = random_case(random, isa);
         test.plan.epilogue = requantize(DType::f32, i % 2 == 0);
-        test.plan.store = {output, i % 3 == 0 ? 0 : 7, i % 4 == 0};
+        test.plan.store = {output, std::array{0, 7, -9}[static_cast<size_t>(i % 3)], i % 4 == 0};
         overlap(random, test);
         expect_exact(test, random());
         if (HasFatalFailure()) return;
