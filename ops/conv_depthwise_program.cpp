@@ -83,15 +83,16 @@ void DepthwiseProgram::run_units(const ConvArguments& arguments, int64_t begin, 
   for (int64_t unit = begin; unit < end; ++unit) {
     const int64_t plane = unit / strips, image = plane / blocks, block = plane % blocks;
     const DepthwiseStrip& strip = kernels_.strips()[static_cast<size_t>(unit % strips)];
-    const int64_t source = plane * source_block + strip.source;
-    const int64_t target = block * target_block + strip.target;
+    const int64_t volume = problem_.volume(image);
+    const int64_t source = problem_.source_image(image) + block * source_block + strip.source;
+    const int64_t target = block * target_block + problem_.target_frame(image) + strip.target;
     call.source = reinterpret_cast<const float*>(reinterpret_cast<intptr_t>(arguments.source) + source);
     call.target =
-        reinterpret_cast<float*>(reinterpret_cast<intptr_t>(arguments.target) + image * blocks * target_block + target);
+        reinterpret_cast<float*>(reinterpret_cast<intptr_t>(arguments.target) + problem_.target_volume(image) + target);
     call.weights = arguments.weights + block * window * lanes;
     call.bias = arguments.bias + block * lanes;
     for (size_t i = 0; i < problem_.epilogue.operands.size(); ++i) {
-      const char* at = static_cast<const char*>(arguments.operands[i]) + image * operand_batch_bytes_[i];
+      const char* at = static_cast<const char*>(arguments.operands[i]) + volume * operand_batch_bytes_[i];
       if (problem_.epilogue.operands[i] == ConvOperand::full) at += target;
       if (problem_.epilogue.operands[i] == ConvOperand::per_channel) at += block * lanes * 4;
       call.operands[i] = at;

@@ -6,7 +6,9 @@
 #include "ops/conv_node.h"
 #include "ops/conv_operands.h"
 #include "ops/conv_steps.h"
+#include "ops/conv_volume.h"
 #include "src/base/checked_size.h"
+#include "src/base/divide.h"
 
 namespace lathe {
 namespace {
@@ -37,6 +39,7 @@ struct PlannedConv {
   ConvPrograms programs;
   // What its source is made by, after blocks of channels.
   bool takes_pixels = false, adds_zeros = false;
+  std::vector<int64_t> frames;  // that it takes; empty: all, as they lie
 };
 
 // nullopt: no kernel can be emitted.
@@ -45,14 +48,14 @@ std::optional<PlannedConv> plan_conv(const LowerContext& context, const ConvProb
   const std::optional<ConvProblem> taken = taken_for_strassen(problem, context.target.isa, threads);
   const ConvProblem& near = taken ? *taken : problem;
   if (std::optional<ConvPrograms> programs = make_conv_programs(context, near, threads, operand_batch_bytes)) {
-    return PlannedConv{near, *std::move(programs), taken.has_value(), false};
+    return PlannedConv{near, *std::move(programs), taken.has_value(), false, {}};
   }
   // Many taps are too much code to be emitted for each way in which a window can end at a border.
   const std::optional<ConvProblem> with_zeros = padded(near);
   if (!with_zeros) return std::nullopt;
   std::optional<ConvPrograms> programs = make_conv_programs(context, *with_zeros, threads, operand_batch_bytes);
   if (!programs) return std::nullopt;
-  return PlannedConv{*with_zeros, *std::move(programs), taken.has_value(), true};
+  return PlannedConv{*with_zeros, *std::move(programs), taken.has_value(), true, {}};
 }
 
 // `shape`: of the node's problem.
@@ -65,6 +68,14 @@ BufferId bind_source(const LowerContext& context, const PlannedConv& planned, co
     const BufferId plain = source;
     source = context.scratch(type.storage_bytes());
     context.add(block_step(plain, source, type.extents(), problem.lanes, threads));
+  }
+  if (!planned.frames.empty()) {
+    const ConvAxis &y = shape.y, &x = shape.x;
+    const Dims in = type.extents();
+    const FrameOrder order{in[0], in[1], in[2], y.in * x.in, shape.lanes};
+    const BufferId all = source;
+    source = context.scratch(static_cast<size_t>(problem.source_bytes()));
+    context.add(take_frames_step(all, source, order, planned.frames, threads));
   }
   if (planned.takes_pixels) {
     const int64_t blocks = problem.batch * problem.in_blocks();
@@ -84,7 +95,11 @@ void complete(ConvProblem& problem, const LowerContext& context, const ConvEpilo
   set_accuracy(problem, context.target.accuracy);
   // Few channels are read where they lie; a whole block of them is worth being brought together.
   const bool is_plain = context.input_type(0).layout.channel_block == 0;
-  const bool reads_plain = is_plain && problem.in_channels < lanes && problem.groups == 1;
+  int64_t channels = problem.in_channels / problem.frames.joined;
+  const bool reads_plain = is_plain && channels < lanes && problem.groups == 1;
+  // Those of a frame begin with a block.
+  if (problem.frames.joined > 1 && !reads_plain) channels = divide_up(channels, lanes) * lanes;
+  problem.in_channels = channels * problem.frames.joined;
   for (ConvShape& phase : problem.phases) phase.lanes = reads_plain ? 1 : lanes;
   merge_axes(problem);
 }
@@ -153,7 +168,8 @@ void set_accuracy(ConvProblem& problem, Accuracy accuracy) {
 
 int conv_threads(double flop, const Target& target) { return flop < kFlopPerThread ? 1 : target.threads; }
 
-bool lower_conv(LowerContext& context, ConvProblem problem, const std::optional<PixelShuffle>& shuffle) {
+bool lower_conv(LowerContext& context, ConvProblem problem, const std::optional<PixelShuffle>& shuffle,
+                const std::vector<int64_t>& frames) {
   if (!has_float_types(context) || problem.phases.empty()) return false;
   const int lanes = vector_lanes(context.target.isa);
   const TensorType &in_type = context.input_type(0), &out_type = context.output_type(0);
@@ -163,8 +179,9 @@ bool lower_conv(LowerContext& context, ConvProblem problem, const std::optional<
   if (!bound) return false;
   complete(problem, context, bound->epilogue);
   const int threads = conv_threads(problem.flop(), context.target);
-  const std::optional<PlannedConv> planned = plan_conv(context, problem, threads, bound->batch_bytes);
+  std::optional<PlannedConv> planned = plan_conv(context, problem, threads, bound->batch_bytes);
   if (!planned) return false;
+  planned->frames = frames;
   ConvBuffers buffers;
   buffers.operands = bound->buffers;
   if (problem.has_bias) {
@@ -175,8 +192,7 @@ bool lower_conv(LowerContext& context, ConvProblem problem, const std::optional<
   const BufferId target = buffers.target = context.buffer(context.output(0));
   if (out_block == 0) {
     const ConvProblem& blocked = planned->problem;
-    buffers.target =
-        context.scratch(static_cast<size_t>(blocked.batch * blocked.out_blocks() * blocked.target_block_bytes()));
+    buffers.target = context.scratch(static_cast<size_t>(blocked.target_bytes()));
   }
   add_conv_steps(context, planned->programs, threads, buffers);
   if (shuffle) {

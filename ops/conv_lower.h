@@ -21,8 +21,9 @@ void set_accuracy(ConvProblem& problem, Accuracy accuracy);
 int conv_threads(double flop, const Target& target);
 
 // Lowers a convolution of 1 or 2 spatial axes (given as y and x; y is one pixel high for one axis). `problem` needs its
-// channels, windows, `is_transposed` and phases; layouts, bias and epilogue are read from the node. False: not these
-// types.
-bool lower_conv(LowerContext& context, ConvProblem problem, const std::optional<PixelShuffle>& shuffle = std::nullopt);
+// channels, windows, `is_transposed` and phases; layouts, bias and epilogue are read from the node. `frames`: as a
+// VolumeConv has them. False: not these types.
+bool lower_conv(LowerContext& context, ConvProblem problem, const std::optional<PixelShuffle>& shuffle = std::nullopt,
+                const std::vector<int64_t>& frames = {});
 
 }  // namespace lathe

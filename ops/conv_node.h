@@ -1,5 +1,6 @@
 #pragma once
 // What the convolution operators read from a node, checked against the shapes. Shared by inference and references.
+#include <optional>
 #include <stdexcept>
 
 #include "graph/op_schema.h"
@@ -28,6 +29,10 @@ struct ConvNode {
 ConvNode read_conv(const Node& node, const Dims& in, const Dims& weights);
 // Weights are [in][out / groups][window]. The window's strides are those of the output.
 ConvNode read_conv_transpose(const Node& node, const Dims& in, const Dims& weights);
+
+// The node, when only the number of images may be unknown of the shapes; that is then 1. These do not throw.
+std::optional<ConvNode> known_conv(const Node& node, const TensorType& in, const TensorType& weights);
+std::optional<ConvNode> known_conv_transpose(const Node& node, const TensorType& in, const TensorType& weights);
 
 // Shape inference of Conv, ConvInteger and QLinearConv; `weights_slot` is the input with the weights.
 std::vector<Dim> infer_conv_dims(const Node& node, const TensorType& in, const TensorType& weights);

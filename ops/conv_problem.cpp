@@ -18,6 +18,12 @@ double ConvProblem::flop() const {
          static_cast<double>(in_channels / groups);
 }
 
+int64_t ConvProblem::source_image(int64_t image) const {
+  const int64_t blocks = in_blocks() / frames.joined, frame = image % frames.out * frames.step;
+  const int64_t volume_bytes = frames.in * blocks * source_frame_bytes();
+  return volume(image) * volume_bytes + frame * (frames.are_outer ? blocks : 1) * source_frame_bytes();
+}
+
 int ConvProblem::most_blocks_at_once() const {
   if (longest_sum == 0) return 0;
   const int most = std::max(1, longest_sum / (in_lanes() * phases[0].taps()));
@@ -43,6 +49,10 @@ std::string to_string(const ConvProblem& problem) {
                   problem.groups, problem.window_y, problem.window_x, problem.is_transposed ? " transposed" : "",
                   problem.lanes, problem.has_bias ? " bias" : "");
   for (const ConvShape& phase : problem.phases) text += " | " + to_string(phase);
+  if (const ConvFrames& frames = problem.frames; frames != ConvFrames()) {
+    text += fmt::format(" frames {}>{} step{} join{}{}", frames.in, frames.out, frames.step, frames.joined,
+                        frames.are_outer ? " outer" : "");
+  }
   if (problem.most_winograd != ConvProblem().most_winograd) text += fmt::format(" w{}", problem.most_winograd);
   if (problem.longest_sum > 0) text += fmt::format(" sums{}", problem.longest_sum);
   return text + " | " + to_string(problem.epilogue);
@@ -131,7 +141,7 @@ int channels_of_first_half(const ConvProblem& problem, const ConvBlockGroup& gro
 }  // namespace
 
 std::optional<ConvProblem> padded(const ConvProblem& problem) {
-  if (problem.phases.size() != 1) return std::nullopt;
+  if (problem.phases.size() != 1 || problem.frames != ConvFrames()) return std::nullopt;
   constexpr int64_t kMostZeros = 256;
   ConvProblem whole = problem;
   bool has_zeros = false;

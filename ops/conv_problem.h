@@ -11,8 +11,21 @@
 
 namespace lathe {
 
+// A convolution of volumes is one of pictures: of each of its output's frames, over the channels of the input's frames
+// that the frame depends on, one frame's behind another's.
+struct ConvFrames {
+  int64_t out = 1;     // images of one volume; they lie side by side in each block of the target
+  int64_t in = 1;      // frames of one volume in the source
+  int64_t step = 1;    // source frames from an image to the next
+  int64_t joined = 1;  // source frames whose channels are an image's
+  // The source is [volume][frame][block of channels] instead of [volume][block of channels][frame].
+  bool are_outer = false;
+  bool operator==(const ConvFrames&) const = default;
+};
+
 struct ConvProblem {
-  int64_t batch = 1;
+  int64_t batch = 1;  // images
+  ConvFrames frames;
   int64_t in_channels = 1, out_channels = 1, groups = 1;
   int64_t window_y = 1, window_x = 1;  // extents of the weights' window
   // Weights are [in][out / groups][window] instead of [out][in / groups][window].
@@ -28,12 +41,23 @@ struct ConvProblem {
   int64_t out_blocks() const { return (out_channels + lanes - 1) / lanes; }
   int in_lanes() const { return phases[0].lanes; }
   int64_t in_blocks() const { return (in_channels + in_lanes() - 1) / in_lanes(); }
-  int64_t source_block_bytes() const { return phases[0].y.in * phases[0].x.in * in_lanes() * 4; }
-  int64_t target_block_bytes() const { return phases[0].y.out_extent * phases[0].x.out_extent * lanes * 4; }
+  // From a block of channels to the next.
+  int64_t source_block_bytes() const { return source_frame_bytes() * (frames.are_outer ? 1 : frames.in); }
+  int64_t target_block_bytes() const { return out_pixels() * lanes * 4 * frames.out; }
+  // Where an image begins: its volume, and within that its frame, which operands of the output's shape have in common.
+  int64_t source_image(int64_t image) const;
+  int64_t target_volume(int64_t image) const { return volume(image) * out_blocks() * target_block_bytes(); }
+  int64_t target_frame(int64_t image) const { return image % frames.out * out_pixels() * lanes * 4; }
+  int64_t volume(int64_t image) const { return image / frames.out; }
+  int64_t source_bytes() const { return source_image(batch); }  // of all images
+  int64_t target_bytes() const { return target_volume(batch); }
   int64_t out_pixels() const { return phases[0].y.out_extent * phases[0].x.out_extent; }
   // Input blocks that may be summed up at once; 0: all.
   int most_blocks_at_once() const;
   double flop() const;
+
+ private:
+  int64_t source_frame_bytes() const { return phases[0].y.in * phases[0].x.in * in_lanes() * 4; }
 };
 
 // A pointwise convolution sees the picture as one row.

@@ -328,13 +328,14 @@ void ConvProgram::run_panel(const ConvArguments& arguments, const Phase& phase, 
   int64_t image = panel.unit_begin / tiles, tile_number = panel.unit_begin % tiles;
   for (int64_t unit = panel.unit_begin; unit < panel.unit_end;) {
     const ConvTile& tile = phase.tiling.tiles[static_cast<size_t>(tile_number)];
-    const int64_t source = (image * problem_.in_blocks() + group.in_first + chunk.begin) * source_block + tile.source;
-    const int64_t plane = group.first * target_block + tile.target;
-    const int64_t target = image * problem_.out_blocks() * target_block + plane;
+    const int64_t volume = problem_.volume(image);
+    const int64_t source = problem_.source_image(image) + (group.in_first + chunk.begin) * source_block + tile.source;
+    const int64_t plane = group.first * target_block + problem_.target_frame(image) + tile.target;
+    const int64_t target = problem_.target_volume(image) + plane;
     call.source = reinterpret_cast<const float*>(reinterpret_cast<intptr_t>(arguments.source) + source);
     call.target = reinterpret_cast<float*>(reinterpret_cast<intptr_t>(arguments.target) + target);
     for (size_t i = 0; i < operands; ++i) {
-      const char* at = static_cast<const char*>(arguments.operands[i]) + image * operand_batch_bytes_[i];
+      const char* at = static_cast<const char*>(arguments.operands[i]) + volume * operand_batch_bytes_[i];
       if (problem_.epilogue.operands[i] == ConvOperand::full) at += plane;
       if (problem_.epilogue.operands[i] == ConvOperand::per_channel) at += int64_t{group.first} * problem_.lanes * 4;
       call.operands[i] = at;

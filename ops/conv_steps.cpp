@@ -2,6 +2,7 @@
 
 #include "ops/conv_operands.h"
 #include "ops/conv_tuning.h"
+#include "ops/conv_volume.h"
 #include "src/base/checked_size.h"
 
 namespace lathe {
@@ -12,13 +13,22 @@ struct BoundWeights {
   const void* address = nullptr;  // when they are constant
 };
 
+// `weights`: the node's.
+template <class Program>
+void pack_weights(const Program& program, const float* weights, int64_t in_channels, float* packed) {
+  if (program.problem().frames.joined == 1) return program.pack(weights, packed);
+  program.pack(joined_weights(weights, in_channels, program.problem()).data(), packed);
+}
+
 template <class Program>
 BoundWeights bind_weights(const LowerContext& context, const std::shared_ptr<const Program>& program) {
   const ValueId id = context.input(1);
+  const int64_t joined = program->problem().frames.joined, in_channels = context.input_type(1).extents()[1];
   if (const Tensor constant = context.constant(1); constant.defined()) {
-    const Tensor packed = context.packed(id, program->packing(), [&] {
+    const std::string packing = program->packing() + (joined > 1 ? " of " + std::to_string(joined) + " frames" : "");
+    const Tensor packed = context.packed(id, packing, [&] {
       Tensor weights = allocate_weights(DType::f32, {program->packed_size()});
-      program->pack(constant.data<float>(), weights.mutable_data<float>());
+      pack_weights(*program, constant.data<float>(), in_channels, weights.mutable_data<float>());
       return weights;
     });
     return {context.constant_buffer(packed), packed.raw()};
@@ -29,7 +39,9 @@ BoundWeights bind_weights(const LowerContext& context, const std::shared_ptr<con
   step.kernel = "pack weights";
   step.reads = {from};
   step.writes = {to};
-  step.run = [=](const StepArgs& args) { program->pack(args.at<const float>(from), args.at<float>(to)); };
+  step.run = [=](const StepArgs& args) {
+    pack_weights(*program, args.at<const float>(from), in_channels, args.at<float>(to));
+  };
   context.add(std::move(step));
   return {to};
 }

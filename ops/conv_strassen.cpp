@@ -31,7 +31,10 @@ StrassenShape shape_of(const ConvProblem& problem, Isa isa) {
 }
 
 bool is_pointwise(const ConvProblem& problem) {
-  if (problem.phases.size() != 1 || problem.groups != 1 || problem.window_y != 1 || problem.window_x != 1) return false;
+  if (problem.phases.size() != 1 || problem.groups != 1 || problem.window_y != 1 || problem.window_x != 1 ||
+      problem.frames != ConvFrames()) {
+    return false;
+  }
   const ConvAxis &y = problem.phases[0].y, &x = problem.phases[0].x;
   return y == ConvAxis() && x.taps == ConvAxis().taps && x.stride == 1 && x.in == x.out && x.out_step == 1 &&
          x.out_first == 0 && x.out_extent == x.out;
@@ -60,7 +63,8 @@ bool prefers_strassen(const ConvProblem& problem, Isa isa, int threads) {
 }
 
 std::optional<ConvProblem> taken_for_strassen(const ConvProblem& problem, Isa isa, int threads) {
-  if (problem.phases.size() != 1 || problem.window_y != 1 || problem.window_x != 1) return std::nullopt;
+  if (problem.phases.size() != 1 || problem.window_y != 1 || problem.window_x != 1 || problem.frames != ConvFrames())
+    return std::nullopt;
   ConvProblem taken = problem;
   ConvAxis &y = taken.phases[0].y, &x = taken.phases[0].x;
   if (y.stride * x.stride == 1) return std::nullopt;

@@ -68,12 +68,8 @@ class AnyProgram {
   ConvScratch scratch_;
 };
 
-int64_t source_size(const ConvProblem& problem) {
-  return problem.batch * problem.in_blocks() * problem.source_block_bytes() / 4;
-}
-int64_t target_size(const ConvProblem& problem) {
-  return problem.batch * problem.out_blocks() * problem.target_block_bytes() / 4;
-}
+int64_t source_size(const ConvProblem& problem) { return problem.source_bytes() / 4; }
+int64_t target_size(const ConvProblem& problem) { return problem.target_bytes() / 4; }
 
 // Operands of one candidate.
 class Bench {

@@ -159,6 +159,23 @@ ConvEpilogue read_conv_epilogue(TextReader& text) {
   return epilogue;
 }
 
+ConvFrames read_frames(TextReader& text, const ConvProblem& problem) {
+  ConvFrames frames;
+  frames.in = read_extent(text);
+  text.expect(">");
+  frames.out = read_extent(text);
+  text.expect(" step");
+  frames.step = read_extent(text);
+  text.expect(" join");
+  frames.joined = read_extent(text);
+  frames.are_outer = text.accept(" outer");
+  if (problem.batch % frames.out != 0 || problem.in_blocks() % frames.joined != 0)
+    text.fail("the frames do not divide the images or their channels");
+  const int64_t last = (frames.out - 1) * frames.step + (frames.are_outer ? frames.joined : 1);
+  if (last > frames.in || (frames.joined > 1 && !frames.are_outer)) text.fail("no volume has these frames");
+  return frames;
+}
+
 ConvProblem read_conv(TextReader& text) {
   ConvProblem problem;
   text.expect("n");
@@ -189,6 +206,7 @@ ConvProblem read_conv(TextReader& text) {
     problem.phases.push_back(std::move(shape));
   }
   if (problem.phases.empty()) text.fail("expected the shape");
+  if (text.accept(" frames ")) problem.frames = read_frames(text, problem);
   if (text.accept(" w")) problem.most_winograd = static_cast<int>(text.integer());
   if (text.accept(" sums")) problem.longest_sum = static_cast<int>(text.integer());
   text.expect(" | ");

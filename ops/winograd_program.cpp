@@ -236,7 +236,7 @@ void WinogradProgram::transform_input(const ConvArguments& arguments, float* fre
   // Rows of a tile's channels often lie a page apart: those of few tiles are filled before the next ones.
   for_runs(tiles, [&](const Run& run, size_t row, size_t column) {
     for (int64_t block = first_block; block < last_block; ++block) {
-      const int64_t plane = (run.image * problem_.in_blocks() + block) * problem_.source_block_bytes();
+      const int64_t plane = problem_.source_image(run.image) + block * problem_.source_block_bytes();
       const std::vector<WinogradKernel>& kernels = in_[row][column];
       for (size_t phase = 0; phase < kernels.size(); ++phase) {
         const auto y = static_cast<int>(phase) / form.column_phases(),
@@ -281,13 +281,15 @@ void WinogradProgram::transform_output(const ConvArguments& arguments, const flo
     for (int64_t block = first_block; block < last_block; ++block) {
       if (problem_.has_bias) call.bias = arguments.bias + block * lanes;
       const int64_t pixel = run.y * y_.tile_outputs * x_.outputs + run.x * x_.tile_outputs;
-      const int64_t plane = block * problem_.target_block_bytes() + pixel * lanes * 4;
-      const int64_t image = run.image * problem_.out_blocks() * problem_.target_block_bytes();
+      const int64_t plane =
+          block * problem_.target_block_bytes() + problem_.target_frame(run.image) + pixel * lanes * 4;
       call.source = frequencies + run.first * out_stride_ + block * lanes;
-      call.target = reinterpret_cast<float*>(reinterpret_cast<char*>(arguments.target) + image + plane);
+      call.target = reinterpret_cast<float*>(reinterpret_cast<char*>(arguments.target) +
+                                             problem_.target_volume(run.image) + plane);
       call.tiles = run.count;
       for (size_t i = 0; i < problem_.epilogue.operands.size(); ++i) {
-        const char* at = static_cast<const char*>(arguments.operands[i]) + run.image * operand_batch_bytes_[i];
+        const char* at =
+            static_cast<const char*>(arguments.operands[i]) + problem_.volume(run.image) * operand_batch_bytes_[i];
         if (problem_.epilogue.operands[i] == ConvOperand::full) at += plane;
         if (problem_.epilogue.operands[i] == ConvOperand::per_channel) at += block * lanes * 4;
         call.operands[i] = at;

@@ -36,8 +36,10 @@ bool is_plain_axis(const ConvAxis& axis, int64_t taps) {
 }  // namespace
 
 bool is_winograd_stem(const ConvProblem& problem, int outputs) {
-  if (problem.phases.size() != 1 || problem.groups != 1 || problem.is_transposed || problem.in_lanes() != 1)
+  if (problem.phases.size() != 1 || problem.groups != 1 || problem.is_transposed || problem.in_lanes() != 1 ||
+      problem.frames != ConvFrames()) {
     return false;
+  }
   const ConvShape& shape = problem.phases[0];
   if (problem.in_channels > kMostChannels || outputs < 2 || outputs > 4) return false;
   const auto taps = static_cast<int64_t>(shape.x.taps.size());

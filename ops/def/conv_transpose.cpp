@@ -1,8 +1,11 @@
 // ConvTranspose: each output is gathered from the inputs that reach it, phase by phase of the stride.
+#include <limits>
+
 #include "ops/conv_axes.h"
 #include "ops/conv_lower.h"
 #include "ops/conv_node.h"
 #include "ops/conv_spread.h"
+#include "ops/expansion.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
@@ -149,6 +152,75 @@ bool lower(LowerContext& context) {
   return lower_conv(context, std::move(problem));
 }
 
+// Weights [in][out / groups][window] as a convolution takes them: [out][in / groups][window], the window turned round.
+ValueId turned_weights(ExpandContext& context, const ConvNode& conv) {
+  const ConvSizes& sizes = conv.sizes;
+  const Dims& k = conv.window.kernel;
+  const int64_t in = sizes.in_channels / sizes.groups, out = sizes.out_channels / sizes.groups;
+  ValueId w = context.add("Reshape", {context.input(1), context.longs({sizes.groups, in, out, k[0], k[1], k[2]})});
+  w = add_transposed(context, w, {0, 2, 1, 3, 4, 5});
+  w = context.add("Reshape", {w, context.longs({sizes.out_channels, in, k[0], k[1], k[2]})});
+  constexpr int64_t kBefore = std::numeric_limits<int64_t>::min();
+  return context.add("Slice", {w, context.longs({-1, -1, -1}), context.longs({kBefore, kBefore, kBefore}),
+                               context.longs({2, 3, 4}), context.longs({-1, -1, -1})});
+}
+
+// The pixels `stride` apart, zeros between and behind them.
+ValueId among_zeros(ExpandContext& context, const ConvNode& conv) {
+  const Dims &in = conv.sizes.in, &s = conv.window.strides;
+  if (s == Dims{1, 1, 1}) return context.input(0);
+  ValueId x = context.add("Reshape", {context.input(0), context.longs({0, 0, in[0], 1, in[1], 1, in[2], 1})});
+  x = context.add("Pad", {x, context.longs({0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, s[0] - 1, 0, s[1] - 1, 0, s[2] - 1})});
+  return context.add("Reshape", {x, context.longs({0, 0, in[0] * s[0], in[1] * s[1], in[2] * s[2]})});
+}
+
+// Windows side by side: a convolution of single pixels to all places of the window, which are then spread.
+ValueId add_spread(ExpandContext& context, const ConvNode& conv) {
+  const ConvSizes& sizes = conv.sizes;
+  const Dims &in = sizes.in, &k = conv.window.kernel;
+  const int64_t places = k[0] * k[1] * k[2];
+  ValueId w =
+      context.add("Reshape", {context.input(1), context.longs({sizes.in_channels, sizes.out_channels * places})});
+  w = add_transposed(context, w, {1, 0});
+  w = context.add("Reshape", {w, context.longs({sizes.out_channels * places, sizes.in_channels, 1, 1, 1})});
+  ValueId y = context.add("Conv", {context.input(0), w});
+  y = context.add("Reshape", {y, context.longs({-1, sizes.out_channels, k[0], k[1], k[2], in[0], in[1], in[2]})});
+  y = add_transposed(context, y, {0, 1, 5, 2, 6, 3, 7, 4});
+  y = context.add("Reshape", {y, context.longs({-1, sizes.out_channels, sizes.out[0], sizes.out[1], sizes.out[2]})});
+  if (!context.has_input(2)) return y;
+  return context.add("Add", {y, context.add("Reshape", {context.input(2), context.longs({-1, 1, 1, 1})})});
+}
+
+// Volumes: by a convolution over the input's pixels among zeros. Where windows overlap it multiplies many zeros, which
+// is still far less than a loop takes.
+bool expand(ExpandContext& context) {
+  if (context.input_type(0).dtype != DType::f32) return false;
+  const std::optional<ConvNode> conv = known_conv_transpose(context.node, context.input_type(0), context.input_type(1));
+  if (!conv || conv->window.axes() != 3) return false;
+  if (has_separate_windows(*conv)) {
+    context.set_output(0, add_spread(context, *conv));
+    return true;
+  }
+  const Window& window = conv->window;
+  Dims before, behind;
+  for (size_t axis = 0; axis < 3; ++axis) {
+    before.push_back(window.span(axis) - 1 - window.pads_begin[axis]);
+    const int64_t all = conv->sizes.in[axis] * window.strides[axis];
+    behind.push_back(conv->sizes.out[axis] + window.span(axis) - 1 - all - before.back());
+  }
+  // Some of the zeros, or of the pixels, may have to go: negative counts.
+  ValueId x = among_zeros(context, *conv);
+  x = context.add("Pad",
+                  {x, context.longs({0, 0, before[0], before[1], before[2], 0, 0, behind[0], behind[1], behind[2]})});
+  std::vector<ValueId> inputs = {x, turned_weights(context, *conv)};
+  if (context.has_input(2)) inputs.push_back(context.input(2));
+  Attributes attributes;
+  attributes.set("group", conv->sizes.groups);
+  attributes.set("dilations", window.dilations);
+  context.set_output(0, context.add("Conv", std::move(inputs), attributes));
+  return true;
+}
+
 }  // namespace
 
 std::vector<OpDef> conv_transpose_ops() {
@@ -162,7 +234,8 @@ std::vector<OpDef> conv_transpose_ops() {
                   .reference = reference,
                   .layout = LayoutRole::blocked,
                   .accepts_blocked = accepts_blocked,
-                  .fuses_epilogue = true},
+                  .fuses_epilogue = true,
+                  .expand = expand},
        .lower = lower}};
 }
 

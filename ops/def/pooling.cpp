@@ -3,57 +3,21 @@
 #include <cmath>
 #include <limits>
 
-#include "jit/kernels/pool.h"
-#include "ops/conv_axes.h"
-#include "ops/conv_lower.h"
 #include "ops/conv_node.h"
-#include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "ops/pool_lower.h"
 #include "ops/pool_windows.h"
-#include "src/base/thread_team.h"
 
 namespace lathe::ops {
 namespace {
 
-bool is_global(const Node& node) { return node.op->name.substr(0, 6) == "Global"; }
 bool rounds_up(const Node& node) { return node.attributes.get_int("ceil_mode", 0) != 0; }
-
-void check_rank(size_t rank) {
-  if (rank < 3) throw std::invalid_argument("input 0 has rank " + std::to_string(rank) + ", expected at least 3");
-}
-
-// A window that lies in the padding alone has nothing to pool.
-Window read_attributes(const Node& node, size_t axes) {
-  if (node.attributes.get_ints("kernel_shape").empty()) throw std::invalid_argument("kernel_shape is missing or empty");
-  Window window = read_window(node, axes, {});
-  for (size_t i = 0; i < axes; ++i) {
-    const int64_t pad = std::max(window.pads_begin[i], window.pads_end[i]);
-    if (pad >= window.span(i)) {
-      throw std::invalid_argument("pads has the value " + std::to_string(pad) + ", its window spans " +
-                                  std::to_string(window.span(i)) + " pixels");
-    }
-  }
-  return window;
-}
-
-// The window with explicit pads. For global pooling, the whole plane.
-Window read_pool(const Node& node, const Dims& in) {
-  check_rank(in.size());
-  const Dims spatial(in.begin() + 2, in.end());
-  if (is_global(node)) {
-    const size_t axes = spatial.size();
-    return {spatial, Dims(axes, 1), Dims(axes, 1), Dims(axes, 0), Dims(axes, 0)};
-  }
-  Window window = read_attributes(node, spatial.size());
-  resolve_pads(window, spatial);
-  return window;
-}
 
 Dims outputs_of(const Node& node, const Window& window, const Dims& in) {
   Dims out(in.begin(), in.begin() + 2);
   for (size_t i = 0; i < window.axes(); ++i) {
-    out.push_back(is_global(node) ? 1 : window_output(window, i, in[i + 2], rounds_up(node)));
+    out.push_back(is_global_pool(node) ? 1 : window_output(window, i, in[i + 2], rounds_up(node)));
   }
   return out;
 }
@@ -65,12 +29,12 @@ void infer(InferContext& context) {
     type.has_rank = true;
     type.dims = in.dims;
     named(context, [&] {
-      check_rank(in.dims.size());
-      if (is_global(context.node)) {
+      check_pool_rank(in.dims.size());
+      if (is_global_pool(context.node)) {
         std::fill(type.dims.begin() + 2, type.dims.end(), Dim{1, ""});
         return;
       }
-      const Window window = read_attributes(context.node, in.dims.size() - 2);
+      const Window window = read_pool_attributes(context.node, in.dims.size() - 2);
       const std::vector<Dim> out =
           window_outputs(window, {in.dims.begin() + 2, in.dims.end()}, rounds_up(context.node));
       std::copy(out.begin(), out.end(), type.dims.begin() + 2);
@@ -223,109 +187,7 @@ bool is_byte(DType dtype) { return dtype == DType::u8 || dtype == DType::i8; }
 bool accepts_blocked(const Node& node, std::span<const TensorType> inputs, int) {
   if (node.outputs.size() > 1 && node.outputs[1] != ValueId::none) return false;
   const bool has_kernel = inputs[0].dtype == DType::f32 || (is_byte(inputs[0].dtype) && node.op->name == "MaxPool");
-  return has_kernel && (inputs[0].rank() == 3 || inputs[0].rank() == 4);
-}
-
-// Elements that each output of one axis has, with or without padding.
-std::vector<int> counts_of(const Window& window, size_t axis, int64_t in, int64_t out, bool with_padding) {
-  std::vector<int> counts;
-  const int64_t least = with_padding ? -window.pads_begin[axis] : 0;
-  const int64_t end = with_padding ? in + window.pads_end[axis] : in;
-  for (int64_t i = 0; i < out; ++i) {
-    int count = 0;
-    for (int64_t k = 0; k < window.kernel[axis]; ++k) {
-      const int64_t position = i * window.strides[axis] + k * window.dilations[axis] - window.pads_begin[axis];
-      if (position >= least && position < end) ++count;
-    }
-    counts.push_back(count);
-  }
-  return counts;
-}
-
-// Planes are pooled without a window sliding.
-bool covers_plane(const Window& window, const Dims& in) {
-  for (size_t i = 0; i < window.axes(); ++i) {
-    if (window.kernel[i] != in[i + 2] || window.dilations[i] != 1 || window.pads_begin[i] + window.pads_end[i] != 0) {
-      return false;
-    }
-  }
-  return true;
-}
-
-Step pool_step(const LowerContext& context, std::string kernel) {
-  Step step;
-  step.kernel = std::move(kernel);
-  step.reads = {context.buffer(context.input(0))};
-  step.writes = {context.buffer(context.output(0))};
-  step.bytes = static_cast<double>(context.input_type(0).storage_bytes() + context.output_type(0).storage_bytes());
-  constexpr double kBytesPerThread = 64 << 10;  // below, waking a thread takes longer
-  step.threads = step.bytes < kBytesPerThread ? 1 : context.target.threads;
-  return step;
-}
-
-void add_global_step(const LowerContext& context, PoolKind kind, int64_t planes, int64_t pixels, int lanes) {
-  Step step = pool_step(context, "global pool");
-  step.flop = static_cast<double>(planes * pixels * lanes);
-  const Kernel<GlobalPool> kernel = make_global_pool(context.target.isa, kind);
-  const float scale = 1.0f / static_cast<float>(pixels);
-  step.run = [=, from = step.reads[0], to = step.writes[0]](const StepArgs& args) {
-    const Range range = split_evenly(static_cast<long>(planes), args.share, args.shares);
-    for (long i = range.begin; i < range.end; ++i) {
-      kernel(args.at<const float>(from) + i * pixels * lanes, args.at<float>(to) + i * lanes, pixels, scale);
-    }
-  };
-  context.add(std::move(step));
-}
-
-bool lower_pool(LowerContext& context, PoolKind kind) {
-  const TensorType &in_type = context.input_type(0), &out_type = context.output_type(0);
-  const int lanes = vector_lanes(context.target.isa);
-  const bool has_bytes = kind == PoolKind::max && is_byte(in_type.dtype);
-  if ((in_type.dtype != DType::f32 && !has_bytes) || in_type.layout.channel_block != lanes ||
-      out_type.layout != in_type.layout || context.has_output(1) || in_type.rank() > 4 ||
-      out_type.storage_bytes() == 0 || in_type.storage_bytes() == 0) {
-    return false;
-  }
-  const Dims in = in_type.extents(), out = out_type.extents();
-  const Window window = read_pool(context.node, in);
-  const int64_t planes = in[0] * ((in[1] + lanes - 1) / lanes);
-  if (covers_plane(window, in) && !has_bytes) {
-    add_global_step(context, kind, planes, window.kernel[0] * (window.axes() == 2 ? window.kernel[1] : 1), lanes);
-    return true;
-  }
-  PoolShape shape;
-  shape.dtype = in_type.dtype;
-  shape.windows = pool_windows(context);
-  const size_t x = window.axes() - 1;
-  const bool with_padding = context.node.attributes.get_int("count_include_pad", 0) != 0;
-  if (kind == PoolKind::average) {
-    shape.x_counts = counts_of(window, x, in[x + 2], out[x + 2], with_padding);
-    shape.y_counts = x == 1 ? counts_of(window, 0, in[2], out[2], with_padding) : std::vector<int>{1};
-  }
-  PoolKernels kernels;
-  try {
-    kernels = PoolKernels::make(context.target.isa, kind, shape);
-  } catch (const JitError&) {
-    return false;
-  }
-  Step step = pool_step(context, kind == PoolKind::max ? "max pool" : "average pool");
-  const int64_t pixel_bytes = lanes * bits_of(in_type.dtype) / 8;
-  const int64_t in_plane = shape.windows.y.in * shape.windows.x.in * pixel_bytes;
-  const int64_t out_pixels = shape.windows.y.out * shape.windows.x.out, out_plane = out_pixels * pixel_bytes;
-  step.flop = static_cast<double>(planes * out_pixels * lanes) * shape.windows.taps();
-  step.run = [=, from = step.reads[0], to = step.writes[0]](const StepArgs& args) {
-    const auto strips = static_cast<long>(kernels.strips().size());
-    const Range range = split_evenly(static_cast<long>(planes) * strips, args.share, args.shares);
-    const auto* source = args.at<const char>(from);
-    auto* target = args.at<char>(to);
-    for (long i = range.begin; i < range.end; ++i) {
-      const PoolStrip& strip = kernels.strips()[static_cast<size_t>(i % strips)];
-      const int64_t plane = i / strips;
-      kernels.entry(strip.entry)(source + plane * in_plane + strip.source, target + plane * out_plane + strip.target);
-    }
-  };
-  context.add(std::move(step));
-  return true;
+  return has_kernel && inputs[0].rank() >= 3 && inputs[0].rank() <= 5;
 }
 
 bool lower_max(LowerContext& context) { return lower_pool(context, PoolKind::max); }
@@ -343,25 +205,6 @@ OpDef pool(std::string_view name, ReferenceFn* reference, LowerFn* lower, std::v
 }
 
 }  // namespace
-
-}  // namespace lathe::ops
-
-namespace lathe {
-
-ConvShape pool_windows(const LowerContext& context) {
-  const Dims in = context.input_type(0).extents(), out = context.output_type(0).extents();
-  const Window window = ops::read_pool(context.node, in);
-  ConvShape shape;
-  shape.lanes = vector_lanes(context.target.isa);
-  const size_t x = window.axes() - 1;
-  shape.x = conv_axis(window, x, in[x + 2], out[x + 2]);
-  if (x == 1) shape.y = conv_axis(window, 0, in[2], out[2]);
-  return shape;
-}
-
-}  // namespace lathe
-
-namespace lathe::ops {
 
 std::vector<OpDef> pooling_ops() {
   using Kind = AttributeSpec::Kind;

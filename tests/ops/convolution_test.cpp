@@ -224,6 +224,34 @@ TEST(Convolution, AgreesWithTheReferenceOverRandomShapes) {
   }
 }
 
+// Three spatial axes. The kernels know no grouped channels of several frames.
+ConvCase random_volumes(std::mt19937& random) {
+  auto pick = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random); };
+  ConvCase c = random_case(random, false);
+  for (Dims* dims : {&c.kernel, &c.strides, &c.pads, &c.dilations, &c.extra}) dims->clear();
+  const bool has_frames = pick(0, 3) > 0, has_pixels = pick(0, 3) > 0;
+  if (has_frames && has_pixels) c.groups = 1;
+  c.in.resize(2);
+  for (int axis = 0; axis < 3; ++axis) {
+    const bool is_idle = axis == 0 ? !has_frames : !has_pixels;
+    c.kernel.push_back(is_idle ? 1 : pick(1, 3));
+    c.strides.push_back(is_idle && axis > 0 ? 1 : pick(1, 2));
+    c.dilations.push_back(pick(0, 3) == 0 ? 2 : 1);
+    c.in.push_back(pick(1, 9) + (c.kernel.back() - 1) * c.dilations.back());
+  }
+  for (int i = 0; i < 6; ++i) c.pads.push_back(pick(0, (c.kernel[i % 3U] - 1) * c.dilations[i % 3U]));
+  return c;
+}
+
+TEST(Convolution, VolumesAgreeWithTheReferenceUnderAnyPlan) {
+  std::mt19937 random(8);
+  for (int i = 0; i < 200; ++i) {
+    const ConvCase c = random_volumes(random);
+    for (Isa isa : usable_isas()) check(c, isa, random, i % 2 == 0);
+    if (HasFatalFailure()) return;
+  }
+}
+
 TEST(Convolution, AgreesWithTheReferenceUnderAnyPlan) {
   std::mt19937 random(5);
   for (int i = 0; i < 150; ++i) {

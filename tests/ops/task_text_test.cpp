@@ -142,6 +142,28 @@ TEST(TaskText, ConvolutionsComeBack) {
   EXPECT_EQ(task_text(parse_task(text, 1)), text);
 }
 
+TEST(TaskText, ConvolutionsOfVolumesComeBackAndRefuseFramesThatDoNotFit) {
+  const int lanes = vector_lanes(usable_isa());
+  ConvProblem problem;
+  problem.batch = 6;
+  problem.in_channels = 3 * 2 * lanes;
+  problem.out_channels = 40;
+  problem.window_y = problem.window_x = 3;
+  problem.lanes = lanes;
+  problem.frames = {.out = 3, .in = 5, .step = 1, .joined = 3, .are_outer = true};
+  problem.phases = {{axis(14, 3, 1, 1), axis(17, 3, 1, 1), lanes}};
+  const std::string text = task_text(conv_tuning_task(problem, usable_isa(), 1));
+  const TuningTask task = parse_task(text, 1);
+  EXPECT_EQ(task_text(task), text);
+  EXPECT_TRUE(static_cast<bool>(task.build(task.space.fallback)));
+  for (const char* wrong : {"frames 4>3 step1 join3 outer", "frames 5>4 step1 join3 outer",
+                            "frames 5>3 step2 join3 outer", "frames 5>3 step1 join3", "frames 5>3 step1 join4 outer"}) {
+    std::string other = text;
+    other.replace(other.find("frames"), std::string("frames 5>3 step1 join3 outer").size(), wrong);
+    EXPECT_THROW(parse_task(other, 1), Error) << wrong;
+  }
+}
+
 TEST(TaskText, TransposedConvolutionsComeBackWithAllPhases) {
   const int lanes = vector_lanes(usable_isa());
   ConvProblem problem;
