@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "graph/infer.h"
 #include "graph/passes/passes.h"
@@ -16,8 +17,9 @@ namespace {
 // an Expand would trade a moment of computing for memory that stays.
 constexpr size_t kFreelyKeptBytes = size_t{1} << 20;
 constexpr size_t kGrowth = 4;  // int8 weights to float32
-// References are plain loops: about a second's worth of them.
-constexpr double kMultiplyAdds = 3e8;
+// About a second's worth of them: by plain loops, which is what references are, and by generated code. That is not
+// worth having for few.
+constexpr double kMostInLoops = 3e8, kMost = 5e10, kWorthCode = 1e6;
 
 bool is_product(const Node& node) {
   static constexpr std::array<std::string_view, 14> kProducts = {
@@ -27,14 +29,14 @@ bool is_product(const Node& node) {
 }
 
 // The product of an M*K and a K*N matrix takes sqrt(MK * KN * MN) multiply-adds.
-bool is_cheap(const Node& node, const std::vector<Tensor>& inputs, const TensorType& output) {
-  if (!is_product(node)) return true;
-  if (!output.is_static()) return false;
+double multiply_adds(const Node& node, const std::vector<Tensor>& inputs, const TensorType& output) {
+  if (!is_product(node)) return 0;
+  if (!output.is_static()) return std::numeric_limits<double>::infinity();
   double volume = 1;
   for (size_t i = 0; i < inputs.size() && i < 3; ++i)
     volume *= std::max<double>(1, static_cast<double>(inputs[i].size()));
   for (const Dim& dim : output.dims) volume *= static_cast<double>(std::max<int64_t>(1, dim.extent));
-  return std::sqrt(volume) <= kMultiplyAdds;
+  return std::sqrt(volume);
 }
 
 bool is_small(const Node& node, const Graph& graph, size_t input_bytes, const Limits& limits) {
@@ -113,9 +115,11 @@ std::vector<Tensor> results_of(const Graph& graph, const Node& node, const PassC
   }
   if (!is_small(node, graph, input_bytes, context.limits)) return {};
   const TensorType first = node.outputs[0] == ValueId::none ? TensorType() : graph.value(node.outputs[0]).type;
-  if (!is_cheap(node, inputs, first)) return {};
+  const double work = multiply_adds(node, inputs, first);
+  if (work > (context.run_node ? kMost : kMostInLoops)) return {};
   if (Tensor fast = fast_dequantized(node, inputs); fast.defined()) return {fast};
   try {
+    if (context.run_node && work > kWorthCode && !node.epilogue) return context.run_node(node, inputs);
     return run_reference(node, inputs, context.limits);
   } catch (const Error&) {
     return {};  // bad data is an error of the run that reaches it, if any does

@@ -25,7 +25,8 @@ struct RunnerContext {
   std::shared_ptr<std::set<std::string_view>> fired =
       nullptr;  // null or takes in which passes changed any of the graphs
 
-  PassContext pass_context() const { return {ops, limits, vector_lanes(target.isa), fired.get()}; }
+  // Of this context's lifetime.
+  PassContext pass_context() const;
 };
 
 }  // namespace lathe
