@@ -119,7 +119,7 @@ void StrassenConv::run_part(int part, const ConvArguments& arguments, const Conv
     operands.sums = sums;
     operands.c = arguments.target + image * problem_.out_blocks() * problem_.target_block_bytes() / 4;
     operands.next_weights = image + 1 == problem_.batch ? arguments.next_weights : nullptr;
-    core_.run(operands, share, shares(1), [&](int64_t row, int64_t rows, int64_t column) {
+    core_.run(operands, share, shares(1), [&](int64_t row, int64_t rows, int64_t column, int64_t) {
       if (!finish_) return;
       finish(arguments, image, row, rows, column);
       finish(arguments, image, row, rows, column + problem_.out_channels / 2);

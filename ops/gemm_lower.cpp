@@ -288,7 +288,7 @@ bool lower_product(LowerContext& context, const MatMulShape& shape, const Produc
   const GemmProblem problem = problem_of(context, product, is_packed);
   const GemmPlan plan = choose_gemm_plan(problem, context.plans);
   const PanelFormat format{int64_t{plan.vecs} * vector_lanes(problem.isa), vector_lanes(problem.isa)};
-  if (plan.strassen && lower_strassen(context, product, problem, plan)) return true;
+  if (plan.fast != FastProduct::none && lower_strassen(context, product, problem, plan)) return true;
   BoundProduct bound{bind_buffers(context, product), nullptr};
   bound.product = emit(problem, plan, batch_offsets(product, is_packed ? format.elements(problem.k, problem.n) : 0));
   if (!bound.product) return false;

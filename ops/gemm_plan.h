@@ -30,6 +30,9 @@ struct GemmProblem {
 
 enum class GemmSplit : uint8_t { columns, rows };  // columns: batches times panels
 
+// Fewer products of blocks (gemm_strassen.h), by the plan's tile and block of k.
+enum class FastProduct : uint8_t { none, strassen, hopcroft_kerr };
+
 struct GemmPlan {
   int rows = 14;  // of the largest tile; tiles are balanced
   int vecs = 2;   // panel width
@@ -39,7 +42,7 @@ struct GemmPlan {
   bool embed_broadcast = false;
   bool pack_b = false;  // a run-time B in row-major order: copy each panel first
   GemmSplit split = GemmSplit::columns;
-  bool strassen = false;  // seven half-sized products (gemm_strassen.h), by the tile and block of k above
+  FastProduct fast = FastProduct::none;
 
   bool operator==(const GemmPlan&) const = default;
   Candidate to_candidate() const;

@@ -8,6 +8,7 @@ constexpr int kFinishRows = 4;
 StrassenShape shape_of(const GemmProblem& problem, const GemmPlan& plan) {
   StrassenShape shape;
   shape.isa = problem.isa;
+  shape.scheme = plan.fast == FastProduct::hopcroft_kerr ? &kHopcroftKerr233 : &kStrassen222;
   shape.m = problem.m;
   shape.n = problem.n;
   shape.k = problem.k;
@@ -54,20 +55,20 @@ void StrassenProduct::run(const GemmOperands& operands, const float* sums, int s
   bound.c_layout = {operands.c_stride, vector_lanes(problem_.isa)};
   bound.next_weights = operands.next_weights;
   bound.aside = operands.scratch;
-  core_.run(bound, share, shares, [&](int64_t row, int64_t rows, int64_t column) {
-    const int64_t width = core_.shape().width();
-    finish(operands, row, rows, column, 0);
-    finish(operands, row, rows, column + problem_.n / 2, width);
+  core_.run(bound, share, shares, [&](int64_t row, int64_t rows, int64_t column, int64_t aside_row) {
+    const int64_t width = core_.shape().width(), columns = core_.shape().scheme->columns;
+    const float* aside = operands.scratch + aside_row * core_.aside_stride();
+    for (int64_t i = 0; i < columns; ++i)
+      finish(operands, row, rows, column + i * (problem_.n / columns), aside + i * width);
   });
 }
 
 void StrassenProduct::finish(const GemmOperands& operands, int64_t row, int64_t rows, int64_t column,
-                             int64_t column_aside) const noexcept {
+                             const float* aside) const noexcept {
   GemmTileArgs args = {};
   args.c_stride_bytes = operands.c_stride * 4;
   args.a_stride_bytes = core_.aside_stride() * 4;
   args.b = operands.b;  // k is 0: not read
-  const float* aside = operands.scratch + column_aside;
   const size_t input_count = problem_.epilogue ? problem_.epilogue->inputs.size() : 0;
   for (const int height : {kFinishRows, 1}) {
     args.tiles = rows / height;

@@ -1,12 +1,12 @@
 #pragma once
-// A matrix product by Strassen's seven half-sized ones: what a step calls.
+// A matrix product by fewer products of blocks: what a step calls.
 #include "ops/gemm_plan.h"
 #include "ops/gemm_product.h"
 #include "ops/strassen.h"
 
 namespace lathe {
 
-// The problem has quadrants under this plan: one product, constant B, even halves.
+// The problem has blocks under this plan: one product, constant B, even parts.
 bool can_use_strassen(const GemmProblem& problem, const GemmPlan& plan);
 
 class StrassenProduct {
@@ -18,7 +18,7 @@ class StrassenProduct {
   int64_t packed_elements() const { return core_.packed_elements(); }
   void pack(const MatrixView& matrix, float scale, float* packed) const { core_.pack(matrix, scale, packed); }
 
-  // Sums of A's quadrants: all threads fill them, then all read them.
+  // Sums of A's blocks: all threads fill them, then all read them.
   int64_t sums_elements() const { return core_.sums_elements(); }
   void sum(const GemmOperands& operands, float* sums, int share, int shares) const noexcept;
   int64_t scratch_elements() const { return core_.aside_elements(); }  // of each thread
@@ -26,7 +26,7 @@ class StrassenProduct {
 
  private:
   void finish(const GemmOperands& operands, int64_t row, int64_t rows, int64_t column,
-              int64_t column_aside) const noexcept;
+              const float* aside) const noexcept;
 
   GemmProblem problem_;
   GemmPlan plan_;

@@ -29,7 +29,7 @@ std::vector<GemmOffsets> offsets_of(const GemmProblem& problem) {
 class AnyProduct {
  public:
   AnyProduct(const GemmProblem& problem, const GemmPlan& plan) : flop_(problem.flop()) {
-    if (plan.strassen) {
+    if (plan.fast != FastProduct::none) {
       strassen_ = std::make_unique<StrassenProduct>(problem, plan);
       sums_ = Tensor(DType::f32, {strassen_->sums_elements()});
     } else {
@@ -139,12 +139,12 @@ TuningTask gemm_tuning_task(const GemmProblem& problem) {
                       {"embed", wide ? std::vector<int>{0, 1} : std::vector<int>{0}},
                       {"pack_b", problem.b == GemmOperandB::row_major ? std::vector<int>{0, 1} : std::vector<int>{0}},
                       {"split_rows", problem.threads > 1 ? std::vector<int>{0, 1} : std::vector<int>{0}},
-                      {"strassen", problem.allows_strassen ? std::vector<int>{0, 1} : std::vector<int>{0}}};
+                      {"strassen", problem.allows_strassen ? std::vector<int>{0, 1, 2} : std::vector<int>{0}}};
   task.space.fallback = rule.to_candidate();
   task.space.allowed = [problem, rule](const Candidate& candidate) {
     const GemmPlan plan = GemmPlan::from_candidate(candidate);
     // What one algorithm does not read stands as in the rule, so that no plan has two names.
-    if (plan.strassen && (plan.split != rule.split || plan.k_unroll != rule.k_unroll)) return false;
+    if (plan.fast != FastProduct::none && (plan.split != rule.split || plan.k_unroll != rule.k_unroll)) return false;
     return is_valid(plan, problem) && plan.rows * plan.vecs >= (has_avx512(problem.isa) ? 12 : 6);
   };
   task.build = [problem](const Candidate& candidate) -> Runner {

@@ -1,16 +1,16 @@
 #pragma once
-// The core of products with seven instead of eight half-sized ones (Strassen, one level), for matrix products and
-// pointwise convolutions. The rows of A come in blocks, its columns in others; each pair is one product by quadrants:
-// sums of A's quadrants are made ahead, those of B's while the kernel loads them (packed weights are as large as ever),
-// and each half-sized product is added from registers to the one or two quadrants of C that it belongs to. A last odd
-// row is computed directly.
+// The core of products by fewer products of blocks (ops/bilinear_scheme.h, one level), for matrix products and
+// pointwise convolutions. The rows of A come in parts, its columns in others; each pair is one such product: sums of
+// A's blocks are made ahead, and each product of blocks is added from registers to the blocks of C that it belongs to.
+// Of an odd number of rows the last one is computed directly, or one in the middle twice.
 //
 // Error: up to about three times that of the plain product, 1e-6 of the largest output at k = 1,024.
 #include <array>
 #include <vector>
 
+#include "jit/kernels/block_sums.h"
 #include "jit/kernels/gemm.h"
-#include "jit/kernels/quadrant_sums.h"
+#include "ops/bilinear_scheme.h"
 #include "ops/gemm_pack.h"
 #include "src/base/thread_team.h"
 
@@ -18,6 +18,7 @@ namespace lathe {
 
 struct StrassenShape {
   Isa isa = Isa::avx2;
+  const BilinearScheme* scheme = &kStrassen222;
   int64_t m = 0, n = 0, k = 0;
   int64_t row_block = 1 << 20;  // rows for which all panels of B are used before the next ones come
   int k_block = 1024;
@@ -29,7 +30,7 @@ struct StrassenShape {
   int64_t width() const { return int64_t{vecs} * vector_lanes(isa); }  // columns of a panel
 };
 
-// n and the blocks of k have halves of whole panels and vectors.
+// n and the parts of k are cut into whole panels and vectors.
 bool has_quadrants(const StrassenShape& shape);
 
 // Untuned: this CPU adds beside its multiply-adds, so that B's sums cost nothing.
@@ -47,10 +48,10 @@ class Strassen {
   explicit Strassen(const StrassenShape& shape);
 
   const StrassenShape& shape() const { return shape_; }
-  int64_t packed_elements() const { return shape_.k * shape_.n; }
+  int64_t packed_elements() const { return packed_blocks() * block_k_ * shape_.width() * blocks_ * panels(); }
   void pack(const MatrixView& matrix, float scale, float* packed) const;
 
-  // Sums of A's quadrants: all threads fill them, then all read them.
+  // Sums of A's blocks: all threads fill them, then all read them.
   int64_t sums_elements() const;
   void sum(const float* a, const StrassenMatrix& a_layout, float* sums, int share, int shares) const noexcept;
 
@@ -63,11 +64,11 @@ class Strassen {
   };
   // Of each thread; 0 unless C is gathered aside.
   int64_t aside_elements() const;
-  // Between rows of what was gathered; the right panel stands beside the left one.
+  // Between rows of what was gathered; the panels stand side by side.
   int64_t aside_stride() const;
 
-  // Columns are split into shares. finish(row, rows, column): C is complete for these rows and the panels that begin
-  // at `column` and n / 2 behind it, in place or aside.
+  // Columns are split into shares. finish(row, rows, column, aside_row): C is complete for these rows and the panels
+  // that begin at `column` and n / columns of blocks, twice that ... behind it, in place or aside from `aside_row`.
   template <class Finish>
   void run(const Operands& operands, int share, int shares, Finish finish) const noexcept {
     const Range mine = split_evenly(panels(), share, shares);
@@ -79,17 +80,17 @@ class Strassen {
         const int64_t panel = mine.begin + (shape_.aside ? i / blocks_ : i % count);
         run_panel(operands, {parts_[part], block, panel, mine, part + 1 == parts_.size()});
         if (block + 1 < blocks_) continue;
-        const int64_t last = part + 1 == parts_.size() ? shape_.m : parts_[part].row + 2 * parts_[part].half;
-        finish(parts_[part].row, last - parts_[part].row, panel * shape_.width());
+        finish_part(parts_[part], panel * shape_.width(), finish);
       }
     }
   }
 
  private:
-  static constexpr int kProducts = 7;
   static constexpr int kMostHeight = 32;
-  struct Part {  // a block of rows: [row, row + half) above [row + half, row + 2 * half)
-    int64_t row = 0, half = 0;
+  // All sums of a place are written together: they shall not fall into one set of the cache.
+  static constexpr int64_t kSumsGap = 5 * 16;
+  struct Part {  // rows [row, end): [row, row + half) above [bottom, bottom + half)
+    int64_t row = 0, end = 0, half = 0, bottom = 0;
     // Tiles of `height` rows come first, then those of one row less.
     int64_t tiles = 0, tall = 0;
     int height = 0;
@@ -104,28 +105,43 @@ class Strassen {
     bool is_last_part;
   };
 
-  int64_t panels() const { return shape_.n / 2 / shape_.width(); }
+  template <class Finish>
+  void finish_part(const Part& part, int64_t column, Finish finish) const noexcept {
+    const bool is_twice = part.bottom < part.row + part.half;  // a row in both halves
+    if (!is_twice) return finish(part.row, part.end - part.row, column, int64_t{0});
+    finish(part.row, part.half, column, int64_t{0});
+    finish(part.row + part.half, part.end - part.row - part.half, column, part.half + 1);
+  }
+
+  const BilinearScheme& scheme() const { return *shape_.scheme; }
+  int64_t products() const { return static_cast<int64_t>(scheme().products.size()); }
+  int64_t panels() const { return shape_.n / scheme().columns / shape_.width(); }
+  int64_t packed_blocks() const { return scheme().packs_sums ? products() : scheme().b_blocks(); }
+  // From the sums for one product to those for the next.
+  int64_t sums_stride(const Part& part) const { return part.half * block_k_ + kSumsGap; }
   void sum_tile(const Part& part, int64_t block, Range rows, const float* a, const StrassenMatrix& a_layout,
                 float* sums) const noexcept;
   void make_parts();
   void emit_kernels();
   void emit_products(int height);
+  GemmTilePlan tile_plan(int height) const;
   void run_panel(const Operands& operands, const Panel& panel) const noexcept;
-  void run_product(int product, const Operands& operands, const Panel& panel, GemmTileArgs& args) const noexcept;
+  void run_product(int64_t product, const Operands& operands, const Panel& panel, GemmTileArgs& args) const noexcept;
   void run_last_row(const Operands& operands, const Panel& panel) const noexcept;
-  const float* quadrant_of_b(const Operands& operands, int64_t block, int64_t panel, int q) const;
+  const float* block_of_b(const Operands& operands, int64_t block, int64_t panel, int64_t number) const;
   const void* weights_behind(const Operands& operands, const Panel& panel) const;
   StrassenMatrix c_layout(const Operands& operands) const;
-  // A row of the panel on the left (side 0) or the right.
-  float* place_in_c(const Operands& operands, const Panel& panel, int side, int64_t row) const;
+  // A row of a block of C, or of what stands for it aside.
+  float* place_in_c(const Operands& operands, const Panel& panel, int block, int64_t row_of_half) const;
+  float* place_in_c_itself(const Operands& operands, const Panel& panel, int column_of_blocks, int64_t row) const;
 
   StrassenShape shape_;
-  int64_t blocks_ = 0, half_k_ = 0;  // of k
+  int64_t blocks_ = 0, block_k_ = 0;  // of k; rows of a block of B
   std::vector<Part> parts_;
-  QuadrantSums sums_;
-  using Products = std::array<std::array<GemmTile, kProducts>, 2>;  // [is it a later block of k][product]
-  std::vector<Products> products_;                                  // by height
-  std::array<GemmTile, 2> row_;                                     // the first to touch C, the others
+  BlockSums sums_;
+  using Products = std::array<std::vector<GemmTile>, 2>;  // [is it a later block of k][product]
+  std::vector<Products> products_;                        // by height
+  std::array<GemmTile, 2> row_;                           // the first to touch C, the others
 };
 
 }  // namespace lathe

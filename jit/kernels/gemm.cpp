@@ -90,19 +90,20 @@ class GemmTileEmitter : public RowTileEmitter {
   void fetch_targets() {
     if (plan_.fetch_rows == 0) return;
     Xbyak::Label done;
-    mov(tmp_, ptr[args_ + offsetof(GemmTileArgs, fetch)]);
-    mov(c_, ptr[args_ + offsetof(GemmTileArgs, fetch) + 8]);
+    const Gpr row_at = tmp_, matrix = c_;
+    mov(row_at, ptr[args_ + offsetof(GemmTileArgs, fetch)]);
+    mov(matrix, ptr[args_ + offsetof(GemmTileArgs, fetch_matrix_bytes)]);
     for (int row = 0; row < plan_.fetch_rows; ++row) {
       dec(qword[args_ + offsetof(GemmTileArgs, fetch_left)]);
       js(done, T_NEAR);
-      for (const Gpr& at : {tmp_, c_}) {
+      for (int i = 0; i < plan_.fetch_matrices; ++i) {
+        const Xbyak::RegExp at = i == 0 ? Xbyak::RegExp(row_at) : row_at + matrix * i;
         for (int offset = 0; offset < plan_.vecs * vec_bytes(); offset += kCacheLine) prefetchw(ptr[at + offset]);
-        add(at, ptr[args_ + offsetof(GemmTileArgs, fetch_stride_bytes)]);
       }
+      add(row_at, ptr[args_ + offsetof(GemmTileArgs, fetch_stride_bytes)]);
     }
     L(done);
-    mov(ptr[args_ + offsetof(GemmTileArgs, fetch)], tmp_);
-    mov(ptr[args_ + offsetof(GemmTileArgs, fetch) + 8], c_);
+    mov(ptr[args_ + offsetof(GemmTileArgs, fetch)], row_at);
   }
 
   // --- C += A * B
@@ -234,7 +235,7 @@ class GemmTileEmitter : public RowTileEmitter {
 
   // --- C = epilogue(acc): in registers when they suffice, else through the frame, row by row in a loop.
   int input_count() const {
-    if (plan_.fold_second != GemmFold::none) return 1;
+    if (plan_.folds_product()) return plan_.fold_count() - 1;
     return plan_.epilogue ? static_cast<int>(plan_.epilogue->inputs.size()) : 0;
   }
   bool needs_late_mask() const { return plan_.masked && !has_masks() && !keeps_mask_; }
@@ -318,14 +319,8 @@ class GemmTileEmitter : public RowTileEmitter {
   void finish_row(const std::vector<Gpr>& inputs, const std::vector<Vec>& temps, const Vec& mask, Accumulator get) {
     for (int v = 0; v < plan_.vecs; ++v) {
       const Vec acc = get(v);
-      if (plan_.fold != GemmFold::none) {
-        const auto at = [&](const Gpr& row) {
-          if (!plan_.apart) return row + v * vec_bytes();
-          return v == 0 ? Xbyak::RegExp(row) : v == 3 ? row + a_stride_[3] : row + tmp_ * v;
-        };
-        fold(plan_.fold, acc, at(c_), temps[static_cast<size_t>(2 * v) % temps.size()]);
-        if (input_count() > 0)
-          fold(plan_.fold_second, acc, at(inputs[0]), temps[static_cast<size_t>(2 * v + 1) % temps.size()]);
+      if (plan_.folds_product()) {
+        fold_vector(acc, v, inputs, temps);
         continue;
       }
       if (epilogue_) {
@@ -341,6 +336,16 @@ class GemmTileEmitter : public RowTileEmitter {
     add(c_, ptr[args_ + offsetof(GemmTileArgs, c_stride_bytes)]);
     for (size_t i = 0; i < inputs.size(); ++i) {
       add(inputs[i], ptr[args_ + offsetof(GemmTileArgs, input_stride_bytes) + 8 * i]);
+    }
+  }
+
+  void fold_vector(const Vec& product, int v, const std::vector<Gpr>& inputs, const std::vector<Vec>& temps) {
+    const size_t count = inputs.size() + 1;
+    for (size_t i = 0; i < count; ++i) {
+      const Gpr& row = i == 0 ? c_ : inputs[i - 1];
+      Xbyak::RegExp at = row + v * vec_bytes();
+      if (plan_.apart) at = v == 0 ? Xbyak::RegExp(row) : v == 3 ? row + a_stride_[3] : row + tmp_ * v;
+      fold(plan_.folds[i], product, at, temps[(static_cast<size_t>(v) * count + i) % temps.size()]);
     }
   }
 
@@ -423,20 +428,26 @@ class GemmTileEmitter : public RowTileEmitter {
 
 }  // namespace
 
+int GemmTilePlan::fold_count() const {
+  return static_cast<int>(std::find(folds.begin(), folds.end(), GemmFold::none) - folds.begin());
+}
+
 bool GemmTilePlan::is_valid() const {
   if (rows < 1 || rows > kMostRows || vecs < 1 || k_unroll < 1 || k_unroll > 16) return false;
   if (prefetch_lines < 0 || (embed_broadcast && !has_avx512(isa))) return false;
   if (epilogue && epilogue->inputs.size() > static_cast<size_t>(kMaxGemmInputs)) return false;
-  if (fold == GemmFold::none && fold_second != GemmFold::none) return false;
-  if (fold != GemmFold::none && (epilogue || masked || accumulate)) return false;
+  if (std::any_of(folds.begin() + fold_count(), folds.end(), [](GemmFold fold) { return fold != GemmFold::none; })) {
+    return false;
+  }
+  if (folds_product() && (epilogue || masked || accumulate)) return false;
   if (a_in_chunks && (k_unroll != vector_lanes(isa) || bf16 || starts_at_a)) return false;
-  if (fetch_rows < 0 || fetch_rows > kMostRows) return false;
-  if (apart && (fold == GemmFold::none || vecs > 4)) return false;
+  if (fetch_rows < 0 || fetch_rows > kMostRows || fetch_matrices < 0 || fetch_matrices > 3) return false;
+  if (apart && (!folds_product() || vecs > 4)) return false;
   if (b_sign != 0 && b_in_place) return false;
   if (starts_at_a && accumulate) return false;
   if (widens && !bf16) return false;
   if (bf16 && (isa != Isa::avx512_bf16 || (accumulate && !widens) || starts_at_a || b_in_place || b_sign != 0 ||
-               fold != GemmFold::none)) {
+               folds_product())) {
     return false;
   }
   return vec_registers_needed(*this) <= vector_registers(isa);
@@ -450,12 +461,10 @@ std::string GemmTilePlan::key() const {
                                                : "",
                                  masked ? " masked" : "", b_in_place ? " inplace" : "");
   static constexpr std::string_view kFolds[] = {"", " set", " add", " subtract"};
-  if (fold != GemmFold::none) {
-    text += fmt::format("{}{}{}", kFolds[static_cast<size_t>(fold)], kFolds[static_cast<size_t>(fold_second)],
-                        apart ? " apart" : "");
-  }
+  for (int i = 0; i < fold_count(); ++i) text += kFolds[static_cast<size_t>(folds[static_cast<size_t>(i)])];
+  if (apart) text += " apart";
   if (a_in_chunks) text += " chunks";
-  if (fetch_rows > 0) text += fmt::format(" fetch{}", fetch_rows);
+  if (fetch_rows > 0) text += fmt::format(" fetch{}x{}", fetch_rows, fetch_matrices);
   if (bf16) text += widens ? " bf16 to f32" : " bf16";
   if (b_sign != 0) text += b_sign > 0 ? " B+" : " B-";
   if (epilogue) {

@@ -5,6 +5,7 @@
 //
 // A and C are row-major with any row stride and are never touched outside their rows and columns. B is either packed
 // (step k is vecs * lanes consecutive floats, zero-padded) or read in place (row-major, any row stride).
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -45,7 +46,8 @@ struct GemmTilePlan {
   // A comes tile by tile, dense: a vector's length of k of each row, one row behind the other, then the next length.
   // k is a multiple of it and k_unroll is it. What is soon read is fetched ahead, also a little behind the last tile.
   bool a_in_chunks = false;
-  int fetch_rows = 0;       // before each tile: rows of GemmTileArgs::fetch, as wide as C's, soon to be written
+  // Before each tile: so many rows of so many matrices from GemmTileArgs::fetch, as wide as C's, soon to be written.
+  int fetch_rows = 0, fetch_matrices = 0;
   bool masked = false;      // the last vector of each row is partial: GemmTileArgs::tail_lanes
   bool b_in_place = false;  // B by row stride instead of packed
   // A and C are bfloat16, the epilogue's inputs float32. A's elements come in pairs, and so do B's rows: step k has a
@@ -53,13 +55,16 @@ struct GemmTilePlan {
   bool bf16 = false;
   bool widens = false;  // with bf16: C is float32
   std::optional<GemmEpilogue> epilogue;
-  // Into C and into a second matrix, GemmTileArgs::inputs[0], both unmasked and without an epilogue. none: the product
-  // goes to C alone, by what stands above.
-  GemmFold fold = GemmFold::none, fold_second = GemmFold::none;
-  bool apart = false;  // with fold: the vectors of a row lie GemmTileArgs::c_vector_bytes apart; at most four
+  // Into C and into further matrices, GemmTileArgs::inputs[0], [1], [2], all unmasked and without an epilogue. All
+  // none: the product goes to C alone, by what stands above.
+  static constexpr int kMostFolds = 4;
+  std::array<GemmFold, kMostFolds> folds = {};  // none follows the last one
+  bool apart = false;  // with folds: the vectors of a row lie GemmTileArgs::c_vector_bytes apart; at most four
   int b_sign = 0;      // 1, -1: B plus or minus a second packed B, GemmTileArgs::b_second_bytes behind the first
 
   bool operator==(const GemmTilePlan&) const = default;
+  bool folds_product() const { return folds[0] != GemmFold::none; }
+  int fold_count() const;
   bool is_valid() const;
   std::string key() const;
 };
@@ -75,9 +80,9 @@ struct GemmTileArgs {
   int64_t a_stride_bytes, b_stride_bytes, c_stride_bytes;
   int64_t b_second_bytes, c_vector_bytes;
   const void* prefetch;  // first line to prefetch; on return the first one not yet prefetched
-  float* fetch[2];       // rows of two matrices to fetch for writing, if the plan does so; overwritten
+  float* fetch;          // rows of the first matrix to fetch for writing, if the plan does so; overwritten
   int64_t fetch_left;    // rows that are left; overwritten
-  int64_t fetch_stride_bytes;
+  int64_t fetch_stride_bytes, fetch_matrix_bytes;
   int64_t tail_lanes;                   // valid lanes of the last vector, when the plan is masked
   const float* inputs[kMaxGemmInputs];  // of slots 1, 2, ...: at the tile's first row and column
   int64_t input_stride_bytes[kMaxGemmInputs];

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <random>
 
 namespace lathe {
@@ -89,34 +90,38 @@ class TileBench {
     args.input_stride_bytes[2] = columns_ >= rows_ ? 4 : 0;
     args.b_second_bytes = test_.k * b_stride_ * 4;
     args.c_vector_bytes = vector_stride() * 4;
-    args.fetch[0] = args.fetch[1] = c_.data();
+    args.fetch = c_.data();
     args.fetch_left = test_.fetch_left;
     args.fetch_stride_bytes = c_stride_ * 4;
     if (test_.plan.a_in_chunks) args.a_stride_bytes = test_.k * 4;
     if (test_.plan.apart) args.c_stride_bytes = lanes_ * 4;
-    if (test_.plan.fold_second != GemmFold::none) {
-      args.inputs[0] = residual_.data();
-      args.input_stride_bytes[0] = args.c_stride_bytes;
+    for (int i = 1; i < test_.plan.fold_count(); ++i) {
+      more_.push_back(std::make_unique<GuardedFloats>(c_.size()));
+      for (size_t at = 0; at < c_.size(); ++at) (*more_.back())[at] = before_[at];
+      args.inputs[i - 1] = more_.back()->data();
+      args.input_stride_bytes[i - 1] = args.c_stride_bytes;
     }
     kernel(&args);
     const int64_t fetched = std::min(test_.fetch_left, test_.plan.fetch_rows * test_.tiles);
-    for (const float* next : args.fetch) ASSERT_EQ(next - c_.data(), fetched * c_stride_);
+    ASSERT_EQ(args.fetch - c_.data(), fetched * c_stride_);
   }
 
-  // The second matrix that the product was folded into.
-  void check_second(const std::vector<float>& before) {
-    for (size_t i = 0; i < residual_.size(); ++i) {
-      const auto [row, column] = place_of(static_cast<int64_t>(i));
-      if (column >= columns_) {
-        ASSERT_EQ(residual_[i], before[i]) << "written between rows " << row << " and " << row + 1;
-        continue;
+  // The further matrices that the product was folded into.
+  void check_more() {
+    for (size_t number = 0; number < more_.size(); ++number) {
+      for (size_t i = 0; i < c_.size(); ++i) {
+        const float after = (*more_[number])[i];
+        const auto [row, column] = place_of(static_cast<int64_t>(i));
+        if (column >= columns_) {
+          ASSERT_EQ(after, before_[i]) << "written between rows " << row << " and " << row + 1;
+          continue;
+        }
+        const auto [sum, magnitude] = product(row, column);
+        ASSERT_NEAR(after, folded(test_.plan.folds[number + 1], before_[i], sum), tolerance(magnitude))
+            << "matrix " << number + 2 << " row " << row << " column " << column;
       }
-      const auto [sum, magnitude] = product(row, column);
-      ASSERT_NEAR(residual_[i], folded(test_.plan.fold_second, before[i], sum), tolerance(magnitude))
-          << "row " << row << " column " << column;
     }
   }
-  std::vector<float> second() { return {residual_.data(), residual_.data() + residual_.size()}; }
 
   // max |error| over the bound k * eps * sum |a * b|; and that nothing else was written.
   void check() {
@@ -128,7 +133,7 @@ class TileBench {
       }
       auto [sum, magnitude] = product(row, column);
       if (test_.plan.accumulate) sum += before_[i];
-      sum = folded(test_.plan.fold, before_[i], sum);
+      sum = folded(test_.plan.folds[0], before_[i], sum);
       if (test_.plan.epilogue) {
         const float uniform = bias_[columns_ >= rows_ ? static_cast<size_t>(row) : 0];
         const float inputs[] = {static_cast<float>(sum), bias_[static_cast<size_t>(column)], residual_[i], uniform};
@@ -188,6 +193,7 @@ class TileBench {
   const int64_t lanes_, rows_, columns_, a_stride_, c_stride_, b_stride_;
   GuardedFloats a_, b_, c_, residual_, bias_;
   std::mt19937 random_;
+  std::vector<std::unique_ptr<GuardedFloats>> more_;
   std::vector<float> chunks_, before_;
 };
 
@@ -280,45 +286,46 @@ TEST_P(GemmTileTest, TakesAsThereAreRowsOfAWithoutAProduct) {
   }
 }
 
-TEST_P(GemmTileTest, FoldsTheProductIntoOneOrTwoMatrices) {
+TEST_P(GemmTileTest, FoldsTheProductIntoOneOrSeveralMatrices) {
   std::mt19937 random(20250102);
   const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
-  for (const GemmFold first : {GemmFold::set, GemmFold::add, GemmFold::subtract}) {
-    for (const GemmFold second : {GemmFold::none, GemmFold::set, GemmFold::add, GemmFold::subtract}) {
-      TileCase test;
-      test.plan.isa = GetParam();
-      test.plan.rows = pick(1, 4);
-      test.plan.vecs = pick(1, GetParam() == Isa::avx2 ? 2 : 4);
-      test.plan.prefetch_lines = pick(0, 1);
-      test.plan.fold = first;
-      test.plan.fold_second = second;
-      test.plan.apart = pick(0, 1);
-      test.plan.b_sign = pick(-1, 1);
-      test.k = pick(0, 40);
-      if (pick(0, 1) == 1) {
-        test.plan.a_in_chunks = true;
-        test.plan.k_unroll = vector_lanes(GetParam());
-        test.k = int64_t{pick(1, 3)} * vector_lanes(GetParam());
-        test.plan.fetch_rows = pick(0, 3);
-        test.fetch_left = pick(0, 8);
-      }
-      test.tiles = pick(1, 3);
-      test.gap = pick(0, 1) * pick(1, 20);
-      SCOPED_TRACE(testing::PrintToString(test));
-      TileBench bench(test, random());
-      const std::vector<float> before = bench.second();
-      bench.run(gemm_tile(test.plan));
-      bench.check();
-      if (second != GemmFold::none) bench.check_second(before);
-      if (HasFatalFailure()) return;
+  for (int round = 0; round < 40; ++round) {
+    TileCase test;
+    test.plan.isa = GetParam();
+    test.plan.rows = pick(1, 4);
+    test.plan.vecs = pick(1, GetParam() == Isa::avx2 ? 2 : 4);
+    test.plan.prefetch_lines = pick(0, 1);
+    const int count = pick(1, GemmTilePlan::kMostFolds);
+    for (int i = 0; i < count; ++i) {
+      static constexpr GemmFold kFolds[] = {GemmFold::set, GemmFold::add, GemmFold::subtract};
+      test.plan.folds[static_cast<size_t>(i)] = kFolds[pick(0, 2)];
     }
+    test.plan.apart = pick(0, 1);
+    test.plan.b_sign = pick(-1, 1);
+    test.k = pick(0, 40);
+    if (pick(0, 1) == 1) {
+      test.plan.a_in_chunks = true;
+      test.plan.k_unroll = vector_lanes(GetParam());
+      test.k = int64_t{pick(1, 3)} * vector_lanes(GetParam());
+      test.plan.fetch_rows = pick(0, 3);
+      test.plan.fetch_matrices = pick(1, 3);
+      test.fetch_left = pick(0, 8);
+    }
+    test.tiles = pick(1, 3);
+    test.gap = pick(0, 1) * pick(1, 20);
+    SCOPED_TRACE(testing::PrintToString(test));
+    TileBench bench(test, random());
+    bench.run(gemm_tile(test.plan));
+    bench.check();
+    bench.check_more();
+    if (HasFatalFailure()) return;
   }
 }
 
 TEST_P(GemmTileTest, RefusesToFoldWithAnEpilogue) {
   GemmTilePlan plan;
   plan.isa = GetParam();
-  plan.fold = GemmFold::add;
+  plan.folds[0] = GemmFold::add;
   EXPECT_TRUE(plan.is_valid());
   plan.epilogue = bias_residual_gelu(false);
   EXPECT_FALSE(plan.is_valid());

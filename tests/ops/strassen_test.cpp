@@ -86,18 +86,19 @@ class StrassenTest : public ::testing::TestWithParam<Isa> {
 TEST_P(StrassenTest, MatchesPlainLoopsOverRandomShapes) {
   const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); };
   const int lanes = vector_lanes(GetParam());
-  for (int round = 0; round < 40; ++round) {
+  for (int round = 0; round < 60; ++round) {
     GemmPlan plan;
-    plan.strassen = true;
+    plan.fast = round % 2 == 0 ? FastProduct::strassen : FastProduct::hopcroft_kerr;
+    const int parts = round % 2 == 0 ? 2 : 3;  // of k and of n
     plan.rows = pick(1, 3);
     plan.vecs = pick(1, 3);
     plan.k_unroll = pick(1, 4);
-    plan.k_block = pick(1, 3) * 2 * lanes;
+    plan.k_block = pick(1, 3) * parts * lanes;
     plan.row_block = pick(2, 50);
     GemmProblem problem;
     problem.m = pick(2, 40);
-    problem.n = int64_t{pick(1, 3)} * 2 * plan.vecs * lanes;
-    problem.k = int64_t{pick(1, 4)} * 2 * lanes;
+    problem.n = int64_t{pick(1, 3)} * parts * plan.vecs * lanes;
+    problem.k = int64_t{pick(1, 4)} * parts * lanes;
     problem.isa = GetParam();
     problem.threads = pick(1, 3);
     problem.allows_strassen = true;
@@ -109,25 +110,31 @@ TEST_P(StrassenTest, MatchesPlainLoopsOverRandomShapes) {
 }
 
 TEST_P(StrassenTest, StaysWithinItsErrorBoundForLongSums) {
-  GemmPlan plan;
-  plan.strassen = true;
-  plan.rows = 6;
-  GemmProblem problem{1, 24, 64, 4096, GemmOperandB::packed, {}, GetParam()};
-  problem.allows_strassen = true;
-  for (const int k_block : {1024, 4096}) {
-    plan.k_block = k_block;
-    EXPECT_LT(error_of(problem, plan, 0), 5e-6) << k_block;
+  for (const FastProduct fast : {FastProduct::strassen, FastProduct::hopcroft_kerr}) {
+    GemmPlan plan;
+    plan.fast = fast;
+    plan.rows = 6;
+    GemmProblem problem{1, 24, 64, 4096, GemmOperandB::packed, {}, GetParam()};
+    if (fast == FastProduct::hopcroft_kerr) problem.n = 96, problem.k = 4032;
+    problem.allows_strassen = true;
+    for (const int k_block : {1024, 4096}) {
+      plan.k_block = k_block;
+      EXPECT_LT(error_of(problem, plan, 0), 5e-6) << plan.key();
+    }
   }
 }
 
 TEST_P(StrassenTest, IsRefusedWhereTheAccuracyLevelOrTheExtentsForbidIt) {
   GemmPlan plan;
-  plan.strassen = true;
+  plan.fast = FastProduct::strassen;
   plan.rows = 2;
   GemmProblem problem{1, 8, 64, 64, GemmOperandB::packed, {}, GetParam()};
   EXPECT_FALSE(is_valid(plan, problem));
   problem.allows_strassen = true;
   EXPECT_TRUE(is_valid(plan, problem));
+  plan.fast = FastProduct::hopcroft_kerr;  // has no thirds
+  EXPECT_FALSE(is_valid(plan, problem));
+  plan.fast = FastProduct::strassen;
   problem.n = 63;
   EXPECT_FALSE(is_valid(plan, problem));
   EXPECT_THROW(StrassenProduct(problem, plan), JitError);
@@ -137,11 +144,24 @@ TEST_P(StrassenTest, IsRefusedWhereTheAccuracyLevelOrTheExtentsForbidIt) {
 }
 
 TEST_P(StrassenTest, IsTheRuleForLargeProductsOnlyAndWhereAddersAreFree) {
+  const auto rule = [](const GemmProblem& problem) { return default_gemm_plan(problem).fast; };
   GemmProblem problem{1, 128, 768, 768, GemmOperandB::packed, {}, GetParam()};
+  EXPECT_EQ(rule(problem), FastProduct::none);
   problem.allows_strassen = true;
-  EXPECT_EQ(default_gemm_plan(problem).strassen, pays_strassen());
+  EXPECT_EQ(rule(problem), pays_strassen() ? FastProduct::hopcroft_kerr : FastProduct::none);
+  problem.n = 1024;  // has no thirds
+  EXPECT_EQ(rule(problem), pays_strassen() ? FastProduct::strassen : FastProduct::none);
   problem.m = 16;
-  EXPECT_FALSE(default_gemm_plan(problem).strassen);
+  EXPECT_EQ(rule(problem), FastProduct::none);
+}
+
+TEST_P(StrassenTest, PlansAreReadAsTheyWereWrittenAndAsBeforeThereWereTwoSchemes) {
+  for (const FastProduct fast : {FastProduct::none, FastProduct::strassen, FastProduct::hopcroft_kerr}) {
+    GemmPlan plan;
+    plan.fast = fast;
+    EXPECT_EQ(GemmPlan::from_candidate(plan.to_candidate()), plan);
+  }
+  EXPECT_EQ(GemmPlan::from_candidate({{"strassen", 1}}).fast, FastProduct::strassen);
 }
 
 INSTANTIATE_TEST_SUITE_P(Isas, StrassenTest, ::testing::ValuesIn(isas()),
