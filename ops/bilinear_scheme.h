@@ -1,7 +1,7 @@
 #pragma once
 // Matrix products by fewer products of blocks than the plain ones have, as data. A is cut into rows x inner blocks, B
-// into inner x columns, C into rows x columns. Each product multiplies a sum of A's blocks by a sum of B's; it is added
-// to, or subtracted from, some blocks of C.
+// into inner x columns, C into rows x columns. Each product multiplies a sum of A's blocks by a sum of B's; what a
+// block of C holds so far may be added to it, and it is then added to, or subtracted from, some blocks of C.
 #include <array>
 #include <cstdint>
 #include <span>
@@ -14,6 +14,7 @@ struct BilinearScheme {
     std::array<int8_t, 6> a;
     std::array<int8_t, 9> b;
     std::array<int8_t, 6> c;
+    int8_t takes = -1;  // the block of C that is added first; if it is among those of `c`, it becomes the sum
   };
   std::string_view name;
   int rows, inner, columns;
@@ -25,6 +26,8 @@ struct BilinearScheme {
   int a_blocks() const { return rows * inner; }
   int b_blocks() const { return inner * columns; }
   int c_blocks() const { return rows * columns; }
+  // What it takes is the sum of other products alone: C comes from a single pass over k.
+  bool takes_sums() const;
 };
 
 // V. Strassen, 1969: 7 products for 8.

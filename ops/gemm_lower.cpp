@@ -149,19 +149,24 @@ struct BoundProduct : ProductBuffers {
 
   const GemmPlan& plan() const { return product->plan(); }
   bool visits_once(int64_t k) const { return k <= plan().k_block; }
+  static int steps() { return 1; }
+  static const void* streams(const Tensor& weights) { return weights.raw(); }
   void operator()(const StepArgs& args) const { product->run(bind(args), args.share, args.shares); }
 };
 
 struct BoundStrassen : ProductBuffers {
   std::shared_ptr<const StrassenProduct> product;
+  int part = 0;  // of k
   BufferId sums = BufferId::none;
   bool is_own = false;  // each thread has its own sums
 
   const GemmPlan& plan() const { return product->plan(); }
-  bool visits_once(int64_t) const { return true; }
+  bool visits_once(int64_t) const { return product->parts() == 1; }
+  int steps() const { return product->parts(); }
+  const void* streams(const Tensor& weights) const { return product->packed_part(weights.data<float>(), part); }
   void operator()(const StepArgs& args) const {
     const auto* made = is_own ? args.own<const float>(sums) : args.at<const float>(sums);
-    product->run(bind(args), made, args.share, args.shares);
+    product->run(part, bind(args), made, args.share, args.shares);
   }
 };
 
@@ -194,12 +199,12 @@ void add_product_step(LowerContext& context, const ProductNode& product, const G
     if (product.extra[i].covers_output && !is_operand) step.in_place.emplace_back(bound.c, bound.inputs[i]);
   }
   step.threads = problem.threads;
-  step.flop = problem.flop();
+  step.flop = problem.flop() / bound.steps();
   step.shares = worthwhile_shares(step.flop, step.threads);
-  const double matrices = static_cast<double>(problem.batches);
-  step.bytes = 4 * matrices * static_cast<double>(problem.m * problem.k + problem.m * problem.n) +
-               4 * (weights.defined() ? 1 : matrices) * static_cast<double>(problem.k * problem.n);
-  if (weights.defined()) step.weights = weights.raw();
+  const double matrices = static_cast<double>(problem.batches), k = static_cast<double>(problem.k) / bound.steps();
+  const auto m = static_cast<double>(problem.m), n = static_cast<double>(problem.n);
+  step.bytes = 4 * matrices * (m * k + m * n) + 4 * (weights.defined() ? 1 : matrices) * k * n;
+  if (weights.defined()) step.weights = bound.streams(weights);
   step.next_weights = bound.next_weights;
   step.run = std::move(bound);
   context.add(std::move(step));
@@ -222,26 +227,27 @@ ProductBuffers bind_buffers(const LowerContext& context, const ProductNode& prod
 
 void add_sums_step(LowerContext& context, const GemmProblem& problem, const BoundStrassen& bound) {
   Step step;
-  step.kernel = "sums of quadrants";
+  step.kernel = "sums of blocks";
   step.reads = {bound.a};
   step.writes = {bound.sums};
-  step.bytes = 4.0 * static_cast<double>(problem.m * problem.k + bound.product->sums_elements());
+  step.bytes =
+      4.0 * static_cast<double>(problem.m * problem.k / bound.product->parts() + bound.product->sums_elements());
   step.threads = problem.threads;
   step.run = [=, a_stride = bound.operands.a_stride, a = bound.a, sums = bound.sums, is_own = bound.is_own,
-              product = bound.product](const StepArgs& args) {
+              part = bound.part, product = bound.product](const StepArgs& args) {
     GemmOperands operands;
     operands.a = args.at<const float>(a);
     operands.a_stride = a_stride;
     if (is_own) {
-      product->sum(operands, args.own<float>(sums, args.share), 0, 1);
+      product->sum(part, operands, args.own<float>(sums, args.share), 0, 1);
     } else {
-      product->sum(operands, args.at<float>(sums), args.share, args.shares);
+      product->sum(part, operands, args.at<float>(sums), args.share, args.shares);
     }
   };
   context.add(std::move(step));
 }
 
-// Two steps: all threads need all sums of A's quadrants. False: the plan cannot be emitted.
+// Two steps for each part of k: all threads need all sums of A's blocks. False: the plan cannot be emitted.
 bool lower_strassen(LowerContext& context, const ProductNode& product, const GemmProblem& problem,
                     const GemmPlan& plan) {
   BoundStrassen bound{bind_buffers(context, product), nullptr};
@@ -269,9 +275,13 @@ bool lower_strassen(LowerContext& context, const ProductNode& product, const Gem
   if (const int64_t elements = bound.product->scratch_elements(); elements > 0) {
     bound.scratch = context.thread_scratch(checked_bytes(DType::f32, {elements}));
   }
-  add_sums_step(context, problem, bound);
-  const BufferId sums = bound.sums;
-  add_product_step(context, product, problem, std::move(bound), weights, {sums});
+  for (; bound.part < bound.product->parts(); ++bound.part) {
+    add_sums_step(context, problem, bound);
+    std::vector<BufferId> reads = {bound.sums};
+    if (bound.part > 0) reads.push_back(bound.c);
+    bound.next_weights = std::make_shared<const void*>(nullptr);
+    add_product_step(context, product, problem, bound, weights, reads);
+  }
   return true;
 }
 

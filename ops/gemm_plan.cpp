@@ -75,7 +75,7 @@ GemmPlan fast_plan(const GemmProblem& problem, const GemmPlan& plan) {
   fast.row_block = 512;
   // Fifteen products for eighteen gain more than seven for eight.
   fast.fast = FastProduct::hopcroft_kerr;
-  fast.k_block = 1536;
+  fast.k_block = 4096;
   choose_fast_tile(problem, problem.n / kHopcroftKerr233.columns, fast);
   if (is_valid(fast, problem)) return fast;
   fast.fast = FastProduct::strassen;

@@ -21,6 +21,15 @@ StrassenShape shape_of(const GemmProblem& problem, const GemmPlan& plan) {
   return shape;
 }
 
+// Other schemes add later blocks of k to what was gathered aside.
+int64_t part_count(const StrassenShape& shape) { return shape.scheme->takes_sums() ? parts_of_k(shape) : 1; }
+
+StrassenShape shape_of_part(const GemmProblem& problem, const GemmPlan& plan) {
+  StrassenShape shape = shape_of(problem, plan);
+  shape.k /= part_count(shape);
+  return shape;
+}
+
 }  // namespace
 
 bool can_use_strassen(const GemmProblem& problem, const GemmPlan& plan) {
@@ -29,29 +38,50 @@ bool can_use_strassen(const GemmProblem& problem, const GemmPlan& plan) {
 }
 
 StrassenProduct::StrassenProduct(const GemmProblem& problem, const GemmPlan& plan)
-    : problem_(problem), plan_(plan), core_(shape_of(problem, plan)) {
+    : problem_(problem),
+      plan_(plan),
+      parts_(static_cast<int>(part_count(shape_of(problem, plan)))),
+      core_(shape_of_part(problem, plan)) {
   if (!can_use_strassen(problem, plan)) throw JitError("not possible here: " + plan.key());
+  emit_finish();
+}
+
+void StrassenProduct::emit_finish() {
   GemmTilePlan tile;
-  tile.isa = has_avx512(problem.isa) ? Isa::avx512 : Isa::avx2;
-  tile.vecs = plan.vecs;
+  tile.isa = has_avx512(problem_.isa) ? Isa::avx512 : Isa::avx2;
+  tile.vecs = plan_.vecs;
   tile.starts_at_a = true;
-  tile.epilogue = problem.epilogue;
-  finish_row_ = gemm_tile(tile);
-  tile.rows = kFinishRows;
-  finish_rows_ = gemm_tile(tile);
+  for (int part = 0; part < parts_; ++part) {
+    tile.accumulate = part > 0;
+    if (part + 1 == parts_) tile.epilogue = problem_.epilogue;
+    Finish finish;
+    tile.rows = 1;
+    finish.row = gemm_tile(tile);
+    tile.rows = kFinishRows;
+    finish.rows = gemm_tile(tile);
+    finish_.push_back(finish);
+  }
 }
 
-void StrassenProduct::sum(const GemmOperands& operands, float* sums, int share, int shares) const noexcept {
-  core_.sum(operands.a, {operands.a_stride, vector_lanes(problem_.isa)}, sums, share, shares);
+void StrassenProduct::pack(const MatrixView& matrix, float scale, float* packed) const {
+  MatrixView view = matrix;
+  view.rows = core_.shape().k;
+  for (int part = 0; part < parts_; ++part) {
+    core_.pack(view, scale, packed + part * core_.packed_elements());
+    view.data += view.rows * matrix.row_stride;
+  }
 }
 
-void StrassenProduct::run(const GemmOperands& operands, const float* sums, int share, int shares) const noexcept {
+void StrassenProduct::sum(int part, const GemmOperands& operands, float* sums, int share, int shares) const noexcept {
+  core_.sum(operands.a + part * core_.shape().k, {operands.a_stride, vector_lanes(problem_.isa)}, sums, share, shares);
+}
+
+void StrassenProduct::run(int part, const GemmOperands& operands, const float* sums, int share,
+                          int shares) const noexcept {
   Strassen::Operands bound;
-  bound.a = operands.a;
   bound.sums = sums;
-  bound.b = operands.b;
+  bound.b = packed_part(operands.b, part);
   bound.c = operands.c;
-  bound.a_layout = {operands.a_stride, vector_lanes(problem_.isa)};
   bound.c_layout = {operands.c_stride, vector_lanes(problem_.isa)};
   bound.next_weights = operands.next_weights;
   bound.aside = operands.scratch;
@@ -59,12 +89,13 @@ void StrassenProduct::run(const GemmOperands& operands, const float* sums, int s
     const int64_t width = core_.shape().width(), columns = core_.shape().scheme->columns;
     const float* aside = operands.scratch + aside_row * core_.aside_stride();
     for (int64_t i = 0; i < columns; ++i)
-      finish(operands, row, rows, column + i * (problem_.n / columns), aside + i * width);
+      finish(part, operands, row, rows, column + i * (problem_.n / columns), aside + i * width);
   });
 }
 
-void StrassenProduct::finish(const GemmOperands& operands, int64_t row, int64_t rows, int64_t column,
+void StrassenProduct::finish(int part, const GemmOperands& operands, int64_t row, int64_t rows, int64_t column,
                              const float* aside) const noexcept {
+  const Finish& kernels = finish_[static_cast<size_t>(part)];
   GemmTileArgs args = {};
   args.c_stride_bytes = operands.c_stride * 4;
   args.a_stride_bytes = core_.aside_stride() * 4;
@@ -80,7 +111,7 @@ void StrassenProduct::finish(const GemmOperands& operands, int64_t row, int64_t 
       args.inputs[i] = operands.inputs[i] + row * operands.input_strides[i] + (by_column ? column : 0);
       args.input_stride_bytes[i] = operands.input_strides[i] * 4;
     }
-    (height == 1 ? finish_row_ : finish_rows_).entry()(&args);
+    (height == 1 ? kernels.row : kernels.rows).entry()(&args);
     aside += args.tiles * height * core_.aside_stride();
     row += args.tiles * height;
     rows -= args.tiles * height;

@@ -15,23 +15,33 @@ class StrassenProduct {
   StrassenProduct(const GemmProblem& problem, const GemmPlan& plan);
 
   const GemmPlan& plan() const { return plan_; }
-  int64_t packed_elements() const { return core_.packed_elements(); }
-  void pack(const MatrixView& matrix, float scale, float* packed) const { core_.pack(matrix, scale, packed); }
+  int64_t packed_elements() const { return parts_ * core_.packed_elements(); }
+  void pack(const MatrixView& matrix, float scale, float* packed) const;
 
+  // Parts of k, one after the other, where the scheme needs C from one pass: only the last one makes the epilogue, and
+  // C has no use before.
+  int parts() const { return parts_; }
+  const float* packed_part(const float* packed, int part) const { return packed + part * core_.packed_elements(); }
   // Sums of A's blocks: all threads fill them, then all read them.
   int64_t sums_elements() const { return core_.sums_elements(); }
-  void sum(const GemmOperands& operands, float* sums, int share, int shares) const noexcept;
+  void sum(int part, const GemmOperands& operands, float* sums, int share, int shares) const noexcept;
   int64_t scratch_elements() const { return core_.aside_elements(); }  // of each thread
-  void run(const GemmOperands& operands, const float* sums, int share, int shares) const noexcept;
+  // operands.b is all that was packed.
+  void run(int part, const GemmOperands& operands, const float* sums, int share, int shares) const noexcept;
 
  private:
-  void finish(const GemmOperands& operands, int64_t row, int64_t rows, int64_t column,
+  void emit_finish();
+  void finish(int part, const GemmOperands& operands, int64_t row, int64_t rows, int64_t column,
               const float* aside) const noexcept;
 
   GemmProblem problem_;
   GemmPlan plan_;
+  int parts_;
   Strassen core_;
-  GemmTile finish_rows_, finish_row_;  // the epilogue alone, from what was gathered aside
+  struct Finish {  // from what was gathered aside to C
+    GemmTile rows, row;
+  };
+  std::vector<Finish> finish_;  // by part
 };
 
 }  // namespace lathe

@@ -48,8 +48,11 @@ class AnyProduct {
     if (plain_)
       return team.run(threads, shares, [&](int share, int thread) { plain_->run(mine(thread), share, shares); });
     auto* sums = sums_.mutable_data<float>();
-    team.run(threads, [&](int share) { strassen_->sum(operands, sums, share, threads); });
-    team.run(threads, shares, [&](int share, int thread) { strassen_->run(mine(thread), sums, share, shares); });
+    for (int part = 0; part < strassen_->parts(); ++part) {
+      team.run(threads, [&](int share) { strassen_->sum(part, operands, sums, share, threads); });
+      team.run(threads, shares,
+               [&](int share, int thread) { strassen_->run(part, mine(thread), sums, share, shares); });
+    }
   }
 
  private:
@@ -134,7 +137,7 @@ TuningTask gemm_tuning_task(const GemmProblem& problem) {
   task.space.knobs = {{"rows", rows},
                       {"vecs", vecs},
                       {"k_unroll", {1, 2, 4, 8}},
-                      {"k_block", {256, 512, 1024, 2048}},
+                      {"k_block", {256, 512, 1024, 2048, 4096}},
                       {"row_block", row_blocks},
                       {"embed", wide ? std::vector<int>{0, 1} : std::vector<int>{0}},
                       {"pack_b", problem.b == GemmOperandB::row_major ? std::vector<int>{0, 1} : std::vector<int>{0}},

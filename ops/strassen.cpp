@@ -24,22 +24,6 @@ BOperand b_operand(const BilinearScheme::Product& product) {
   return b;
 }
 
-// The blocks of C that a product belongs to.
-std::vector<int> targets(const BilinearScheme::Product& product) {
-  std::vector<int> blocks;
-  for (size_t i = 0; i < product.c.size(); ++i)
-    if (product.c[i] != 0) blocks.push_back(static_cast<int>(i));
-  return blocks;
-}
-
-// Parts of k whose blocks are whole vectors; 0: there is no such number.
-int64_t block_count(const StrassenShape& shape) {
-  for (int64_t blocks = divide_up(shape.k, shape.k_block); blocks <= 64; ++blocks) {
-    if (shape.k % (blocks * shape.scheme->inner * vector_lanes(shape.isa)) == 0) return blocks;
-  }
-  return 0;
-}
-
 // A product's sum of B's blocks, which lie one behind the other.
 void add_blocks(const BilinearScheme::Product& product, const float* blocks, int64_t size, float* sum) {
   std::fill(sum, sum + size, 0.0F);
@@ -59,17 +43,43 @@ bool has_quadrants(const StrassenShape& shape) {
   return shape.m >= 2 && shape.n > 0 && shape.k > 0 && shape.k_block > 0 && shape.row_block > 1 && shape.rows > 0 &&
          shape.rows < 32 && shape.vecs > 0 && (!shape.in_blocks || shape.vecs <= 4) &&
          (shape.aside || !shape.scheme->packs_sums || shape.m % 2 == 0) &&
-         shape.n % (shape.scheme->columns * shape.width()) == 0 && block_count(shape) > 0;
+         shape.n % (shape.scheme->columns * shape.width()) == 0 && parts_of_k(shape) > 0;
+}
+
+int64_t parts_of_k(const StrassenShape& shape) {
+  for (int64_t blocks = divide_up(shape.k, shape.k_block); blocks <= 64; ++blocks) {
+    if (shape.k % (blocks * shape.scheme->inner * vector_lanes(shape.isa)) == 0) return blocks;
+  }
+  return 0;
 }
 
 bool pays_strassen() { return cpu_facts().vendor == "AuthenticAMD"; }
 
 Strassen::Strassen(const StrassenShape& shape) : shape_(shape) {
   if (!has_quadrants(shape)) throw JitError("a matrix without even blocks");
-  blocks_ = block_count(shape);
+  blocks_ = parts_of_k(shape);
   block_k_ = shape.k / blocks_ / scheme().inner;
+  if (blocks_ > 1 && scheme().takes_sums()) throw JitError("C comes from several passes over k");
   make_parts();
+  make_folds();
   emit_kernels();
+}
+
+// The first to touch a block of C sets it.
+void Strassen::make_folds() {
+  std::array<bool, 6> is_set = {};
+  for (const BilinearScheme::Product& product : scheme().products) {
+    std::vector<Fold> folds;
+    if (product.takes >= 0) folds.push_back({product.takes, GemmFold::take});
+    for (int block = 0; block < scheme().c_blocks(); ++block) {
+      const auto i = static_cast<size_t>(block);
+      if (product.c[i] == 0) continue;
+      const bool sets = !is_set[i] || product.takes == block;
+      folds.push_back({block, product.c[i] < 0 ? GemmFold::subtract : sets ? GemmFold::set : GemmFold::add});
+      is_set[i] = true;
+    }
+    folds_.push_back(std::move(folds));
+  }
 }
 
 void Strassen::make_parts() {
@@ -142,17 +152,13 @@ void Strassen::emit_products(int height) {
   if (!kernels[0].empty()) return;
   GemmTilePlan tile = tile_plan(height);
   for (size_t later = 0; later < (blocks_ > 1 ? 2 : 1); ++later) {
-    std::array<bool, 6> is_set = {};
-    if (later == 1) is_set.fill(true);
-    for (const BilinearScheme::Product& product : scheme().products) {
+    for (size_t i = 0; i < folds_.size(); ++i) {
       tile.folds = {};
-      size_t fold = 0;
-      for (const int target : targets(product)) {
-        const auto block = static_cast<size_t>(target);
-        tile.folds[fold++] = product.c[block] < 0 ? GemmFold::subtract : is_set[block] ? GemmFold::add : GemmFold::set;
-        is_set[block] = true;
+      for (size_t fold = 0; fold < folds_[i].size(); ++fold) {
+        const GemmFold how = folds_[i][fold].how;
+        tile.folds[fold] = later == 1 && how == GemmFold::set ? GemmFold::add : how;
       }
-      tile.b_sign = scheme().packs_sums ? 0 : b_operand(product).sign;
+      tile.b_sign = scheme().packs_sums ? 0 : b_operand(scheme().products[i]).sign;
       kernels[later].push_back(gemm_tile(tile));
     }
   }
@@ -320,14 +326,9 @@ void Strassen::run_product(int64_t product, const Operands& operands, const Pane
     if (args.tiles == 0) continue;
     const int64_t row = shorter == 0 ? 0 : part.tall * part.height;
     args.a = a + row * block_k_;
-    size_t target = 0;
-    for (int block = 0; block < scheme().c_blocks(); ++block) {
-      if (terms.c[static_cast<size_t>(block)] == 0) continue;
-      float* at = place_in_c(operands, panel, block, row);
-      if (target == 0) args.c = at;
-      if (target > 0) args.inputs[target - 1] = at;
-      ++target;
-    }
+    const std::vector<Fold>& folds = folds_[static_cast<size_t>(product)];
+    args.c = place_in_c(operands, panel, folds[0].block, row);
+    for (size_t i = 1; i < folds.size(); ++i) args.inputs[i - 1] = place_in_c(operands, panel, folds[i].block, row);
     products_[static_cast<size_t>(part.height - shorter)][panel.block > 0 ? 1 : 0][static_cast<size_t>(product)]
         .entry()(&args);
   }

@@ -33,6 +33,9 @@ struct StrassenShape {
 // n and the parts of k are cut into whole panels and vectors.
 bool has_quadrants(const StrassenShape& shape);
 
+// Into how many parts k is cut by k_block; 0: none have blocks of whole vectors.
+int64_t parts_of_k(const StrassenShape& shape);
+
 // Untuned: this CPU adds beside its multiply-adds, so that B's sums cost nothing.
 bool pays_strassen();
 
@@ -122,6 +125,7 @@ class Strassen {
   void sum_tile(const Part& part, int64_t block, Range rows, const float* a, const StrassenMatrix& a_layout,
                 float* sums) const noexcept;
   void make_parts();
+  void make_folds();
   void emit_kernels();
   void emit_products(int height);
   GemmTilePlan tile_plan(int height) const;
@@ -139,6 +143,11 @@ class Strassen {
   int64_t blocks_ = 0, block_k_ = 0;  // of k; rows of a block of B
   std::vector<Part> parts_;
   BlockSums sums_;
+  struct Fold {
+    int block;  // of C
+    GemmFold how;
+  };
+  std::vector<std::vector<Fold>> folds_;                  // by product
   using Products = std::array<std::vector<GemmTile>, 2>;  // [is it a later block of k][product]
   std::vector<Products> products_;                        // by height
   std::array<GemmTile, 2> row_;                           // the first to touch C, the others

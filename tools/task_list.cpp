@@ -14,7 +14,7 @@ namespace {
 // Nothing but what the tasks of a product or convolution do too.
 bool is_planned(const Step& step) {
   const std::string_view kernel = step.kernel;
-  if (kernel == "sums of quadrants") return true;
+  if (kernel == "sums of blocks") return true;
   return (kernel.starts_with("conv ") && !kernel.starts_with("conv int8 winograd")) ||
          (kernel.starts_with("gemm ") && !kernel.ends_with(" bf16"));
 }

@@ -10,7 +10,7 @@
 namespace lathe {
 namespace {
 
-// The input's streams are too many for the CPU's own prefetcher.
+// The streams are too many for the CPU's own prefetcher.
 constexpr int kBytesAhead = 512;
 
 // The sums lie as far from each other as a tile's rows, and are reached alike.
@@ -66,7 +66,9 @@ class BlockSumsEmitter : public RowTileEmitter {
       }
     }
     for (size_t i = 0; i < plan_.sums.size(); ++i) {
-      store(a_at(static_cast<int>(i), 0), sum_up(plan_.sums[i], sum_[i % sum_.size()]));
+      const int number = static_cast<int>(i);
+      store(a_at(number, 0), sum_up(plan_.sums[i], sum_[i % sum_.size()]));
+      prefetchw(ptr[a_at(number, kBytesAhead / kStepBytes)]);
     }
   }
 

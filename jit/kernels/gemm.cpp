@@ -113,11 +113,12 @@ class GemmTileEmitter : public RowTileEmitter {
 
   // C comes last: of two short sums the rounding errors are smaller than of one long one.
   void add_earlier_blocks() {
-    if (!plan_.accumulate && !plan_.starts_at_a) return;
+    if (plan_.starts_at_a) add_rows(kA, offsetof(GemmTileArgs, a_stride_bytes));
+    if (plan_.accumulate) add_rows(kC, offsetof(GemmTileArgs, c_stride_bytes));
+  }
+  void add_rows(Frame matrix, size_t stride) {
     if (needs_late_mask()) load_mask(work_[0]);
-    mov(c_, ptr[rsp + (plan_.starts_at_a ? kA : kC)]);
-    const size_t stride =
-        plan_.starts_at_a ? offsetof(GemmTileArgs, a_stride_bytes) : offsetof(GemmTileArgs, c_stride_bytes);
+    mov(c_, ptr[rsp + matrix]);
     for (int row = 0; row < plan_.rows; ++row) {
       for (int v = 0; v < plan_.vecs; ++v) {
         if (is_partial(v)) {
@@ -351,6 +352,7 @@ class GemmTileEmitter : public RowTileEmitter {
 
   void fold(GemmFold how, const Vec& product, const Xbyak::RegExp& at, const Vec& temp) {
     if (how == GemmFold::set) return store(at, product);
+    if (how == GemmFold::take) return vaddps(product, product, ptr[at]);
     if (how == GemmFold::add) {
       vaddps(temp, product, ptr[at]);
     } else {
@@ -444,7 +446,6 @@ bool GemmTilePlan::is_valid() const {
   if (fetch_rows < 0 || fetch_rows > kMostRows || fetch_matrices < 0 || fetch_matrices > 3) return false;
   if (apart && (!folds_product() || vecs > 4)) return false;
   if (b_sign != 0 && b_in_place) return false;
-  if (starts_at_a && accumulate) return false;
   if (widens && !bf16) return false;
   if (bf16 && (isa != Isa::avx512_bf16 || (accumulate && !widens) || starts_at_a || b_in_place || b_sign != 0 ||
                folds_product())) {
@@ -454,13 +455,10 @@ bool GemmTilePlan::is_valid() const {
 }
 
 std::string GemmTilePlan::key() const {
-  std::string text = fmt::format("gemm_tile {} {}x{} k{} p{}{}{}{}{}", name_of(isa), rows, vecs, k_unroll,
-                                 prefetch_lines, embed_broadcast ? " embed" : "",
-                                 accumulate    ? " acc"
-                                 : starts_at_a ? " from A"
-                                               : "",
-                                 masked ? " masked" : "", b_in_place ? " inplace" : "");
-  static constexpr std::string_view kFolds[] = {"", " set", " add", " subtract"};
+  std::string text = fmt::format("gemm_tile {} {}x{} k{} p{}{}{}{}{}{}", name_of(isa), rows, vecs, k_unroll,
+                                 prefetch_lines, embed_broadcast ? " embed" : "", accumulate ? " acc" : "",
+                                 starts_at_a ? " from A" : "", masked ? " masked" : "", b_in_place ? " inplace" : "");
+  static constexpr std::string_view kFolds[] = {"", " set", " add", " subtract", " take"};
   for (int i = 0; i < fold_count(); ++i) text += kFolds[static_cast<size_t>(folds[static_cast<size_t>(i)])];
   if (apart) text += " apart";
   if (a_in_chunks) text += " chunks";

@@ -31,7 +31,8 @@ struct GemmEpilogue {
 };
 
 // What becomes of a product that is one term of several matrices: it is stored into each, added or subtracted.
-enum class GemmFold : uint8_t { none, set, add, subtract };
+// take: the matrix is added to the product instead, for all that follow.
+enum class GemmFold : uint8_t { none, set, add, subtract, take };
 
 // Everything that changes the code; extents, strides and addresses are arguments.
 struct GemmTilePlan {

@@ -116,7 +116,8 @@ class TileBench {
           ASSERT_EQ(after, before_[i]) << "written between rows " << row << " and " << row + 1;
           continue;
         }
-        const auto [sum, magnitude] = product(row, column);
+        auto [sum, magnitude] = product(row, column);
+        if (test_.plan.folds[0] == GemmFold::take) sum += before_[i];
         ASSERT_NEAR(after, folded(test_.plan.folds[number + 1], before_[i], sum), tolerance(magnitude))
             << "matrix " << number + 2 << " row " << row << " column " << column;
       }
@@ -180,6 +181,7 @@ class TileBench {
     return {sum, magnitude};
   }
   static double folded(GemmFold fold, double before, double product) {
+    if (fold == GemmFold::take) return before;
     return fold == GemmFold::add ? before + product : fold == GemmFold::subtract ? before - product : product;
   }
   double tolerance(double magnitude) const { return static_cast<double>(test_.k + 8) * 1.2e-7 * magnitude * 4; }
@@ -258,13 +260,14 @@ TEST_P(GemmTileTest, MatchesPlainLoopsOverRandomShapes) {
 
 TEST_P(GemmTileTest, TakesAsThereAreRowsOfAWithoutAProduct) {
   const int64_t lanes = vector_lanes(GetParam());
-  for (const int64_t tail : {int64_t{0}, lanes - 3}) {
+  for (const int64_t tail : {int64_t{0}, int64_t{1}, lanes - 3}) {
     GemmTilePlan plan;
     plan.isa = GetParam();
     plan.rows = 3;
     plan.vecs = 2;
     plan.starts_at_a = true;
     plan.masked = tail > 0;
+    plan.accumulate = tail != 1;
     const int64_t tiles = 2, rows = 3 * tiles, columns = tail > 0 ? lanes + tail : 2 * lanes;
     const int64_t a_stride = columns + 5, c_stride = columns + 9;
     GuardedFloats a(static_cast<size_t>((rows - 1) * a_stride + columns)),
@@ -281,7 +284,9 @@ TEST_P(GemmTileTest, TakesAsThereAreRowsOfAWithoutAProduct) {
     gemm_tile(plan)(&args);
     for (size_t i = 0; i < c.size(); ++i) {
       const auto row = static_cast<int64_t>(i) / c_stride, column = static_cast<int64_t>(i) % c_stride;
-      ASSERT_EQ(c[i], column < columns ? a[static_cast<size_t>(row * a_stride + column)] : -1) << row << ' ' << column;
+      const float before = column < columns && !plan.accumulate ? 0 : -1;
+      const float taken = column < columns ? a[static_cast<size_t>(row * a_stride + column)] : 0;
+      ASSERT_EQ(c[i], before + taken) << row << ' ' << column;
     }
   }
 }
@@ -300,6 +305,7 @@ TEST_P(GemmTileTest, FoldsTheProductIntoOneOrSeveralMatrices) {
       static constexpr GemmFold kFolds[] = {GemmFold::set, GemmFold::add, GemmFold::subtract};
       test.plan.folds[static_cast<size_t>(i)] = kFolds[pick(0, 2)];
     }
+    if (pick(0, 2) == 0) test.plan.folds[0] = GemmFold::take;
     test.plan.apart = pick(0, 1);
     test.plan.b_sign = pick(-1, 1);
     test.k = pick(0, 40);

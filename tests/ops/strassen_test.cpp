@@ -56,10 +56,12 @@ class StrassenTest : public ::testing::TestWithParam<Isa> {
     operands.c_stride = n + gap;
     operands.inputs = {bias.data(), residual.data()};
     operands.input_strides = {0, n};
-    for (int thread = 0; thread < problem.threads; ++thread)
-      product.sum(operands, sums.data(), thread, problem.threads);
-    for (int thread = 0; thread < problem.threads; ++thread)
-      product.run(operands, sums.data(), thread, problem.threads);
+    for (int part = 0; part < product.parts(); ++part) {
+      for (int thread = 0; thread < problem.threads; ++thread)
+        product.sum(part, operands, sums.data(), thread, problem.threads);
+      for (int thread = 0; thread < problem.threads; ++thread)
+        product.run(part, operands, sums.data(), thread, problem.threads);
+    }
     double error = 0, largest = 0;
     for (int64_t row = 0; row < m; ++row) {
       for (int64_t column = 0; column < n; ++column) {
