@@ -194,7 +194,8 @@ BufferId row_terms(const std::shared_ptr<const Int8Lowering>& l, const LowerCont
   step.writes = {to};
   step.bytes = static_cast<double>(l->a_count() * l->problem.m * l->problem.k);
   step.threads = worthwhile_threads(step.bytes * 5, context.target.threads);
-  step.run = [=, shift = l->b_shift()](const StepArgs& args) {
+  step.run = [=, shift = l->b_shift(),
+              sum_rows = NegatedRowSums(l->problem.isa, l->a_is_signed)](const StepArgs& args) {
     const int32_t b_zero = only(l->node.b_zero, zero, args) + shift;
     const Range range = split_evenly(l->a_count() * l->problem.m, args.share, args.shares);
     for (int64_t row = range.begin; row < range.end;) {
@@ -202,11 +203,7 @@ BufferId row_terms(const std::shared_ptr<const Int8Lowering>& l, const LowerCont
       ByteMatrix part = l->a_matrix(args.at<const void>(from), matrix);
       part.data = static_cast<const char*>(part.data) + first * part.row_stride;
       part.rows = std::min<int64_t>(range.end - row, l->problem.m - first);
-      auto* out = args.at<int32_t>(to) + row;
-      sum_int8_rows(part, out);
-      for (int64_t i = 0; i < part.rows; ++i) {
-        out[i] = static_cast<int32_t>(0U - static_cast<uint32_t>(out[i]) * static_cast<uint32_t>(b_zero));
-      }
+      sum_rows(part, b_zero, args.at<int32_t>(to) + row);
       row += part.rows;
     }
   };

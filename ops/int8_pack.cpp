@@ -1,6 +1,6 @@
 #include "ops/int8_pack.h"
 
-#include <emmintrin.h>
+#include <immintrin.h>
 
 #include <algorithm>
 #include <array>
@@ -18,6 +18,25 @@ const uint8_t* ones() {
     return table;
   }();
   return kTable.data();
+}
+
+// Four rows of 32 columns, byte by byte.
+[[gnu::target("avx2")]] void interleave32(const uint8_t* const rows[4], int64_t at, uint8_t flip,
+                                          uint8_t* out) noexcept {
+  const __m256i flips = _mm256_set1_epi8(static_cast<char>(flip));
+  __m256i row[4];
+  for (int i = 0; i < 4; ++i) {
+    row[i] = _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[i] + at)), flips);
+  }
+  const __m256i low01 = _mm256_unpacklo_epi8(row[0], row[1]), high01 = _mm256_unpackhi_epi8(row[0], row[1]);
+  const __m256i low23 = _mm256_unpacklo_epi8(row[2], row[3]), high23 = _mm256_unpackhi_epi8(row[2], row[3]);
+  const __m256i quads[4] = {_mm256_unpacklo_epi16(low01, low23), _mm256_unpackhi_epi16(low01, low23),
+                            _mm256_unpacklo_epi16(high01, high23), _mm256_unpackhi_epi16(high01, high23)};
+  auto* to = reinterpret_cast<__m128i*>(out);
+  for (int i = 0; i < 4; ++i) {
+    _mm_storeu_si128(to + i, _mm256_castsi256_si128(quads[i]));
+    _mm_storeu_si128(to + 4 + i, _mm256_extracti128_si256(quads[i], 1));
+  }
 }
 
 // Four rows of 16 columns, byte by byte.
@@ -48,6 +67,7 @@ void pack_quads(const ByteMatrix& matrix, const PanelPart& part, int64_t k, uint
     const uint8_t* rows[4];
     for (int i = 0; i < 4; ++i) rows[i] = data + (k + i) * matrix.row_stride + part.column;
     const __m128i flips = _mm_set1_epi8(static_cast<char>(flip));
+    for (; column + 32 <= part.columns; column += 32) interleave32(rows, column, flip, out + column * 4);
     for (; column + 16 <= part.columns; column += 16) interleave16(rows, column, flips, out + column * 4);
   } else if (matrix.row_stride == 1 && depth == 4) {
     const uint32_t flips = flip * 0x01010101U;
@@ -65,11 +85,43 @@ void pack_quads(const ByteMatrix& matrix, const PanelPart& part, int64_t k, uint
       out[column * 4 + i] = i < depth ? static_cast<uint8_t>(from[i * matrix.row_stride] ^ flip) : 0;
     }
   }
-  std::memset(out + part.columns * 4, 0, static_cast<size_t>((part.width - part.columns) * 4));
+  if (part.width > part.columns) {
+    std::memset(out + part.columns * 4, 0, static_cast<size_t>((part.width - part.columns) * 4));
+  }
+}
+
+constexpr int64_t kRowsTogether = 16;
+// 16 rows that lie side by side in memory, in blocks of 8 columns: a vector holds those of every fourth column, and
+// groups of four columns change places within 128 bits. `width`: columns from group to group. Returns how many columns
+// were packed.
+[[gnu::target("avx2")]] int64_t pack_blocks_of_8(const uint8_t* from, int64_t column_stride, int64_t columns,
+                                                 int64_t width, uint8_t flip, uint8_t* out) noexcept {
+  const __m256i flips = _mm256_set1_epi8(static_cast<char>(flip));
+  const auto at = [&](int64_t group) { return reinterpret_cast<__m256i*>(out + group * width * 4); };
+  int64_t first = 0;
+  for (; first + 8 <= columns; first += 8, out += 32) {
+    __m256i block[4];
+    for (int64_t i = 0; i < 4; ++i) {
+      const uint8_t* column = from + (first + i) * column_stride;
+      const auto* low = reinterpret_cast<const __m128i*>(column);
+      const auto* high = reinterpret_cast<const __m128i*>(column + 4 * column_stride);
+      const __m256i both =
+          _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(low)), _mm_loadu_si128(high), 1);
+      block[i] = _mm256_xor_si256(both, flips);
+    }
+    const __m256i low_ab = _mm256_unpacklo_epi32(block[0], block[1]);
+    const __m256i high_ab = _mm256_unpackhi_epi32(block[0], block[1]);
+    const __m256i low_cd = _mm256_unpacklo_epi32(block[2], block[3]);
+    const __m256i high_cd = _mm256_unpackhi_epi32(block[2], block[3]);
+    _mm256_storeu_si256(at(0), _mm256_unpacklo_epi64(low_ab, low_cd));
+    _mm256_storeu_si256(at(1), _mm256_unpackhi_epi64(low_ab, low_cd));
+    _mm256_storeu_si256(at(2), _mm256_unpacklo_epi64(high_ab, high_cd));
+    _mm256_storeu_si256(at(3), _mm256_unpackhi_epi64(high_ab, high_cd));
+  }
+  return first;
 }
 
 // Sixteen rows that lie side by side in memory, as four groups: the groups of four columns change places.
-constexpr int64_t kRowsTogether = 16;
 void pack_four_groups(const ByteMatrix& matrix, const PanelPart& part, int64_t k, uint8_t flip, uint8_t* out) noexcept {
   const auto* data = static_cast<const uint8_t*>(matrix.data) + part.column * matrix.column_stride + k;
   const __m128i flips = _mm_set1_epi8(static_cast<char>(flip));
@@ -80,7 +132,7 @@ void pack_four_groups(const ByteMatrix& matrix, const PanelPart& part, int64_t k
   const auto store = [&](int64_t group, int64_t column, __m128i value) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out + (group * part.width + column) * 4), value);
   };
-  int64_t column = 0;
+  int64_t column = pack_blocks_of_8(data, matrix.column_stride, part.columns, part.width, flip, out);
   for (; column + 4 <= part.columns; column += 4) {
     const __m128i a = load(column), b = load(column + 1), c = load(column + 2), d = load(column + 3);
     const __m128i low_ab = _mm_unpacklo_epi32(a, b), high_ab = _mm_unpackhi_epi32(a, b);
@@ -119,6 +171,21 @@ template <class Byte>
 void widen_row(const Byte* from, int64_t columns, int32_t zero, int16_t* out) noexcept {
   const auto subtracted = static_cast<int16_t>(zero);
   for (int64_t i = 0; i < columns; ++i) out[i] = static_cast<int16_t>(from[i] - subtracted);
+}
+
+int64_t sum_of_row(const ByteMatrix& matrix, int64_t row) noexcept {
+  const __m128i flips = _mm_set1_epi8(static_cast<char>(matrix.is_signed ? 0x80 : 0)), zero = _mm_setzero_si128();
+  const auto* from = static_cast<const uint8_t*>(matrix.data) + row * matrix.row_stride;
+  __m128i sums = zero;
+  int64_t i = 0;
+  for (; i + 16 <= matrix.columns; i += 16) {
+    const __m128i bytes = _mm_xor_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)), flips);
+    sums = _mm_add_epi64(sums, _mm_sad_epu8(bytes, zero));
+  }
+  sums = _mm_add_epi64(sums, _mm_unpackhi_epi64(sums, sums));
+  int64_t sum = _mm_cvtsi128_si64(sums) - (matrix.is_signed ? 128 * i : 0);
+  for (; i < matrix.columns; ++i) sum += matrix.is_signed ? static_cast<int8_t>(from[i]) : from[i];
+  return sum;
 }
 
 }  // namespace
@@ -195,20 +262,20 @@ void Int8ColumnSums::operator()(const void* packed, int64_t rows, int64_t column
   }
 }
 
-void sum_int8_rows(const ByteMatrix& matrix, int32_t* out) noexcept {
-  const __m128i flips = _mm_set1_epi8(static_cast<char>(matrix.is_signed ? 0x80 : 0)), zero = _mm_setzero_si128();
-  for (int64_t row = 0; row < matrix.rows; ++row) {
-    const auto* from = static_cast<const uint8_t*>(matrix.data) + row * matrix.row_stride;
-    __m128i sums = zero;
-    int64_t i = 0;
-    for (; i + 16 <= matrix.columns; i += 16) {
-      const __m128i bytes = _mm_xor_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)), flips);
-      sums = _mm_add_epi64(sums, _mm_sad_epu8(bytes, zero));
-    }
-    sums = _mm_add_epi64(sums, _mm_unpackhi_epi64(sums, sums));
-    int64_t sum = _mm_cvtsi128_si64(sums) - (matrix.is_signed ? 128 * i : 0);
-    for (; i < matrix.columns; ++i) sum += matrix.is_signed ? static_cast<int8_t>(from[i]) : from[i];
-    out[row] = static_cast<int32_t>(sum);
+NegatedRowSums::NegatedRowSums(Isa isa, bool is_signed) {
+  if (has_vnni(isa)) kernel_ = row_sums_kernel(isa, is_signed);
+}
+
+void NegatedRowSums::operator()(const ByteMatrix& matrix, int32_t factor, int32_t* out) const noexcept {
+  const auto negated = static_cast<int32_t>(0U - static_cast<uint32_t>(factor));
+  const int64_t groups = kernel_ && matrix.columns > 0 ? matrix.rows / kRowSumsTogether : 0;
+  if (groups > 0) {
+    const RowSumsArgs args{matrix.data, out, groups, matrix.columns, matrix.row_stride, negated};
+    kernel_(&args);
+  }
+  for (int64_t row = groups * kRowSumsTogether; row < matrix.rows; ++row) {
+    const auto sum = static_cast<uint32_t>(sum_of_row(matrix, row));
+    out[row] = static_cast<int32_t>(sum * static_cast<uint32_t>(negated));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "jit/kernels/gemm_int8.h"
+#include "jit/kernels/row_sums.h"
 
 namespace lathe {
 
@@ -52,8 +53,16 @@ class Int8ColumnSums {
   GemmInt8Tile tiles_[kMostVecs];  // by vectors - 1
 };
 
-// out[rows] of a matrix whose rows are consecutive bytes.
-void sum_int8_rows(const ByteMatrix& matrix, int32_t* out) noexcept;
+// The sums of rows of consecutive bytes, times -factor.
+class NegatedRowSums {
+ public:
+  NegatedRowSums(Isa isa, bool is_signed);
+  // out[rows]. `matrix` is of the sign that was told.
+  void operator()(const ByteMatrix& matrix, int32_t factor, int32_t* out) const noexcept;
+
+ private:
+  Kernel<RowSumsFn> kernel_;  // none: the instruction set has no dot products of bytes
+};
 
 // A as the kernels read it: rows of whole groups. Bytes as they are, or (pairs) 16-bit integers less the zero point of
 // the row.

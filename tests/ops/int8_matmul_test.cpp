@@ -213,12 +213,16 @@ TEST(Int8MatMul, QuantizedMatMulTakesTransposedOperands) {
   std::mt19937 random(6);
   for (const Isa isa : int8_isas()) {
     for (const bool turns_rows : {false, true}) {
-      SCOPED_TRACE(::testing::Message() << name_of(isa) << " " << turns_rows);
+      // Columns beyond a panel, and rows of A beyond those whose sums are taken together.
+      const int64_t columns = 30 + static_cast<int64_t>(random() % 50),
+                    depth = 16 * (1 + static_cast<int64_t>(random() % 3));
+      SCOPED_TRACE(::testing::Message() << name_of(isa) << " " << turns_rows << " " << columns << " " << depth);
       OpTester tester("QuantizedMatMul", 1, "lathe");
       tester.with("perm_a", std::vector<int64_t>{0, 2, 1, 3});
       tester.with("perm_b", turns_rows ? std::vector<int64_t>{0, 2, 3, 1} : std::vector<int64_t>{0, 2, 1, 3});
-      tester.input(random_bytes(DType::u8, {2, 21, 3, 16}, random));
-      tester.input(random_bytes(DType::u8, turns_rows ? Dims{2, 30, 3, 16} : Dims{2, 16, 3, 30}, random));
+      tester.input(random_bytes(DType::u8, {2, 21, 3, depth}, random));
+      tester.input(
+          random_bytes(DType::u8, turns_rows ? Dims{2, columns, 3, depth} : Dims{2, depth, 3, columns}, random));
       tester.constant(Tensor::scalar(0.01F));
       tester.constant(random_bytes(DType::u8, {}, random)).constant(random_bytes(DType::u8, {}, random));
       const auto got = tester.lowered(isa, 2);
