@@ -108,7 +108,7 @@ struct Bench {
 
 TuningTask int8_tuning_task(const Int8Problem& problem) {
   TuningTask task;
-  task.family = "gemm_int8.3";
+  task.family = "gemm_int8.4";
   task.key = problem.key();
   task.threads = problem.threads;
   task.flop = problem.flop();

@@ -211,10 +211,7 @@ void GemmInt8Emitter::emit_tiles_overlapped() {
   keep_sums();
   dec(qword[rsp + kTilesLeft]);
   jnz(next_tile, T_NEAR);
-  for_waiting_rows([&] {
-    for (int v = 0; v < plan_.vecs; ++v) finish_waiting(v);
-    pass_waiting_row();
-  });
+  finish_last_tile();
   if (plan_.prefetch_lines) mov(ptr[rsp + kPrefetch], prefetch_);
 }
 

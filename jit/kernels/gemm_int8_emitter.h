@@ -2,6 +2,7 @@
 // The code of jit/kernels/gemm_int8.h: frame and sums in gemm_int8_emitter.cpp, what becomes of the sums in
 // gemm_int8_finish.cpp, tiles that do both at a time in gemm_int8_overlapped.cpp. Nobody else includes it.
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -74,9 +75,8 @@ class GemmInt8Emitter : public GeluEmitter {
   void finish_tile();
   std::vector<Gpr> input_pointers();
   void set_store_temps(std::vector<Vec>& temps);
-  template <class Accumulator>
   void finish_group(const std::vector<Gpr>& inputs, const std::vector<Vec>& temps, int rows, int together,
-                    Accumulator get);
+                    const std::function<Vec(int row, int v)>& get);
   void finish_rows(const std::vector<Gpr>& inputs, std::vector<Vec> temps);
   void finish_rows_in_loop(const std::vector<Gpr>& inputs, std::vector<Vec> temps);
   void apply_epilogue(const std::vector<Sum>& sums, const std::vector<Gpr>& inputs, const std::vector<Vec>& temps);
@@ -116,7 +116,9 @@ class GemmInt8Emitter : public GeluEmitter {
     jb(next_row, T_NEAR);
   }
   void finish_waiting(int v);
+  void finish_last_tile();
   void pass_waiting_row();
+  void pass_frame_row();
 
   const GemmInt8TilePlan plan_;
   std::unique_ptr<EpilogueEmitter> epilogue_;

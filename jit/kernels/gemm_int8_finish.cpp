@@ -64,9 +64,8 @@ void GemmInt8Emitter::set_store_temps(std::vector<Vec>& temps) {
 }
 
 // One row or two; `together`: vectors that go through the epilogue at a time. get(row, v): a sum, in a register.
-template <class Accumulator>
 void GemmInt8Emitter::finish_group(const std::vector<Gpr>& inputs, const std::vector<Vec>& temps, int rows,
-                                   int together, Accumulator get) {
+                                   int together, const std::function<Vec(int row, int v)>& get) {
   std::vector<Sum> sums;  // not yet stored
   for (int i = 0; i < rows * plan_.vecs; ++i) {
     const int row = i / plan_.vecs, v = i % plan_.vecs;

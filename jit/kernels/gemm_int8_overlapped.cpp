@@ -39,9 +39,35 @@ void GemmInt8Emitter::finish_waiting(int v) {
   if (!waits) store_sums({sum});
 }
 
+// Nothing goes on beside it: vectors of two rows hide each other's latency, in the registers of the sums.
+void GemmInt8Emitter::finish_last_tile() {
+  std::vector<Vec> free = acc_;
+  for (const std::vector<Vec>* more : {&work_, &row_sums_, &row_temps_}) {
+    free.insert(free.end(), more->begin(), more->end());
+  }
+  const auto registers = static_cast<int>(free.size());
+  const int rows = plan_.rows % 2 == 0 && input_count() <= kInputsHeld ? 2 : 1, vectors = rows * plan_.vecs;
+  int together = std::min(4, vectors);
+  while (together > 1 && vectors + together * epilogue_temps() > registers) --together;
+  const std::vector<Vec> temps(free.begin() + vectors, free.end());
+  for_waiting_rows([&] {
+    finish_group(row_inputs_, temps, rows, together, [&](int row, int v) {
+      const int i = row * plan_.vecs + v;
+      load(free[static_cast<size_t>(i)], k_left_ + i * vec_bytes());
+      return free[static_cast<size_t>(i)];
+    });
+    for (int row = 0; row < rows; ++row) pass_frame_row();
+  });
+}
+
 void GemmInt8Emitter::pass_waiting_row() {
-  add(k_left_, plan_.vecs * vec_bytes());
   pass_row(row_inputs_);
+  pass_frame_row();
+}
+
+// What no register points at.
+void GemmInt8Emitter::pass_frame_row() {
+  add(k_left_, plan_.vecs * vec_bytes());
   for (int i = kInputsHeld; i < input_count(); ++i) {
     mov(tmp_, ptr[args_ + offsetof(GemmInt8TileArgs, input_stride_bytes) + 8 * static_cast<size_t>(i)]);
     add(ptr[rsp + kInputs + 8 * i], tmp_);
