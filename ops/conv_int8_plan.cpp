@@ -97,6 +97,13 @@ int tiles_together(const ConvInt8Problem& problem, const ConvInt8Tile& tile) {
   return static_cast<int>(std::max<int64_t>(4, kGroupInput * tiles / input));
 }
 
+// No output lacks taps, so that all tiles are alike.
+bool is_same_everywhere(const ConvAxis& axis) {
+  return std::all_of(axis.taps.begin(), axis.taps.end(), [&](const ConvTap& tap) {
+    return tap.offset >= 0 && tap.offset + (axis.out - 1) * axis.stride < axis.in;
+  });
+}
+
 }  // namespace
 
 ConvInt8Tile choose_conv_int8_tile(const ConvInt8Problem& problem) {
@@ -133,16 +140,18 @@ std::optional<ConvInt8Tile> overlapped_conv_int8_tile(const ConvInt8Problem& pro
   // Small pictures are cut finer, but for long sums, which would read a weight too often.
   constexpr int64_t kMostGroupsOfSmall = 128;
   const ConvShape& shape = problem.shape.phases[0];
-  const int64_t groups = problem.shape.in_channels, in_lanes = problem.shape.in_lanes();
-  const bool is_small = shape.taps() == 1 && groups % in_lanes == 0 && groups <= kMostGroups;
+  const int64_t groups = problem.shape.in_channels * shape.taps(), in_lanes = problem.shape.in_lanes();
+  const bool is_small = is_same_everywhere(shape.y) && is_same_everywhere(shape.x) &&
+                        problem.shape.in_channels % in_lanes == 0 && groups <= kMostGroups;
   if (!is_small || !has_avx512(problem.isa) || !problem.epilogue.expression) return std::nullopt;
   const int64_t pixels = shape.y.out * shape.x.out;
   const bool is_narrow = pixels < kLeastTiles * kPixels;
   if (is_narrow && (pixels < kLeastTiles * kPixels / 2 || groups > kMostGroupsOfSmall)) return std::nullopt;
   ConvInt8Tile tile{1, 1, static_cast<int>(std::min<int64_t>(is_narrow ? kPixels / 2 : kPixels, shape.x.out))};
-  tile.ahead = static_cast<int>(std::min(groups, kGroupsAhead) / in_lanes);
+  // Whole input blocks, with all taps.
+  tile.ahead = static_cast<int>(std::max<int64_t>(1, std::min(groups, kGroupsAhead) / (in_lanes * shape.taps())));
   tile.group = tiles_together(problem, tile);
-  return tile.ahead > 0 ? std::optional(tile) : std::nullopt;
+  return tile;
 }
 
 }  // namespace lathe

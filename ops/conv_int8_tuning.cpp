@@ -111,7 +111,7 @@ std::optional<ConvInt8Tile> conv_int8_tile_of(const Candidate& candidate) {
 
 TuningTask conv_int8_tuning_task(const ConvInt8Problem& problem, int threads) {
   TuningTask task;
-  task.family = "conv_int8.1";
+  task.family = "conv_int8.2";
   task.key = problem.key();
   task.threads = threads;
   task.arithmetic = problem.dot == Int8Dot::pairs ? Arithmetic::pairs : Arithmetic::bytes;

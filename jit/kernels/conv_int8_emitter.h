@@ -206,7 +206,11 @@ class ConvInt8Emitter : public Int8Emitter {
   }
   void prefetch_line() { prefetcht1(ptr[prefetch_ + kCacheLine * prefetched_++]); }
 
-  int straight_steps() const { return plan_.ahead * plan_.groups; }
+  int straight_steps() const {
+    int steps = 0;
+    for (const ConvTapRun& tap : shape_->taps) steps += tap.run * plan_.groups;
+    return std::max(1, plan_.ahead * steps);
+  }
 
   // One group of channels of all pixels times the weights of all output blocks.
   void emit_step(const ConvTapRun& tap, int weights_at, int source_at, int step) {

@@ -158,6 +158,7 @@ TEST(ConvInt8, SumsWhatPlainLoopsSum) {
       {.height = 1, .width = 40, .window = 1, .blocks = 2, .tail = 0, .out_blocks = 1, .cols = 5, .ahead = 2},
       {.height = 1, .width = 24, .window = 1, .blocks = 5, .tail = 0, .out_blocks = 2, .cols = 2, .ahead = 2},
       {.height = 1, .width = 3, .window = 1, .blocks = 5, .tail = 0, .out_blocks = 1, .cols = 3, .ahead = 1},
+      {.height = 4, .width = 14, .window = 3, .blocks = 3, .tail = 0, .out_blocks = 1, .cols = 3, .ahead = 2},
   };
   std::mt19937 random(5);
   for (const Case& c : cases) {
