@@ -28,8 +28,7 @@ class SoftmaxEmitter : public ExponentialEmitter {
     if (plan_.is_strided) {
       emit_columns();
     } else if (has_quick_exponential()) {
-      while_at_least(rows_, 2, [&] { emit_quick_rows(2); });
-      while_at_least(rows_, 1, [&] { emit_quick_rows(1); });
+      emit_quick();
     } else {
       loop_down(rows_, [&] { plan_.stores_bytes() ? emit_byte_row() : emit_row(); });
     }
@@ -64,9 +63,13 @@ class SoftmaxEmitter : public ExponentialEmitter {
       bytes_at_ = claim_gpr("at bytes");
     }
     if (has_quick_exponential()) {
-      quick_[0] = {from_, to_, row_, top_, sum_, claim_vec("second maximum")};
-      quick_[1] = {claim_gpr("from, second row"),    claim_gpr("to, second row"),  claim_gpr("second row"),
-                   claim_vec("maximum, second row"), claim_vec("sum, second row"), claim_vec("second maximum")};
+      at_from_ = claim_gpr("at from");
+      at_row_ = claim_gpr("at exponentials");
+      three_rows_ = claim_gpr("three times columns");
+      quick_.push_back({0, top_, sum_});
+      for (int row = 1; row < kSoftmaxRowsTogether; ++row) {
+        quick_.push_back({row, claim_vec("maximum, further row"), claim_vec("sum, further row")});
+      }
     }
   }
 
@@ -217,49 +220,69 @@ class SoftmaxEmitter : public ExponentialEmitter {
     broken_ = claim_vec("broken part");
   }
 
-  // Rows side by side: what one waits for, its folds and its division, hides behind the other.
-  void emit_quick_rows(int count) {
-    const std::span<const QuickRow> rows(quick_, static_cast<size_t>(count));
-    if (count == 2) {
-      lea(quick_[1].from, ptr[from_ + columns_ * 4]);
-      lea(quick_[1].to, ptr[to_ + columns_]);
-      lea(quick_[1].exponentials, ptr[row_ + columns_ * 4]);
-    }
-    find_maxima(rows);
-    sum_quick_exponentials(rows);
-    for (const QuickRow& row : rows) find_factor(row.sum);
-    for (const QuickRow& row : rows) store_row(row.to, row.exponentials, row.sum);
-    lea(from_, ptr[rows.back().from + columns_ * 4]);
-    lea(to_, ptr[rows.back().to + columns_]);
+  // Rows side by side: what one waits for, its folds and its division, hides behind the others. Long rows wait little,
+  // and many of them leave L1.
+  void emit_quick() {
+    constexpr int kLongRow = 2048;
+    Xbyak::Label is_long;
+    lea(three_rows_, ptr[columns_ + columns_ * 2]);
+    cmp(columns_, kLongRow);
+    jg(is_long, T_NEAR);
+    while_at_least(rows_, 4, [&] { emit_quick_rows(4); });
+    L(is_long);
+    while_at_least(rows_, 2, [&] { emit_quick_rows(2); });
+    while_at_least(rows_, 1, [&] { emit_quick_rows(1); });
   }
 
   struct QuickRow {
-    Gpr from, to, exponentials;
-    Vec top, sum, second_top;
+    int number;
+    Vec top, sum;
   };
+  // Of a matrix of float32 at `base`.
+  Xbyak::RegExp row_at(const Gpr& base, const QuickRow& row) const {
+    if (row.number == 0) return Xbyak::RegExp(base);
+    return row.number == 3 ? base + three_rows_ * 4 : base + columns_ * (4 * row.number);
+  }
+
+  void emit_quick_rows(int count) {
+    const std::span<const QuickRow> rows = std::span<const QuickRow>(quick_).first(static_cast<size_t>(count));
+    find_maxima(rows);
+    sum_quick_exponentials(rows);
+    for (const QuickRow& row : rows) find_factor(row.sum);
+    mov(at_row_, row_);
+    for (const QuickRow& row : rows) {
+      store_row(to_, at_row_, row.sum);
+      lea(from_, ptr[from_ + columns_ * 4]);
+      lea(at_row_, ptr[at_row_ + columns_ * 4]);
+      add(to_, columns_);
+    }
+  }
 
   void find_maxima(std::span<const QuickRow> rows) {
     set_all(spare_, kLowest, temp_);
+    // Two for each row: the other is where its sum will be.
     for (const QuickRow& row : rows) {
       vmovaps(row.top, spare_);
-      vmovaps(row.second_top, spare_);
+      vmovaps(row.sum, spare_);
     }
     for_columns(columns_, offset_, left_, 2, [&](int vectors, bool is_tail) {
+      lea(at_from_, ptr[from_ + offset_]);
       for (int i = 0; i < vectors; ++i) {
         for (const QuickRow& row : rows) {
-          const Vec& top = i == 0 ? row.top : row.second_top;
+          const Vec& top = i == 0 ? row.top : row.sum;
+          const Xbyak::RegExp at = row_at(at_from_, row) + i * vec_bytes();
           if (is_tail) {
-            load_part(x_, row.from + offset_, true);
+            load_part(x_, at, true);
             fill_behind_tail(x_, spare_);
             vmaxps(top, top, x_);
           } else {
-            vmaxps(top, top, ptr[row.from + offset_ + i * vec_bytes()]);
+            vmaxps(top, top, ptr[at]);
           }
         }
       }
     });
     for (const QuickRow& row : rows) {
-      vmaxps(row.top, row.top, row.second_top);
+      vmaxps(row.top, row.top, row.sum);
       fold_lanes(row.top, spare_, [&](const auto& into, const auto& a, const auto& b) { vmaxps(into, a, b); });
     }
   }
@@ -271,10 +294,11 @@ class SoftmaxEmitter : public ExponentialEmitter {
       zero(row.sum);
     }
     for_columns(columns_, offset_, left_, 2, [&](int vectors, bool is_tail) {
+      lea(at_from_, ptr[from_ + offset_]);
+      lea(at_row_, ptr[row_ + offset_]);
       for (int i = 0; i < vectors; ++i) {
         for (const QuickRow& row : rows) {
-          const Xbyak::RegExp at = offset_ + i * vec_bytes();
-          load_part(x_, row.from + at, is_tail);
+          load_part(x_, row_at(at_from_, row) + i * vec_bytes(), is_tail);
           vfmsub213ps(x_, log2_e_, row.top);
           vreduceps(broken_, x_, kFloor);
           vmovaps(spare_, power_of_two_[0]);
@@ -282,7 +306,7 @@ class SoftmaxEmitter : public ExponentialEmitter {
           vscalefps(x_, spare_, x_);  // by its floor
           if (is_tail) clear_behind_tail(x_);
           vaddps(row.sum, row.sum, x_);
-          store_part(row.exponentials + at, x_, is_tail);
+          store_part(row_at(at_row_, row) + i * vec_bytes(), x_, is_tail);
         }
       }
     });
@@ -346,9 +370,10 @@ class SoftmaxEmitter : public ExponentialEmitter {
   }
 
   SoftmaxPlan plan_;
-  QuickRow quick_[2];
+  std::vector<QuickRow> quick_;
   EpilogueEmitter log_;
-  Gpr args_, from_, to_, rows_, columns_, offset_, left_, temp_, stride_, at_from_, at_to_, row_, bytes_at_;
+  Gpr args_, from_, to_, rows_, columns_, offset_, left_, temp_, stride_, at_from_, at_to_, row_, bytes_at_, at_row_,
+      three_rows_;
   Vec top_, sum_, x_, spare_, log2_e_, broken_;
   std::vector<Vec> temps_, tops_, bytes_, power_of_two_, column_tops_, column_sums_;
 };

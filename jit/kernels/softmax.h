@@ -24,12 +24,13 @@ std::string to_string(const SoftmaxPlan& plan);
 
 // from and to may be the same, of float32. Strided: `rows` is the extent of the axis, its elements stride_bytes apart,
 // and each of the `columns` columns is normalized. Else: each of `rows` dense rows of `columns` elements is.
+constexpr int64_t kSoftmaxRowsTogether = 4;
 struct SoftmaxArgs {
   const float* from;
   void* to;  // float32, or the bytes that the plan stores
   int64_t rows, columns;
   int64_t stride_bytes;
-  float* row = nullptr;  // room for two rows, when bytes are stored
+  float* row = nullptr;  // room for kSoftmaxRowsTogether rows, when bytes are stored
   float factor = 1;      // of what is stored as bytes
 };
 using SoftmaxFn = void(const SoftmaxArgs* args);

@@ -162,7 +162,7 @@ bool lower(LowerContext& context) {
     plan.store.is_bounded = bytes->factor < 1e9F;  // what it multiplies is at most 1
     call.factor = bytes->factor;
     call.bytes = 1;
-    call.rows = context.thread_scratch(checked_bytes(DType::f32, {2, split.extent}));
+    call.rows = context.thread_scratch(checked_bytes(DType::f32, {kSoftmaxRowsTogether, split.extent}));
     step.reads.push_back(call.rows);
     step.writes.push_back(call.rows);
   }

@@ -55,7 +55,7 @@ struct RowsCase {
 };
 
 const Stored kStored[] = {{DType::u8, 0.02F, 128}, {DType::i8, 0.03F, -3}, {DType::u8, 0.01F, 0}};
-const int64_t kColumns[] = {1, 3, 7, 8, 9, 15, 16, 17, 31, 33, 47, 63, 64, 65, 77, 128, 130, 300};
+const int64_t kColumns[] = {1, 3, 7, 8, 9, 15, 16, 17, 31, 33, 47, 63, 64, 65, 77, 128, 130, 300, 2100};
 
 TEST(QuantizedRows, NormalizationsStoreBytes) {
   std::mt19937 random(3);
