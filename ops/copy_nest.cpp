@@ -1,5 +1,7 @@
 #include "ops/copy_nest.h"
 
+#include <emmintrin.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -44,6 +46,28 @@ void copy_elements(const char* from, char* to, const MoveAxis& axis) {
   }
 }
 
+// Eight by eight elements of 16 bits: rows of the input become columns, by three rounds of interleaving.
+void transpose_halves(const char* from, int64_t from_stride, char* to, int64_t to_stride) {
+  __m128i in[8], pairs[8], quads[8];
+  for (int i = 0; i < 8; ++i) in[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i * from_stride));
+  for (int i = 0; i < 4; ++i) {
+    pairs[2 * i] = _mm_unpacklo_epi16(in[2 * i], in[2 * i + 1]);
+    pairs[2 * i + 1] = _mm_unpackhi_epi16(in[2 * i], in[2 * i + 1]);
+  }
+  for (int half = 0; half < 2; ++half) {
+    for (int i = 0; i < 2; ++i) {
+      quads[4 * half + 2 * i] = _mm_unpacklo_epi32(pairs[4 * half + i], pairs[4 * half + 2 + i]);
+      quads[4 * half + 2 * i + 1] = _mm_unpackhi_epi32(pairs[4 * half + i], pairs[4 * half + 2 + i]);
+    }
+  }
+  for (int i = 0; i < 4; ++i) {
+    auto* out = reinterpret_cast<__m128i*>(to + 2 * i * to_stride);
+    auto* next = reinterpret_cast<__m128i*>(to + (2 * i + 1) * to_stride);
+    _mm_storeu_si128(out, _mm_unpacklo_epi64(quads[i], quads[4 + i]));
+    _mm_storeu_si128(next, _mm_unpackhi_epi64(quads[i], quads[4 + i]));
+  }
+}
+
 // In square tiles, so that lines of both sides stay in L1. 16: as many lines as L1 has ways to spare.
 template <class T>
 void transpose_tiles(const char* from, char* to, const MoveAxis& rows, const MoveAxis& columns) {
@@ -52,6 +76,16 @@ void transpose_tiles(const char* from, char* to, const MoveAxis& rows, const Mov
     const int64_t c_end = std::min(columns.count, c0 + kTile);
     for (int64_t r0 = 0; r0 < rows.count; r0 += kTile) {
       const int64_t r_end = std::min(rows.count, r0 + kTile);
+      if constexpr (sizeof(T) == 2) {
+        if (c_end - c0 == kTile && r_end - r0 == kTile) {
+          for (int64_t part = 0; part < 4; ++part) {
+            const int64_t r = r0 + part % 2 * 8, c = c0 + part / 2 * 8;
+            transpose_halves(from + r * rows.from_stride + c * 2, rows.from_stride, to + c * columns.to_stride + r * 2,
+                             columns.to_stride);
+          }
+          continue;
+        }
+      }
       for (int64_t c = c0; c < c_end; ++c) {
         T* out = reinterpret_cast<T*>(to + c * columns.to_stride);
         const char* in = from + c * static_cast<int64_t>(sizeof(T));

@@ -2,25 +2,31 @@
 
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 
 #include "lathe/error.h"
 
 namespace lathe {
 namespace {
 
-// Without branches, so that the loop becomes vector code.
+// Without branches, so that the loop becomes vector code: one comparison, as distances from the least index.
 template <class Index>
 [[gnu::target("avx2")]] bool are_within(const Index* indices, int64_t count, int64_t depth, int64_t extent) {
-  using Limits = std::numeric_limits<Index>;
-  const auto low = static_cast<Index>(std::max<int64_t>(-extent, Limits::min()));
-  const auto high = static_cast<Index>(std::min<int64_t>(extent - 1, Limits::max()));
-  bool fits = true;
+  using Distance = std::make_unsigned_t<Index>;
+  const auto below = static_cast<Distance>(std::min<int64_t>(extent, std::numeric_limits<Index>::max()));
+  if (below == 0) return count == 0;
+  const Distance farthest = 2 * below - 1;
+  Distance beyond = 0;
   if (depth == 1) {
-    for (int64_t i = 0; i < count; ++i) fits &= (indices[i] >= low) & (indices[i] <= high);
-    return fits;
+    for (int64_t i = 0; i < count; ++i) {
+      beyond |= static_cast<Distance>(indices[i]) + below > farthest ? Distance{1} : Distance{0};
+    }
+  } else {
+    for (int64_t i = 0; i < count; ++i) {
+      beyond |= static_cast<Distance>(indices[i * depth]) + below > farthest ? Distance{1} : Distance{0};
+    }
   }
-  for (int64_t i = 0; i < count; ++i) fits &= (indices[i * depth] >= low) & (indices[i * depth] <= high);
-  return fits;
+  return beyond == 0;
 }
 
 template <class Index>

@@ -19,6 +19,30 @@ struct Fused {
   std::vector<ValueId> operands;  // by input of the expression
 };
 
+// Operators that round in between, in the type of their inputs.
+bool rounds_in_between(const Node& node) { return node.op->name == "QuantizeLinear"; }
+
+// The node's expression. float16 is widened when read and rounded when stored, and is float32 in between.
+std::optional<Expression> express_widened(const LowerContext& context, std::vector<TensorType>& types) {
+  const Node& node = context.node;
+  const auto constant = [&](int i) { return context.constant(i); };
+  const auto is_half = [](const TensorType& type) { return type.dtype == DType::f16; };
+  if (std::none_of(types.begin(), types.end(), is_half) || rounds_in_between(node)) {
+    return node.op->express(node, types, constant);
+  }
+  if (auto expression = node.op->express(node, types, constant)) return expression;  // a Cast, which says how
+  const std::vector<TensorType> stored = types;
+  for (TensorType& type : types) type.dtype = is_half(type) ? DType::f32 : type.dtype;
+  auto expression = node.op->express(node, types, [&](int i) {
+    const Tensor given = constant(i);
+    return given.defined() && given.dtype() == DType::f16 ? cast_elements(given, DType::f32, {}) : given;
+  });
+  if (!expression || expression->inputs.size() != stored.size()) return std::nullopt;
+  for (size_t i = 0; i < stored.size(); ++i) expression->inputs[i] = stored[i].dtype;
+  if (expression->output == DType::f32) expression->output = context.output_type(0).dtype;
+  return expression;
+}
+
 std::optional<Fused> expression_of(const LowerContext& context) {
   const Node& node = context.node;
   const std::vector<ValueId> extras = context.epilogue_inputs();
@@ -34,7 +58,7 @@ std::optional<Fused> expression_of(const LowerContext& context) {
     own.push_back(context.input(i));
     types.push_back(context.has_input(i) ? context.input_type(i) : TensorType());
   }
-  auto expression = node.op->express(node, types, [&](int i) { return context.constant(i); });
+  auto expression = express_widened(context, types);
   if (!expression) return std::nullopt;
   if (!node.epilogue) return Fused{std::move(*expression), std::move(own)};
   Fused fused{substitute(node.epilogue->expression, 0, *expression), extras};

@@ -282,6 +282,7 @@ class Lowering {
       case DType::boolean:
         return is_truth(last) ? x : b.select(predicate::not_equal, x, zero(), one(), zero());
       case DType::f32:
+      case DType::f16:  // rounded by the store
         return x;
       default:
         throw JitError("an expression's result has a type that cannot be stored");

@@ -23,8 +23,8 @@ bool can_load(DType dtype) {
 }
 
 bool can_store(DType dtype) {
-  return dtype == DType::f32 || dtype == DType::i32 || dtype == DType::u8 || dtype == DType::i8 ||
-         dtype == DType::boolean;
+  return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::i32 || dtype == DType::u8 ||
+         dtype == DType::i8 || dtype == DType::boolean;
 }
 
 // The next instruction takes the opmask, its other lanes zero.
@@ -120,6 +120,7 @@ void VectorMemory::load_scalar(DType dtype, const Vec& into, const Mem& at) {
 }
 
 void VectorMemory::store(DType dtype, const Mem& at, const Vec& value, const Lanes& lanes) {
+  if (dtype == DType::f16) return store_half(at, value, lanes);
   if (dtype != DType::f32) cc_.vcvtps2dq(value, value);
   if (lanes.kind == Lanes::Kind::one) return store_one(dtype, at, value);
   if (dtype != DType::f32 && dtype != DType::i32) return store_bytes(dtype, at, value, lanes);
@@ -142,6 +143,22 @@ void VectorMemory::store_bytes(DType dtype, const Mem& at, const Vec& integers, 
   const asmjit::x86::Xmm low = integers.xmm();
   dtype == DType::i8 ? cc_.vpacksswb(low, low, low) : cc_.vpackuswb(low, low, low);
   cc_.vmovq(at, low);
+}
+
+void VectorMemory::store_half(const Mem& at, const Vec& value, const Lanes& lanes) {
+  constexpr int kToNearestEven = 0;
+  if (lanes.kind == Lanes::Kind::one) {
+    const asmjit::x86::Xmm narrow = cc_.newXmm("narrow");
+    cc_.vcvtps2ph(narrow, value.xmm(), kToNearestEven);
+    Mem place = at;
+    place.setSize(2);
+    cc_.vpextrw(place, narrow, 0);
+    return;
+  }
+  Mem place = at;
+  place.setSize(0);  // half of the vector's
+  if (lanes.kind == Lanes::Kind::masked) cc_.k(lanes.opmask);
+  cc_.emit(asmjit::x86::Inst::kIdVcvtps2ph, place, value, kToNearestEven);
 }
 
 void VectorMemory::store_one(DType dtype, const Mem& at, const Vec& value) {

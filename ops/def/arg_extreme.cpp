@@ -1,6 +1,7 @@
 // ArgMax, ArgMin: the place of the extreme along one axis. A NaN counts as the extreme, as in NumPy.
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <limits>
 
 #include "ops/copy_elements.h"
@@ -92,38 +93,89 @@ template <bool IsMax, bool TakesLast, class T>
   }
 }
 
+// One vector of the best so far, lane by lane, and of their places.
+template <class T>
+struct BestLanes {
+  using Values [[gnu::vector_size(32)]] = T;
+  using Places [[gnu::vector_size(32)]] = Place<T>;
+  static constexpr int64_t kLanes = 32 / sizeof(T);
+
+  Values best;
+  Places at;
+};
+
 template <bool IsMax, bool TakesLast, class T>
+[[gnu::target("avx2"), gnu::always_inline]] inline void offer(BestLanes<T>& lanes, const T* row,
+                                                              const typename BestLanes<T>::Places& places) {
+  typename BestLanes<T>::Values x;
+  std::memcpy(&x, row, sizeof x);
+  auto wins = IsMax ? x > lanes.best : x < lanes.best;
+  if (TakesLast) wins |= x == lanes.best;
+  if constexpr (std::is_floating_point_v<T>) {
+    const auto is_nan = x != x, was_nan = lanes.best != lanes.best;
+    wins |= TakesLast ? is_nan : is_nan & ~was_nan;
+  }
+  lanes.best = wins ? x : lanes.best;
+  lanes.at = wins ? places : lanes.at;
+}
+
+// The extreme of all lanes of `Count` vectors; of equal ones the place decides.
+template <bool IsMax, bool TakesLast, class T>
+int64_t extreme_of_lanes(const T* best, const Place<T>* at, int64_t count, T& top) {
+  int64_t lane = 0;
+  for (int64_t i = 1; i < count; ++i) {
+    const T x = best[i], old = best[lane];
+    const bool is_same = x == old || (x != x && old != old);
+    const bool wins = is_same ? (TakesLast ? at[i] > at[lane] : at[i] < at[lane]) : replaces<IsMax, false>(x, old);
+    lane = wins ? i : lane;
+  }
+  top = best[lane];
+  return at[lane];
+}
+
+template <bool IsMax, bool TakesLast, int64_t kVectors, class T>
 [[gnu::target("avx2")]] int64_t extreme_of_row(const T* row, int64_t extent) {
-  constexpr int64_t kLanes = 128 / sizeof(T);  // four vectors: comparisons of one wait for nobody
-  std::array<T, kLanes> best{};
-  std::array<Place<T>, kLanes> at{};
-  const int64_t lanes = std::min(kLanes, extent);
-  for (int64_t i = 0; i < lanes; ++i) {
-    best[static_cast<size_t>(i)] = row[i];
-    at[static_cast<size_t>(i)] = static_cast<Place<T>>(i);
+  using Lanes = BestLanes<T>;
+  constexpr int64_t kStep = kVectors * Lanes::kLanes;
+  Lanes lanes[kVectors];
+  typename Lanes::Places places{};
+  for (int64_t i = 0; i < Lanes::kLanes; ++i) places[i] = static_cast<Place<T>>(i);
+  for (int64_t v = 0; v < kVectors; ++v) {
+    std::memcpy(&lanes[v].best, row + v * Lanes::kLanes, sizeof lanes[v].best);
+    lanes[v].at = places;
+    places += static_cast<Place<T>>(Lanes::kLanes);
   }
-  int64_t begin = lanes;
-  for (; begin + kLanes <= extent; begin += kLanes) {
-    for (int64_t i = 0; i < kLanes; ++i) {
-      const auto lane = static_cast<size_t>(i);
-      const T x = row[begin + i], old = best[lane];
-      const bool is_better = replaces<IsMax, TakesLast>(x, old);
-      best[lane] = is_better ? x : old;
-      at[lane] = is_better ? static_cast<Place<T>>(begin + i) : at[lane];
+  int64_t begin = kStep;
+  for (; begin + kStep <= extent; begin += kStep) {
+    for (int64_t v = 0; v < kVectors; ++v) {
+      offer<IsMax, TakesLast>(lanes[v], row + begin + v * Lanes::kLanes, places);
+      places += static_cast<Place<T>>(Lanes::kLanes);
     }
   }
-  T top = best[0];
-  int64_t place = at[0];
-  const auto offer = [&](T x, int64_t i) {
-    const bool is_nan = x != x, both_nan = is_nan && top != top;
-    const bool is_equal = x == top || both_nan;
-    if (is_equal ? (TakesLast ? i > place : i < place) : replaces<IsMax, false>(x, top)) {
-      top = x;
-      place = i;
-    }
-  };
-  for (int64_t i = 1; i < lanes; ++i) offer(best[static_cast<size_t>(i)], at[static_cast<size_t>(i)]);
-  for (; begin < extent; ++begin) offer(row[begin], begin);
+  std::array<T, kStep> best;
+  std::array<Place<T>, kStep> at;
+  for (int64_t v = 0; v < kVectors; ++v) {
+    std::memcpy(best.data() + v * Lanes::kLanes, &lanes[v].best, sizeof lanes[v].best);
+    std::memcpy(at.data() + v * Lanes::kLanes, &lanes[v].at, sizeof lanes[v].at);
+  }
+  T top{};
+  int64_t place = extreme_of_lanes<IsMax, TakesLast>(best.data(), at.data(), kStep, top);
+  for (; begin < extent; ++begin) {  // later places: those of equal ones win only where the last is wanted
+    if (!replaces<IsMax, TakesLast>(row[begin], top)) continue;
+    top = row[begin];
+    place = begin;
+  }
+  return place;
+}
+
+template <bool IsMax, bool TakesLast, class T>
+int64_t extreme_of_row(const T* row, int64_t extent) {
+  // Four vectors: comparisons of one wait for nobody. One where a row is short: lanes must be compared at its end.
+  constexpr int64_t kVector = BestLanes<T>::kLanes, kLong = 32 * kVector;
+  if (extent >= kLong) return extreme_of_row<IsMax, TakesLast, 4>(row, extent);
+  if (extent >= kVector) return extreme_of_row<IsMax, TakesLast, 1>(row, extent);
+  int64_t place = 0;
+  for (int64_t i = 1; i < extent; ++i) place = replaces<IsMax, TakesLast>(row[i], row[place]) ? i : place;
   return place;
 }
 

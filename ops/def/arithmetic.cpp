@@ -60,6 +60,7 @@ template <class C>
 C remainder_of(C a, C b) {
   if constexpr (std::is_same_v<C, float>) {
     const double x = std::fabs(static_cast<double>(a)), y = std::fabs(static_cast<double>(b)), quotient = x / y;
+    if (quotient < 1) return a;
     if (quotient < 0x1p28) {
       double rest = x - static_cast<double>(static_cast<int64_t>(quotient)) * y;
       if (rest < 0) rest += y;

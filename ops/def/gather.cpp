@@ -115,9 +115,17 @@ struct Lookup {
     const int64_t run = run_bytes();
     const auto* from = args.at<const char>(data);
     auto* to = args.at<char>(out);
+    const void* places = args.at<const void>(indices);
+    const auto source = [&](int64_t row) {
+      return from + (row / count * split.extent + pick(places, row % count)) * run;
+    };
+    // Rows of a table lie anywhere in memory: the next one comes while this one is copied.
+    constexpr int64_t kLine = 64, kLongest = 4096;
+    const int64_t ahead = run > kLine ? std::min(run, kLongest) : 0;
     for (int64_t row = rows.begin; row < rows.end; ++row) {
-      const int64_t index = pick(args.at<const void>(indices), row % count);
-      std::memcpy(to + row * run, from + (row / count * split.extent + index) * run, static_cast<size_t>(run));
+      const char* next = row + 1 < rows.end ? source(row + 1) : from;
+      for (int64_t at = 0; at < ahead; at += kLine) __builtin_prefetch(next + at);
+      std::memcpy(to + row * run, source(row), static_cast<size_t>(run));
     }
   }
 };

@@ -11,6 +11,7 @@
 #include "ops/copy_step.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "ops/reduction_stages.h"
 #include "src/base/thread_team.h"
 
 namespace lathe::ops {
@@ -245,33 +246,6 @@ void reference(ReferenceContext& context) {
 
 // ---- Lowering: neighbouring axes of one kind are merged, then one kernel a group of reduced axes, innermost first
 
-struct Stage {
-  int64_t outer = 1, extent = 1, inner = 1;
-};
-
-std::vector<Stage> stages_of(const Dims& dims, const std::vector<bool>& reduced) {
-  std::vector<int64_t> merged;  // alternating groups
-  std::vector<bool> kinds;
-  for (size_t i = 0; i < dims.size(); ++i) {
-    if (dims[i] == 1) continue;
-    if (!kinds.empty() && kinds.back() == reduced[i]) {
-      merged.back() *= dims[i];
-    } else {
-      merged.push_back(dims[i]);
-      kinds.push_back(reduced[i]);
-    }
-  }
-  std::vector<Stage> stages;
-  for (size_t i = merged.size(); i-- > 0;) {
-    if (!kinds[i]) continue;
-    Stage stage{1, merged[i], 1};
-    for (size_t k = 0; k < merged.size(); ++k) (k < i ? stage.outer : stage.inner) *= k == i ? 1 : merged[k];
-    stages.push_back(stage);
-    merged[i] = 1;
-  }
-  return stages;
-}
-
 struct KernelChoice {
   ReduceOp first, next;  // of the first stage and of later ones
   ReduceFinish finish;
@@ -303,8 +277,8 @@ std::optional<KernelChoice> choice_of(Reduction kind) {
   return std::nullopt;
 }
 
-void run_stage(const Kernel<ReduceFn>& kernel, const Stage& stage, float scale, const StepArgs& args, const float* from,
-               float* to) {
+void run_stage(const Kernel<ReduceFn>& kernel, const ReductionStage& stage, float scale, const StepArgs& args,
+               const float* from, float* to) {
   if (stage.inner == 1) {
     const Range rows = split_evenly(stage.outer, args.share, args.shares);
     if (rows.begin == rows.end) return;
@@ -327,7 +301,7 @@ void run_stage(const Kernel<ReduceFn>& kernel, const Stage& stage, float scale, 
   }
 }
 
-void add_stage(LowerContext& context, const ReducePlan& plan, const Stage& stage, float scale, BufferId from,
+void add_stage(LowerContext& context, const ReducePlan& plan, const ReductionStage& stage, float scale, BufferId from,
                BufferId to) {
   const Kernel<ReduceFn> kernel = reduce_kernel(plan);
   Step step{.kernel = to_string(plan), .reads = {from}, .writes = {to}};
@@ -342,10 +316,32 @@ void add_stage(LowerContext& context, const ReducePlan& plan, const Stage& stage
   context.add(std::move(step));
 }
 
+std::optional<IntegerReduce> integer_choice_of(Reduction kind) {
+  if (kind == Reduction::sum) return IntegerReduce::sum;
+  if (kind == Reduction::prod) return IntegerReduce::product;
+  if (kind == Reduction::max) return IntegerReduce::maximum;
+  if (kind == Reduction::min) return IntegerReduce::minimum;
+  return std::nullopt;
+}
+
+void add_integer_stage(LowerContext& context, IntegerReduce op, const ReductionStage& stage, BufferId from,
+                       BufferId to) {
+  const DType dtype = context.input_type(0).dtype;
+  Step step{.kernel = "reduce integers", .reads = {from}, .writes = {to}};
+  step.bytes = static_cast<double>(stage.outer * stage.extent * stage.inner * (bits_of(dtype) / 8));
+  step.run = [=](const StepArgs& args) {
+    reduce_integers(dtype, op, args.at<const void>(from), args.at<void>(to), stage.outer, stage.extent, stage.inner);
+  };
+  context.add(std::move(step));
+}
+
 bool lower(LowerContext& context) {
   const TensorType& type = context.input_type(0);
-  const std::optional<KernelChoice> choice = choice_of(reduction_of(context.node));
-  if (type.dtype != DType::f32 || !choice) return false;
+  const Reduction kind = reduction_of(context.node);
+  const std::optional<KernelChoice> choice = choice_of(kind);
+  const std::optional<IntegerReduce> integer_choice =
+      has_integer_reduction(type.dtype) ? integer_choice_of(kind) : std::nullopt;
+  if (!integer_choice && (type.dtype != DType::f32 || !choice)) return false;
   if (context.has_input(1) && !context.constant(1).defined()) return false;
   const Dims dims = type.extents();
   const InferContext messages(context.node, {}, {});
@@ -357,13 +353,18 @@ bool lower(LowerContext& context) {
     if ((*reduced)[i]) count *= dims[i];
   }
   if (total == 0) return false;
-  std::vector<Stage> stages = stages_of(dims, *reduced);
+  std::vector<ReductionStage> stages = reduction_stages(dims, *reduced);
   if (stages.empty()) stages.push_back({total, 1, 1});
   BufferId from = context.buffer(context.input(0));
   for (size_t i = 0; i < stages.size(); ++i) {
     const bool is_last = i + 1 == stages.size();
-    const auto bytes = static_cast<size_t>(stages[i].outer * stages[i].inner) * 4;
+    const auto bytes = static_cast<size_t>(stages[i].outer * stages[i].inner * (bits_of(type.dtype) / 8));
     const BufferId to = is_last ? context.buffer(context.output(0)) : context.scratch(bytes);
+    if (integer_choice) {
+      add_integer_stage(context, *integer_choice, stages[i], from, to);
+      from = to;
+      continue;
+    }
     const ReducePlan plan{context.target.isa, i == 0 ? choice->first : choice->next,
                           is_last ? choice->finish : ReduceFinish::none, stages[i].inner > 1};
     add_stage(context, plan, stages[i], 1.0f / static_cast<float>(count), from, to);

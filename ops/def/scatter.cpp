@@ -1,4 +1,4 @@
-// Scatter, ScatterElements, ScatterND (with reductions) and TensorScatter.
+// Scatter, ScatterElements and ScatterND, with reductions.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -39,8 +39,9 @@ template <class T>
 T combine(Reduction reduction, T old, T update) {
   // A NaN wins over any number, as in NumPy.
   if constexpr (std::is_floating_point_v<T>) {
-    if (std::isnan(old)) return old;
-    if (std::isnan(update)) return update;
+    const bool compares = reduction == Reduction::max || reduction == Reduction::min;  // arithmetic sees to it itself
+    if (compares && std::isnan(old)) return old;
+    if (compares && std::isnan(update)) return update;
   }
   if constexpr (std::is_same_v<T, bool>) {
     const bool is_or = reduction == Reduction::add || reduction == Reduction::max;
@@ -118,9 +119,9 @@ Tensor own_copy(const ReferenceContext& context, const Tensor& data) {
   return result;
 }
 
-void check_updates(const ReferenceContext& context, size_t input) {
-  if (context.inputs[input].dtype() != context.inputs[0].dtype()) {
-    context.fail("updates are " + std::string(name_of(context.inputs[input].dtype())) + ", the data " +
+void check_updates(const ReferenceContext& context) {
+  if (context.inputs[2].dtype() != context.inputs[0].dtype()) {
+    context.fail("updates are " + std::string(name_of(context.inputs[2].dtype())) + ", the data " +
                  std::string(name_of(context.inputs[0].dtype())));
   }
 }
@@ -130,7 +131,7 @@ void infer_same(InferContext& context) { context.set_output(0, context.input(0))
 // ---- ScatterElements
 
 void run_scatter_elements(ReferenceContext& context) {
-  check_updates(context, 2);
+  check_updates(context);
   const Tensor data = spread_elements(context.inputs[0]), updates = spread_elements(context.inputs[2]);
   const Tensor& indices = context.inputs[1];
   if (indices.dims() != updates.dims() || indices.rank() != data.rank()) {
@@ -161,7 +162,7 @@ void run_scatter_elements(ReferenceContext& context) {
 // ---- ScatterND
 
 void run_scatter_nd(ReferenceContext& context) {
-  check_updates(context, 2);
+  check_updates(context);
   const Tensor data = spread_elements(context.inputs[0]), updates = spread_elements(context.inputs[2]);
   const Tensor& indices = context.inputs[1];
   if (indices.rank() < 1) context.fail("indices must have at least one axis");
@@ -188,44 +189,6 @@ void run_scatter_nd(ReferenceContext& context) {
   }
   Tensor result = own_copy(context, data);
   apply(context, result, updates, reduction_of(context), moves, count);
-  context.outputs[0] = pack_elements(result, context.inputs[0].dtype());
-}
-
-// ---- TensorScatter
-
-void run_tensor_scatter(ReferenceContext& context) {
-  check_updates(context, 1);
-  const Tensor cache = spread_elements(context.inputs[0]), update = spread_elements(context.inputs[1]);
-  if (cache.rank() < 2 || cache.rank() != update.rank()) {
-    context.fail("past_cache is " + to_string(cache.dims()) + ", update " + to_string(update.dims()));
-  }
-  const int64_t axis = axis_within(context, context.node.attributes.get_int("axis", -2), cache.rank());
-  if (axis == 0) context.fail("axis 0 is the batch");
-  const std::string mode = context.node.attributes.get_string("mode", "linear");
-  if (mode != "linear" && mode != "circular") context.fail("attribute 'mode' is '" + mode + "'");
-  const AxisSplit whole = split_at(cache.dims(), axis), part = split_at(update.dims(), axis);
-  Dims expected = cache.dims();
-  expected[static_cast<size_t>(axis)] = part.extent;
-  if (update.dims() != expected || part.extent > whole.extent) {
-    context.fail("update is " + to_string(update.dims()) + ", the cache " + to_string(cache.dims()));
-  }
-  const int64_t batch = cache.dims()[0];
-  std::vector<int64_t> begins(static_cast<size_t>(batch), 0);
-  if (context.has_input(2)) begins = integers_of_any(context.inputs[2]);
-  if (static_cast<int64_t>(begins.size()) != batch) context.fail("write_indices has another batch");
-  std::vector<Move> moves;
-  for (int64_t outer = 0; outer < whole.outer && whole.inner > 0; ++outer) {
-    const int64_t begin = begins[static_cast<size_t>(outer / (whole.outer / batch))];
-    if (begin < 0 || begin > whole.extent || (mode == "linear" && begin + part.extent > whole.extent)) {
-      context.fail("write index " + std::to_string(begin) + " is out of range");
-    }
-    for (int64_t i = 0; i < part.extent; ++i) {
-      const int64_t row = (begin + i) % whole.extent;
-      moves.push_back({(outer * whole.extent + row) * whole.inner, (outer * part.extent + i) * whole.inner});
-    }
-  }
-  Tensor result = own_copy(context, cache);
-  apply(context, result, update, Reduction::none, moves, whole.inner);
   context.outputs[0] = pack_elements(result, context.inputs[0].dtype());
 }
 
@@ -405,14 +368,7 @@ std::vector<OpDef> scatter_ops() {
           scatter("ScatterElements", 16, kLatest, {{"axis", Kind::integer}, {"reduction", Kind::string}},
                   run_scatter_elements, lower_scatter_elements),
           scatter("ScatterND", 11, 15, {}, run_scatter_nd, lower_scatter_nd),
-          scatter("ScatterND", 16, kLatest, {{"reduction", Kind::string}}, run_scatter_nd, lower_scatter_nd),
-          {.schema = {.name = "TensorScatter",
-                      .since = 24,
-                      .min_inputs = 2,
-                      .max_inputs = 3,
-                      .attributes = {{"axis", Kind::integer}, {"mode", Kind::string}},
-                      .infer = infer_same,
-                      .reference = run_tensor_scatter}}};
+          scatter("ScatterND", 16, kLatest, {{"reduction", Kind::string}}, run_scatter_nd, lower_scatter_nd)};
 }
 
 }  // namespace lathe::ops

@@ -168,7 +168,9 @@ bool lower(LowerContext& context) {
   }
   call.kernel = softmax_kernel(plan);
   step.kernel = to_string(plan);
-  step.flop = 14.0 * static_cast<double>(count);
+  // Slots of the multiplying pipes, each of which could do two operations: eight of an exponential (with its scaling
+  // by a power of two), one of the factor.
+  step.flop = 18.0 * static_cast<double>(count);
   step.bytes = static_cast<double>((4 + call.bytes) * count);
   step.run = std::move(call);
   context.add(std::move(step));

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "src/base/check.h"
+#include "src/base/half.h"
 
 namespace lathe {
 namespace {
@@ -216,6 +217,7 @@ FloatRange range_of(DType dtype) {
 
 float as_stored(float x, DType dtype) {
   if (dtype == DType::f32) return x;
+  if (dtype == DType::f16) return half_to_float(float_to_half(x));
   if (dtype == DType::boolean) return truth(x != 0);
   const FloatRange range = range_of(dtype);
   return std::isnan(x) ? 0 : std::clamp(x, range.low, range.high);
@@ -224,7 +226,7 @@ float as_stored(float x, DType dtype) {
 // Appends what storing as `dtype` and loading again does to a value.
 void append_store(Expression& expression, DType dtype) {
   const int stored = static_cast<int>(expression.nodes.size()) - 1;
-  if (dtype == DType::f32) return;
+  if (dtype == DType::f32 || dtype == DType::f16) return;  // rounded once, where the whole is stored
   if (dtype == DType::boolean) {
     const int inverted = expression.add({.op = ExprOp::logical_not, .a = stored});
     expression.add({.op = ExprOp::logical_not, .a = inverted});

@@ -60,7 +60,7 @@ struct ExprNode {
 struct Expression {
   std::vector<ExprNode> nodes;
   std::vector<DType> inputs;  // element type in memory: f32, f16, bf16, u8, i8, i32, i64 or boolean
-  DType output = DType::f32;  // f32, u8, i8, i32 or boolean
+  DType output = DType::f32;  // f32, f16, u8, i8, i32 or boolean
 
   bool operator==(const Expression&) const = default;
   int add(ExprNode node) {
