@@ -132,6 +132,8 @@ const std::vector<Pass>& load_passes() {
   static const std::vector<Pass> kPasses = {
       // By names of values, which nothing has changed yet. A reference sees no names.
       {"expand-gradients", passes::expand_gradients, 0},
+      // What everything below knows is float32.
+      {"widen-halves", passes::widen_halves, 1},
       // Composites give way to their parts, which everything below knows.
       {"expand-composites", passes::expand_composites, 1},
       // Before constants are folded: quantized weights stay bytes.
