@@ -1,7 +1,10 @@
 #include "ops/pool_lower.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
+#include "jit/kernels/reduce.h"
 #include "ops/pool_windows.h"
 #include "src/base/checked_size.h"
 #include "src/base/divide.h"
@@ -148,9 +151,40 @@ bool add_window_steps(const LowerContext& context, PoolKind kind, const std::vec
   return true;
 }
 
+// Whole planes of a plain picture are dense rows.
+bool lower_plain_global(LowerContext& context, PoolKind kind) {
+  const TensorType &in_type = context.input_type(0), &out_type = context.output_type(0);
+  const Dims in = in_type.extents();
+  const bool is_plain = in_type.layout == Layout{} && out_type.layout == Layout{} && !context.has_output(1);
+  if (!is_plain || in_type.dtype != DType::f32 || in_type.storage_bytes() == 0 || out_type.storage_bytes() == 0)
+    return false;
+  if (!covers_plane(read_pool(context.node, in), in)) return false;
+  const int64_t planes = in[0] * in[1];
+  const int64_t pixels = std::accumulate(in.begin() + 2, in.end(), int64_t{1}, std::multiplies<>());
+  const bool is_mean = kind == PoolKind::average;
+  const ReducePlan plan{context.target.isa, is_mean ? ReduceOp::sum : ReduceOp::maximum,
+                        is_mean ? ReduceFinish::scale : ReduceFinish::none, false};
+  Step step = pool_step(context, "global pool, " + to_string(plan));
+  step.flop = static_cast<double>(planes * pixels);
+  step.run = [=, kernel = reduce_kernel(plan), from = step.reads[0], to = step.writes[0]](const StepArgs& args) {
+    const Range own = split_evenly(static_cast<long>(planes), args.share, args.shares);
+    if (own.begin == own.end) return;
+    const ReduceArgs call{args.at<const float>(from) + own.begin * pixels,
+                          args.at<float>(to) + own.begin,
+                          own.end - own.begin,
+                          pixels,
+                          0,
+                          1.0f / static_cast<float>(pixels)};
+    kernel(&call);
+  };
+  context.add(std::move(step));
+  return true;
+}
+
 }  // namespace
 
 bool lower_pool(LowerContext& context, PoolKind kind) {
+  if (lower_plain_global(context, kind)) return true;
   const TensorType &in_type = context.input_type(0), &out_type = context.output_type(0);
   const int lanes = vector_lanes(context.target.isa);
   const bool has_bytes = kind == PoolKind::max && is_byte(in_type.dtype);

@@ -65,6 +65,10 @@ class LayoutChooser {
       return plain(node);
     }
     if (is_op(node, "Pad")) return pads_pixels_only(node) ? choose_follower(node) : plain(node);
+    // Blocks of 16-bit elements have no kernel that turns them.
+    if (is_op(node, "Cast") && type(node.outputs[0]).dtype == DType::f16) return plain(node);
+    // As fast on plain pictures, which need not be turned first.
+    if ((is_resize(node) || pools_planes(node)) && layout(node.inputs[0]) == 0) return plain(node);
     switch (node.op->layout) {
       case LayoutRole::blocked:
         return choose_blocked(node);
@@ -105,6 +109,12 @@ class LayoutChooser {
       if (!is_pixels && ((*pads)[i] != 0 || (*pads)[i + axes.size()] != 0)) return false;
     }
     return true;
+  }
+
+  static bool is_resize(const Node& node) { return is_op(node, "Resize") || is_op(node, "Upsample"); }
+
+  static bool pools_planes(const Node& node) {
+    return is_op(node, "GlobalAveragePool") || is_op(node, "GlobalMaxPool");
   }
 
   // As input 0 lies.

@@ -5,8 +5,11 @@
 
 #include "ops/copy_elements.h"
 #include "ops/copy_infer.h"
+#include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "ops/work_split.h"
+#include "src/base/thread_team.h"
 
 namespace lathe::ops {
 namespace {
@@ -14,7 +17,8 @@ namespace {
 enum class Interpolation { nearest, linear, cubic };
 enum class Padding { zeros, border, reflection };
 
-Interpolation interpolation_of(const ReferenceContext& context) {
+template <class Context>
+Interpolation interpolation_of(const Context& context) {
   const std::string mode = context.node.attributes.get_string("mode", "linear");
   if (mode == "nearest") return Interpolation::nearest;
   if (mode == "linear" || mode == "bilinear") return Interpolation::linear;
@@ -22,7 +26,8 @@ Interpolation interpolation_of(const ReferenceContext& context) {
   context.fail("attribute 'mode' is '" + mode + "'");
 }
 
-Padding padding_of(const ReferenceContext& context) {
+template <class Context>
+Padding padding_of(const Context& context) {
   const std::string mode = context.node.attributes.get_string("padding_mode", "zeros");
   if (mode == "zeros") return Padding::zeros;
   if (mode == "border") return Padding::border;
@@ -161,6 +166,108 @@ void run_grid_sample(ReferenceContext& context) {
   context.outputs[0] = std::move(result);
 }
 
+// ---- Lowering of float32 pictures: points in groups, each with its taps once for all channels
+
+// Elements of a plane with their weights, for a group of points; `taps` for each point, tap by tap.
+struct PointGroup {
+  static constexpr int64_t kPoints = 128, kMostTaps = 16;
+  std::array<int32_t, kPoints * kMostTaps> offset;
+  std::array<float, kPoints * kMostTaps> weight;
+};
+
+struct PictureSampler {
+  Sampler sampler;
+  int64_t images, channels, height, width, points;
+
+  int64_t groups() const { return (points + PointGroup::kPoints - 1) / PointGroup::kPoints; }
+  int64_t taps() const {
+    const int64_t of_axis = sampler.interpolation == Interpolation::nearest  ? 1
+                            : sampler.interpolation == Interpolation::linear ? 2
+                                                                             : 4;
+    return of_axis * of_axis;
+  }
+
+  void find_taps(const float* grid, int64_t count, PointGroup& group) const {
+    for (int64_t point = 0; point < count; ++point) {
+      const Taps across = sampler.taps(static_cast<double>(grid[2 * point]), width),
+                 down = sampler.taps(static_cast<double>(grid[2 * point + 1]), height);
+      int64_t tap = 0;
+      for (size_t y = 0; y < static_cast<size_t>(down.count); ++y) {
+        for (size_t x = 0; x < static_cast<size_t>(across.count); ++x, ++tap) {
+          const bool is_inside = down.index[y] >= 0 && across.index[x] >= 0;
+          const auto at = static_cast<size_t>(tap * PointGroup::kPoints + point);
+          group.offset[at] = is_inside ? static_cast<int32_t>(down.index[y] * width + across.index[x]) : 0;
+          group.weight[at] = is_inside ? static_cast<float>(down.weight[y] * across.weight[x]) : 0.0f;
+        }
+      }
+    }
+  }
+
+  template <int64_t kTaps>
+  [[gnu::target("avx2,fma")]] static void mix(const PointGroup& group, const float* plane, int64_t count, float* to) {
+    for (int64_t point = 0; point < count; ++point) {
+      float sum = 0;
+      for (int64_t tap = 0; tap < kTaps; ++tap) {
+        const auto at = static_cast<size_t>(tap * PointGroup::kPoints + point);
+        sum += group.weight[at] * plane[group.offset[at]];
+      }
+      to[point] = sum;
+    }
+  }
+
+  // Group `number` of all images' groups.
+  void run(const float* x, const float* grid, float* out, int64_t number) const {
+    const int64_t image = number / groups(), begin = number % groups() * PointGroup::kPoints;
+    const int64_t count = std::min(PointGroup::kPoints, points - begin);
+    PointGroup group;
+    find_taps(grid + (image * points + begin) * 2, count, group);
+    for (int64_t c = 0; c < channels; ++c) {
+      const float* plane = x + (image * channels + c) * height * width;
+      float* to = out + (image * channels + c) * points + begin;
+      if (taps() == 1) mix<1>(group, plane, count, to);
+      if (taps() == 4) mix<4>(group, plane, count, to);
+      if (taps() == 16) mix<16>(group, plane, count, to);
+    }
+  }
+};
+
+bool lower_grid_sample(LowerContext& context) {
+  const TensorType &x = context.input_type(0), &grid = context.input_type(1);
+  if (x.dtype != DType::f32 || grid.dtype != DType::f32 || x.rank() != 4 || grid.rank() != 4) return false;
+  const Dims dims = x.extents(), where = grid.extents();
+  const bool fits = where[0] == dims[0] && where[3] == 2 && dims[2] > 0 && dims[3] > 0;
+  if (!fits || dims[2] * dims[3] > INT32_MAX) return false;
+  const InferContext messages(context.node, {}, {});
+  const PictureSampler picture{
+      {interpolation_of(messages), padding_of(messages), context.node.attributes.get_int("align_corners", 0) != 0},
+      dims[0],
+      dims[1],
+      dims[2],
+      dims[3],
+      where[1] * where[2]};
+  const int64_t tasks = picture.images * picture.groups();
+  if (tasks * picture.channels == 0) return true;
+  const BufferId from = context.buffer(context.input(0)), places = context.buffer(context.input(1)),
+                 to = context.buffer(context.output(0));
+  Step step;
+  step.kernel = "sample " + std::to_string(picture.taps()) + " taps";
+  step.reads = {from, places};
+  step.writes = {to};
+  step.flop = 2 * static_cast<double>(picture.images * picture.points * picture.channels * picture.taps());
+  step.bytes = static_cast<double>(x.storage_bytes() + grid.storage_bytes() + context.output_type(0).storage_bytes());
+  constexpr double kWorkOfTap = 32;  // gathered one by one: in operations at full speed
+  step.threads =
+      static_cast<int>(std::min<int64_t>(worthwhile_threads(kWorkOfTap * step.flop, context.target.threads), tasks));
+  step.run = [=](const StepArgs& args) {
+    const Range own = split_evenly(tasks, args.share, args.shares);
+    for (int64_t i = own.begin; i < own.end; ++i) {
+      picture.run(args.at<const float>(from), args.at<const float>(places), args.at<float>(to), i);
+    }
+  };
+  context.add(std::move(step));
+  return true;
+}
+
 // ---- AffineGrid
 
 template <class Context>
@@ -213,15 +320,17 @@ void run_affine_grid(ReferenceContext& context) {
 
 OpDef grid_sample(int since, int until) {
   using Kind = AttributeSpec::Kind;
-  return {.schema = {
-              .name = "GridSample",
-              .since = since,
-              .until = until,
-              .min_inputs = 2,
-              .max_inputs = 2,
-              .attributes = {{"align_corners", Kind::integer}, {"mode", Kind::string}, {"padding_mode", Kind::string}},
-              .infer = infer_grid_sample,
-              .reference = run_grid_sample}};
+  return {.schema = {.name = "GridSample",
+                     .since = since,
+                     .until = until,
+                     .min_inputs = 2,
+                     .max_inputs = 2,
+                     .attributes = {{"align_corners", Kind::integer},
+                                    {"mode", Kind::string},
+                                    {"padding_mode", Kind::string}},
+                     .infer = infer_grid_sample,
+                     .reference = run_grid_sample},
+          .lower = lower_grid_sample};
 }
 
 }  // namespace

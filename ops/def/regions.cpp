@@ -1,12 +1,18 @@
-// RoiAlign, MaxRoiPool and NonMaxSuppression: what detectors are made of.
+// RoiAlign and MaxRoiPool: regions of a picture, each as a map of one size.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "lathe/error.h"
 #include "ops/copy_elements.h"
 #include "ops/copy_infer.h"
+#include "ops/copy_nest.h"
+#include "ops/copy_step.h"
+#include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "ops/work_split.h"
+#include "src/base/thread_team.h"
 
 namespace lathe::ops {
 namespace {
@@ -67,57 +73,76 @@ struct RoiGrid {
   int64_t samples_y, samples_x;
 };
 
-RoiGrid roi_grid(const ReferenceContext& context, const double* roi, int64_t out_height, int64_t out_width) {
+// The node's attributes.
+struct RoiSampling {
+  double scale = 1;
+  bool is_half_pixel = true;
+  int64_t ratio = 0, out_height = 1, out_width = 1;
+
+  RoiGrid grid_of(double left, double top, double right, double bottom) const {
+    const double offset = is_half_pixel ? 0.5 : 0;
+    double height = bottom * scale - top * scale, width = right * scale - left * scale;
+    if (!is_half_pixel) {  // malformed boxes become 1 x 1
+      height = std::max(height, 1.0);
+      width = std::max(width, 1.0);
+    }
+    RoiGrid grid{top * scale - offset,
+                 left * scale - offset,
+                 height / static_cast<double>(out_height),
+                 width / static_cast<double>(out_width),
+                 0,
+                 0};
+    const double samples_y = ratio > 0 ? static_cast<double>(ratio) : std::ceil(grid.bin_height),
+                 samples_x = ratio > 0 ? static_cast<double>(ratio) : std::ceil(grid.bin_width);
+    // Too many, or no numbers: -1.
+    const bool fits = std::max(samples_y, 1.0) * std::max(samples_x, 1.0) <= kMostSamples;
+    grid.samples_y = fits ? static_cast<int64_t>(samples_y) : -1;
+    grid.samples_x = fits ? static_cast<int64_t>(samples_x) : -1;
+    return grid;
+  }
+};
+
+template <class Context>
+RoiSampling roi_sampling(const Context& context) {
   const Attributes& attributes = context.node.attributes;
   const std::string transform = attributes.get_string("coordinate_transformation_mode",
                                                       context.node.op->since < 16 ? "output_half_pixel" : "half_pixel");
   if (transform != "half_pixel" && transform != "output_half_pixel") {
     context.fail("attribute 'coordinate_transformation_mode' is '" + transform + "'");
   }
-  const double scale = attributes.get_float("spatial_scale", 1), offset = transform == "half_pixel" ? 0.5 : 0;
-  double height = roi[3] * scale - roi[1] * scale, width = roi[2] * scale - roi[0] * scale;
-  if (transform != "half_pixel") {  // malformed boxes become 1 x 1
-    height = std::max(height, 1.0);
-    width = std::max(width, 1.0);
+  return {static_cast<double>(attributes.get_float("spatial_scale", 1)), transform == "half_pixel",
+          attributes.get_int("sampling_ratio", 0), positive_attribute(context, "output_height"),
+          positive_attribute(context, "output_width")};
+}
+
+// Calls visit(y, x) for each sample of one bin.
+template <class Visit>
+void visit_samples(const RoiGrid& grid, int64_t row, int64_t column, Visit visit) {
+  const auto place = [](double start, int64_t bin, double extent, int64_t i, int64_t samples) {
+    const double part = (static_cast<double>(i) + 0.5) / static_cast<double>(samples);
+    return start + (static_cast<double>(bin) + part) * extent;
+  };
+  for (int64_t i = 0; i < grid.samples_y; ++i) {
+    const double y = place(grid.start_y, row, grid.bin_height, i, grid.samples_y);
+    for (int64_t j = 0; j < grid.samples_x; ++j) {
+      visit(y, place(grid.start_x, column, grid.bin_width, j, grid.samples_x));
+    }
   }
-  RoiGrid grid{roi[1] * scale - offset,
-               roi[0] * scale - offset,
-               height / static_cast<double>(out_height),
-               width / static_cast<double>(out_width),
-               0,
-               0};
-  const int64_t ratio = attributes.get_int("sampling_ratio", 0);
-  const double samples_y = ratio > 0 ? static_cast<double>(ratio) : std::ceil(grid.bin_height),
-               samples_x = ratio > 0 ? static_cast<double>(ratio) : std::ceil(grid.bin_width);
-  if (!(std::max(samples_y, 1.0) * std::max(samples_x, 1.0) <= kMostSamples)) {
-    context.fail("a box needs too many samples");
-  }
-  grid.samples_y = static_cast<int64_t>(samples_y);
-  grid.samples_x = static_cast<int64_t>(samples_x);
-  return grid;
 }
 
 double pooled(const double* plane, int64_t height, int64_t width, const RoiGrid& grid, int64_t row, int64_t column,
               bool takes_max) {
   double sum = 0, largest = -std::numeric_limits<double>::infinity();
   bool has_sample = false;
-  for (int64_t i = 0; i < grid.samples_y; ++i) {
-    const double y = grid.start_y +
-                     (static_cast<double>(row) + (static_cast<double>(i) + 0.5) / static_cast<double>(grid.samples_y)) *
-                         grid.bin_height;
-    for (int64_t j = 0; j < grid.samples_x; ++j) {
-      const double x = grid.start_x + (static_cast<double>(column) +
-                                       (static_cast<double>(j) + 0.5) / static_cast<double>(grid.samples_x)) *
-                                          grid.bin_width;
-      const Bilinear at = bilinear_at(y, x, height, width);
-      const double parts[4] = {
-          at.weights[0] * plane[at.low_y * width + at.low_x], at.weights[1] * plane[at.low_y * width + at.high_x],
-          at.weights[2] * plane[at.high_y * width + at.low_x], at.weights[3] * plane[at.high_y * width + at.high_x]};
-      sum += parts[0] + parts[1] + parts[2] + parts[3];
-      largest = std::max({largest, parts[0], parts[1], parts[2], parts[3]});
-      has_sample = true;
-    }
-  }
+  visit_samples(grid, row, column, [&](double y, double x) {
+    const Bilinear at = bilinear_at(y, x, height, width);
+    const double parts[4] = {
+        at.weights[0] * plane[at.low_y * width + at.low_x], at.weights[1] * plane[at.low_y * width + at.high_x],
+        at.weights[2] * plane[at.high_y * width + at.low_x], at.weights[3] * plane[at.high_y * width + at.high_x]};
+    sum += parts[0] + parts[1] + parts[2] + parts[3];
+    largest = std::max({largest, parts[0], parts[1], parts[2], parts[3]});
+    has_sample = true;
+  });
   if (takes_max) return has_sample ? largest : 0;
   return sum / static_cast<double>(std::max<int64_t>(1, grid.samples_y * grid.samples_x));
 }
@@ -131,8 +156,8 @@ void run_roi_align(ReferenceContext& context) {
   if (static_cast<int64_t>(images.size()) != rois.dims()[0]) context.fail("batch_indices and rois differ in number");
   const std::string mode = context.node.attributes.get_string("mode", "avg");
   if (mode != "avg" && mode != "max") context.fail("attribute 'mode' is '" + mode + "'");
-  const int64_t out_height = positive_attribute(context, "output_height"),
-                out_width = positive_attribute(context, "output_width");
+  const RoiSampling sampling = roi_sampling(context);
+  const int64_t out_height = sampling.out_height, out_width = sampling.out_width;
   const int64_t channels = x.dims()[1], height = x.dims()[2], width = x.dims()[3];
   Tensor result = make_output(context, x.dtype(), {rois.dims()[0], channels, out_height, out_width});
   if (result.size() > 0 && height * width == 0) context.fail("X is empty");
@@ -140,7 +165,9 @@ void run_roi_align(ReferenceContext& context) {
   int64_t at = 0;
   for (size_t n = 0; n < images.size(); ++n) {
     if (images[n] < 0 || images[n] >= x.dims()[0]) context.fail("batch index " + std::to_string(images[n]));
-    const RoiGrid grid = roi_grid(context, boxes.data() + n * 4, out_height, out_width);
+    const double* box = boxes.data() + n * 4;
+    const RoiGrid grid = sampling.grid_of(box[0], box[1], box[2], box[3]);
+    if (grid.samples_y < 0) context.fail("a box needs too many samples");
     for (int64_t c = 0; c < channels; ++c) {
       const double* plane = values.data() + (images[n] * channels + c) * height * width;
       for (int64_t row = 0; row < out_height; ++row) {
@@ -151,6 +178,114 @@ void run_roi_align(ReferenceContext& context) {
     }
   }
   context.outputs[0] = std::move(result);
+}
+
+// ---- Lowering of means: the picture is turned so that a pixel's channels lie side by side, and are mixed as vectors
+
+struct RoiMeans {
+  RoiSampling sampling;
+  int64_t images, channels, height, width;
+  BufferId pixels, boxes, places, out, sums;
+  CopyNest turn;  // [bin][channel] to [channel][bin]
+
+  int64_t bins() const { return sampling.out_height * sampling.out_width; }
+  RoiGrid grid_of(const float* box) const {
+    return sampling.grid_of(static_cast<double>(box[0]), static_cast<double>(box[1]), static_cast<double>(box[2]),
+                            static_cast<double>(box[3]));
+  }
+
+  [[gnu::target("avx2,fma")]] static void mix(const Bilinear& at, const float* picture, int64_t width, int64_t channels,
+                                              float* sum) {
+    const float *a = picture + (at.low_y * width + at.low_x) * channels,
+                *b = picture + (at.low_y * width + at.high_x) * channels,
+                *c = picture + (at.high_y * width + at.low_x) * channels,
+                *d = picture + (at.high_y * width + at.high_x) * channels;
+    const auto p = static_cast<float>(at.weights[0]), q = static_cast<float>(at.weights[1]),
+               r = static_cast<float>(at.weights[2]), s = static_cast<float>(at.weights[3]);
+    for (int64_t i = 0; i < channels; ++i) sum[i] += p * a[i] + q * b[i] + r * c[i] + s * d[i];
+  }
+
+  void run(const StepArgs& args, int64_t roi) const {
+    const RoiGrid grid = grid_of(args.at<const float>(boxes) + roi * 4);
+    const float* picture =
+        args.at<const float>(pixels) + args.at<const int64_t>(places)[roi] * height * width * channels;
+    const auto scale =
+        static_cast<float>(1.0 / static_cast<double>(std::max<int64_t>(1, grid.samples_y * grid.samples_x)));
+    float* sum = args.own<float>(sums);
+    for (int64_t bin = 0; bin < bins(); ++bin) {
+      float* to = sum + bin * channels;
+      std::fill_n(to, channels, 0.0f);
+      visit_samples(grid, bin / sampling.out_width, bin % sampling.out_width, [&](double y, double x) {
+        Bilinear at = bilinear_at(y, x, height, width);
+        for (double& weight : at.weights) weight *= static_cast<double>(scale);
+        mix(at, picture, width, channels, to);
+      });
+    }
+    turn.run(sum, args.at<float>(out) + roi * channels * bins());
+  }
+
+  // On the calling thread, where an error can be reported.
+  void check(const StepArgs& args, int64_t rois, const Node& node) const {
+    const auto fail = [&](const std::string& what) {
+      throw Error(ErrorCode::invalid_argument, "node '" + node.name + "' (RoiAlign): " + what);
+    };
+    for (int64_t i = 0; i < rois; ++i) {
+      const int64_t image = args.at<const int64_t>(places)[i];
+      if (image < 0 || image >= images) fail("batch index " + std::to_string(image));
+      if (grid_of(args.at<const float>(boxes) + i * 4).samples_y < 0) fail("a box needs too many samples");
+    }
+  }
+};
+
+bool lower_roi_align(LowerContext& context) {
+  const TensorType &x = context.input_type(0), &boxes = context.input_type(1), &places = context.input_type(2);
+  const bool is_mean = context.node.attributes.get_string("mode", "avg") == "avg";
+  if (x.dtype != DType::f32 || boxes.dtype != DType::f32 || places.dtype != DType::i64 || !is_mean) return false;
+  if (x.rank() != 4 || boxes.rank() != 2 || places.rank() != 1) return false;
+  const Dims dims = x.extents();
+  const int64_t rois = boxes.extents()[0], channels = dims[1], pixels = dims[2] * dims[3];
+  if (boxes.extents()[1] != 4 || places.extents()[0] != rois || pixels == 0) return false;
+  if (rois * channels == 0) return true;
+  const InferContext messages(context.node, {}, {});
+  const RoiSampling sampling = roi_sampling(messages);
+  const int64_t bins = sampling.out_height * sampling.out_width;
+  const BufferId turned = context.scratch(x.storage_bytes());
+  const CopyJob turn{context.buffer(context.input(0)),
+                     turned,
+                     0,
+                     0,
+                     {{dims[0], channels * pixels, channels * pixels}, {channels, pixels, 1}, {pixels, 1, channels}}};
+  const RoiMeans means{sampling,
+                       dims[0],
+                       channels,
+                       dims[2],
+                       dims[3],
+                       turned,
+                       context.buffer(context.input(1)),
+                       context.buffer(context.input(2)),
+                       context.buffer(context.output(0)),
+                       context.thread_scratch(static_cast<size_t>(bins * channels) * sizeof(float)),
+                       CopyNest({{channels, 1, bins}, {bins, channels, 1}}, sizeof(float), context.target.isa)};
+  Step check;
+  check.kernel = "check boxes";
+  check.reads = {means.boxes, means.places};
+  check.run = [means, rois, node = &context.node](const StepArgs& args) { means.check(args, rois, *node); };
+  context.add(std::move(check));
+  if (!add_copy_step(context, DType::f32, {turn})) return false;
+  Step step;
+  step.kernel = "means of boxes";
+  step.reads = {turned, means.boxes, means.places, means.sums};
+  step.writes = {means.out, means.sums};
+  constexpr double kUsualSamples = 4;
+  step.flop = 8 * kUsualSamples * static_cast<double>(rois * channels * bins);
+  step.threads = static_cast<int>(std::min<int64_t>(worthwhile_threads(step.flop, context.target.threads), rois));
+  step.shares = worthwhile_shares(step.flop, step.threads);
+  step.run = [means, rois](const StepArgs& args) {
+    const Range own = split_evenly(rois, args.share, args.shares);
+    for (int64_t roi = own.begin; roi < own.end; ++roi) means.run(args, roi);
+  };
+  context.add(std::move(step));
+  return true;
 }
 
 // ---- MaxRoiPool
@@ -221,69 +356,6 @@ void run_max_roi_pool(ReferenceContext& context) {
   context.outputs[0] = std::move(result);
 }
 
-// ---- NonMaxSuppression
-
-void infer_non_max_suppression(InferContext& context) {
-  TensorType result = ranked(DType::i64, 2);
-  result.dims[1] = known_dim(3);
-  context.set_output(0, std::move(result));
-}
-
-struct Box {
-  float top, left, bottom, right;
-  float area() const { return (bottom - top) * (right - left); }
-};
-
-Box box_of(const float* at, bool is_centered) {
-  if (is_centered) return {at[1] - at[3] / 2, at[0] - at[2] / 2, at[1] + at[3] / 2, at[0] + at[2] / 2};
-  return {std::min(at[0], at[2]), std::min(at[1], at[3]), std::max(at[0], at[2]), std::max(at[1], at[3])};
-}
-
-bool overlaps(const Box& a, const Box& b, float threshold) {
-  const float height = std::min(a.bottom, b.bottom) - std::max(a.top, b.top),
-              width = std::min(a.right, b.right) - std::max(a.left, b.left);
-  if (!(height > 0) || !(width > 0)) return false;
-  const float common = height * width, all = a.area() + b.area() - common;
-  if (!(a.area() > 0) || !(b.area() > 0) || !(all > 0)) return false;
-  return common / all > threshold;
-}
-
-void run_non_max_suppression(ReferenceContext& context) {
-  const Tensor &boxes = context.inputs[0], &scores = context.inputs[1];
-  if (boxes.rank() != 3 || scores.rank() != 3 || boxes.dims()[2] != 4 || scores.dims()[0] != boxes.dims()[0] ||
-      scores.dims()[2] != boxes.dims()[1] || boxes.dtype() != DType::f32 || scores.dtype() != DType::f32) {
-    context.fail("boxes are " + to_string(boxes.dims()) + ", scores " + to_string(scores.dims()));
-  }
-  const int64_t count = boxes.dims()[1], classes = scores.dims()[1];
-  const int64_t most = context.has_input(2) ? integer_scalar(context, context.inputs[2], "input 2") : 0;
-  const auto threshold = [&](size_t i) {
-    return static_cast<float>(real_scalar(context, context.inputs[i], "a threshold"));
-  };
-  const float iou = context.has_input(3) ? threshold(3) : 0.0f;
-  const bool is_centered = context.node.attributes.get_int("center_point_box", 0) != 0;
-  std::vector<int64_t> selected;
-  for (int64_t item = 0; item < boxes.dims()[0] * classes && most > 0; ++item) {
-    const float* score = scores.data<float>() + item * count;
-    const float* box = boxes.data<float>() + item / classes * count * 4;
-    std::vector<int64_t> order;
-    for (int64_t i = 0; i < count; ++i) {
-      if (!std::isnan(score[i]) && (!context.has_input(4) || score[i] > threshold(4))) order.push_back(i);
-    }
-    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return score[a] > score[b]; });
-    std::vector<Box> kept;
-    for (const int64_t i : order) {
-      if (static_cast<int64_t>(kept.size()) >= most) break;
-      const Box candidate = box_of(box + i * 4, is_centered);
-      if (std::any_of(kept.begin(), kept.end(), [&](const Box& other) { return overlaps(candidate, other, iou); }))
-        continue;
-      kept.push_back(candidate);
-      selected.insert(selected.end(), {item / classes, item % classes, i});
-    }
-  }
-  context.outputs[0] =
-      Tensor::from<int64_t>({static_cast<int64_t>(selected.size()) / 3, 3}, std::span<const int64_t>(selected));
-}
-
 OpDef roi_align(int since, int until, bool has_transform) {
   using Kind = AttributeSpec::Kind;
   std::vector<AttributeSpec> attributes{{"mode", Kind::string},
@@ -299,7 +371,8 @@ OpDef roi_align(int since, int until, bool has_transform) {
                      .max_inputs = 3,
                      .attributes = std::move(attributes),
                      .infer = infer_roi_align,
-                     .reference = run_roi_align}};
+                     .reference = run_roi_align},
+          .lower = lower_roi_align};
 }
 
 }  // namespace
@@ -313,14 +386,7 @@ std::vector<OpDef> regions_ops() {
                       .max_inputs = 2,
                       .attributes = {{"pooled_shape", Kind::integers, true}, {"spatial_scale", Kind::real}},
                       .infer = infer_max_roi_pool,
-                      .reference = run_max_roi_pool}},
-          {.schema = {.name = "NonMaxSuppression",
-                      .since = 10,
-                      .min_inputs = 2,
-                      .max_inputs = 5,
-                      .attributes = {{"center_point_box", Kind::integer}},
-                      .infer = infer_non_max_suppression,
-                      .reference = run_non_max_suppression}}};
+                      .reference = run_max_roi_pool}}};
 }
 
 }  // namespace lathe::ops

@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "jit/kernels/repeat_pixels.h"
 #include "ops/copy_elements.h"
 #include "ops/copy_infer.h"
 #include "ops/copy_resize.h"
-#include "ops/copy_step.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
-#include "src/base/thread_team.h"
+#include "ops/resize_planes.h"
 
 namespace lathe::ops {
 namespace {
@@ -255,94 +253,7 @@ void reference(ReferenceContext& context) {
   context.outputs[0] = tensor_of_reals(context, data.dtype(), dims, values);
 }
 
-// ---- Lowering: axes 2.. of [N, C, spatial...] of float32, plain or blocked, in two dimensions at most
-
-struct Taps {
-  std::vector<int32_t> low, high;  // the two elements of each output position (equal for nearest)
-  std::vector<float> weight;       // of `high`
-};
-
-std::optional<Taps> taps_of(const ResizeMode& mode, const ResizeAxis& axis) {
-  Taps taps;
-  for (const ResizeTerms& terms : resize_terms(mode, axis)) {
-    if (terms.empty() || terms.size() > 2) return std::nullopt;
-    taps.low.push_back(static_cast<int32_t>(terms.front().index));
-    taps.high.push_back(static_cast<int32_t>(terms.back().index));
-    taps.weight.push_back(terms.size() == 2 ? static_cast<float>(terms.back().weight) : 0.0f);
-  }
-  return taps;
-}
-
-// Planes of [rows][columns][lanes] elements; lanes is the channel block, or 1.
-struct PlaneResize {
-  int64_t planes = 1, in_rows = 1, in_columns = 1, lanes = 1;
-  Taps rows, columns;
-  bool is_nearest = true;
-  Kernel<RepeatPixelsFn> repeat_pixels;
-  std::vector<int32_t> column_offsets;  // in bytes
-
-  void run_row(const float* plane, float* to, size_t y) const {
-    const float* low = plane + rows.low[y] * in_columns * lanes;
-    const float* high = plane + rows.high[y] * in_columns * lanes;
-    const float weight = rows.weight[y];
-    const auto count = columns.low.size();
-    if (is_nearest) {
-      if (lanes == 1) {
-        for (size_t x = 0; x < count; ++x) to[x] = low[columns.low[x]];
-        return;
-      }
-      for (size_t x = 0; x < count; ++x) {
-        std::copy_n(low + columns.low[x] * lanes, lanes, to + static_cast<int64_t>(x) * lanes);
-      }
-      return;
-    }
-    for (size_t x = 0; x < count; ++x) {
-      const int64_t left = columns.low[x] * lanes, right = columns.high[x] * lanes;
-      const float across = columns.weight[x];
-      for (int64_t lane = 0; lane < lanes; ++lane) {
-        const float top = low[left + lane] + across * (low[right + lane] - low[left + lane]);
-        const float bottom = high[left + lane] + across * (high[right + lane] - high[left + lane]);
-        to[static_cast<int64_t>(x) * lanes + lane] = top + weight * (bottom - top);
-      }
-    }
-  }
-
-  // Rows of the result from `y` on, before `end`, that repeat the same row.
-  int64_t repeats(int64_t y, int64_t end) const {
-    if (!is_nearest) return 1;
-    int64_t count = 1;
-    while (y + count < end && rows.low[static_cast<size_t>(y + count)] == rows.low[static_cast<size_t>(y)]) ++count;
-    return count;
-  }
-
-  void run(const float* from, float* to, int share, int shares) const {
-    const auto out_rows = static_cast<int64_t>(rows.low.size()), out_columns = static_cast<int64_t>(columns.low.size());
-    const Range range = split_evenly(planes * out_rows, share, shares);
-    for (int64_t i = range.begin; i < range.end;) {
-      const int64_t y = i % out_rows, alike = repeats(y, std::min(out_rows, y + range.end - i));
-      const float* plane = from + i / out_rows * in_rows * in_columns * lanes;
-      float* row = to + i * out_columns * lanes;
-      if (repeat_pixels) {
-        const RepeatPixelsArgs call{
-            plane + rows.low[static_cast<size_t>(y)] * in_columns * lanes, row,  column_offsets.data(), out_columns,
-            out_columns * lanes * static_cast<int64_t>(sizeof(float)),     alike};
-        repeat_pixels.entry()(&call);
-      } else {
-        run_row(plane, row, static_cast<size_t>(y));
-        for (int64_t k = 1; k < alike; ++k) std::copy_n(row, out_columns * lanes, row + k * out_columns * lanes);
-      }
-      i += alike;
-    }
-  }
-
-  // By vectors, where a block of channels is one.
-  void use_kernel(Isa isa) {
-    const int64_t pixel_bytes = lanes * static_cast<int64_t>(sizeof(float));
-    if (!is_nearest || lanes != vector_lanes(isa) || in_columns > INT32_MAX / pixel_bytes) return;
-    for (const int32_t column : columns.low) column_offsets.push_back(column * static_cast<int32_t>(pixel_bytes));
-    repeat_pixels = repeat_pixels_kernel(isa);
-  }
-};
+// ---- Lowering
 
 bool is_fast_mode(const ResizeMode& mode) {
   return (mode.mode == "nearest" || (mode.mode == "linear" && !mode.antialias)) &&
@@ -350,51 +261,22 @@ bool is_fast_mode(const ResizeMode& mode) {
 }
 
 bool accepts_blocked(const Node& node, std::span<const TensorType> inputs, int) {
-  // Scales of 1 on batch and channels are checked by lowering, which reads them; models resize nothing else in
-  // practice.
+  // Scales of 1 on batch and channels are checked by lowering, which reads them; models that resize anything else have
+  // plain pictures, and the layout follows the picture.
   return inputs[0].dtype == DType::f32 && (inputs[0].rank() == 3 || inputs[0].rank() == 4) &&
          is_fast_mode(mode_of(node));
 }
 
 bool lower(LowerContext& context) {
-  const TensorType &type = context.input_type(0), &out = context.output_type(0);
+  const TensorType& type = context.input_type(0);
   const ResizeMode mode = mode_of(context.node);
-  if (type.dtype != DType::f32 || (type.rank() != 3 && type.rank() != 4) || type.layout != out.layout ||
-      !is_fast_mode(mode)) {
-    return false;
-  }
+  if (!is_fast_mode(mode)) return false;
   for (int i = 1; i < context.input_count(); ++i) {
     if (context.has_input(i) && !context.constant(i).defined()) return false;
   }
   const InferContext messages(context.node, {}, {});
   const auto fetch = [&](int i) { return context.has_input(i) ? context.constant(i) : Tensor(); };
-  std::vector<ResizeAxis> axes = axes_of(messages, type.extents(), parameters_of(messages, fetch));
-  if (axes[0].scale != 1 || axes[1].scale != 1) return false;
-  for (const ResizeAxis& axis : axes) {
-    if (axis.in == 0 || axis.in > INT32_MAX) return axis.in == 0;
-  }
-  auto plane = std::make_shared<PlaneResize>();
-  const int block = type.layout.channel_block;
-  plane->lanes = std::max(block, 1);
-  plane->planes = axes[0].in * (block == 0 ? axes[1].in : (axes[1].in + block - 1) / block);
-  if (axes.size() == 4) plane->in_rows = axes[2].in;
-  plane->in_columns = axes.back().in;
-  plane->is_nearest = mode.mode == "nearest";
-  const std::optional<Taps> rows = axes.size() == 4 ? taps_of(mode, axes[2]) : Taps{{0}, {0}, {0}};
-  const std::optional<Taps> columns = taps_of(mode, axes.back());
-  if (!rows || !columns) return false;
-  plane->rows = *rows;
-  plane->columns = *columns;
-  plane->use_kernel(context.target.isa);
-  const BufferId from = context.buffer(context.input(0)), to = context.buffer(context.output(0));
-  Step step{.kernel = "resize " + mode.mode, .reads = {from}, .writes = {to}};
-  step.bytes = static_cast<double>(type.storage_bytes() + out.storage_bytes());
-  step.threads = step.bytes > 128e3 ? context.target.threads : 1;
-  step.run = [plane, from, to](const StepArgs& args) {
-    plane->run(args.at<const float>(from), args.at<float>(to), args.share, args.shares);
-  };
-  context.add(std::move(step));
-  return true;
+  return add_resize_step(context, mode, axes_of(messages, type.extents(), parameters_of(messages, fetch)));
 }
 
 OpDef resize_def(std::string_view name, int since, int until, int max_inputs, std::vector<AttributeSpec> attributes) {
