@@ -29,6 +29,7 @@ struct RecurrentProgram::Moment {
   float* reset_hidden;  // scratch: batch rows
   ConstHiddenRows before;
   HiddenRows after;
+  bool goes_back;
 };
 
 RecurrentProgram::RecurrentProgram(const RecurrentSpec& spec, const RecurrentExtents& extents, int64_t direction,
@@ -169,7 +170,14 @@ void RecurrentProgram::multiply(size_t part, const Moment& moment, ConstHiddenRo
   } else if (product.adds_bias) {
     operands.inputs[0] = moment.operands.recurrent_bias;
   }
-  product.product->run(operands, 0, 1);
+  // The weights back and forth: what came last in one step is still near in the next, where all of them would push one
+  // another out of the cache (256 hidden units of an LSTM are all of 1 MB).
+  const int64_t panels = product.product->format().panels(product.gates * extents_.hidden);
+  if (!moment.goes_back || product.product->plan().split == GemmSplit::rows)
+    return product.product->run(operands, 0, 1);
+  for (auto panel = static_cast<int>(panels); panel-- > 0;) {
+    product.product->run(operands, panel, static_cast<int>(panels));
+  }
 }
 
 void RecurrentProgram::loop(size_t number, std::initializer_list<ConstHiddenRows> inputs,
@@ -226,7 +234,7 @@ ConstHiddenRows RecurrentProgram::run(const RecurrentOperands& operands) const n
     const int64_t t = operands.is_reversed ? extents_.steps - 1 - i : i;
     const HiddenRows after{operands.hidden.data + t * operands.hidden_step, operands.hidden.stride};
     step({operands, operands.projected + t * operands.projected_step, operands.scratch,
-          operands.scratch + extents_.batch * spec_.gates * extents_.hidden, before, after});
+          operands.scratch + extents_.batch * spec_.gates * extents_.hidden, before, after, i % 2 != 0});
     before = {after.data, after.stride};
   }
   return before;

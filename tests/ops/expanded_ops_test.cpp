@@ -1,0 +1,69 @@
+// Operators of ai.onnx that have a reference of their own and give way to other nodes: the same numbers from both.
+#include <gtest/gtest.h>
+
+#include "graph/expand.h"
+#include "tests/ops/pass_net.h"
+
+namespace lathe {
+namespace {
+
+using testing::PassNet;
+
+void expect_same_expanded(PassNet& net, float tolerance) {
+  infer_types(net.graph, Limits());
+  Graph after = net.graph;
+  ASSERT_TRUE(expand_nodes(after, OpRegistry::builtin()));
+  verify(after);
+  std::vector<Tensor> inputs;
+  for (const ValueId id : net.graph.inputs) inputs.push_back(net.noise(net.graph.value(id).type.extents()));
+  const std::vector<Tensor> expected = run_reference_graph(net.graph, inputs),
+                            result = run_reference_graph(after, inputs);
+  ASSERT_EQ(result[0].dims(), expected[0].dims());
+  for (int64_t i = 0; i < expected[0].size(); ++i) {
+    ASSERT_NEAR(result[0].data<float>()[i], expected[0].data<float>()[i], tolerance) << "element " << i;
+  }
+}
+
+TEST(ExpandedOps, NormalizeAlongAxes) {
+  for (const int64_t p : {1, 2}) {
+    for (const int64_t axis : {-1, 0, 1}) {
+      PassNet net;
+      net.output(net.op("LpNormalization", {net.input({3, 7, 5})}, {{"axis", axis}, {"p", p}}));
+      expect_same_expanded(net, 1e-6f);
+    }
+  }
+  PassNet net;
+  net.output(net.op("MeanVarianceNormalization", {net.input({2, 3, 4, 5})}));
+  expect_same_expanded(net, 2e-6f);
+}
+
+TEST(ExpandedOps, TakeALineOfZerosAsItIs) {
+  PassNet net;
+  net.output(net.op("LpNormalization", {net.op("Mul", {net.input({2, 3}), net.scalar(0)})}));
+  expect_same_expanded(net, 0);
+}
+
+TEST(ExpandedOps, SampleDeformedWindows) {
+  for (const int64_t groups : {1, 2}) {
+    for (const int64_t shifts : {1, 2}) {
+      PassNet net;
+      const int64_t taps = 6;
+      const std::vector<ValueId> operands{net.input({2, 4, 7, 6}), net.input({6, 4 / groups, 3, 2}),
+                                          net.input({2, 2 * shifts * taps, 4, 7}), net.input({6}),
+                                          net.input({2, shifts * taps, 4, 7})};
+      const auto conv = [&](std::vector<ValueId> inputs) {
+        return net.op("DeformConv", std::move(inputs),
+                      {{"group", groups},
+                       {"offset_group", shifts},
+                       {"pads", std::vector<int64_t>{1, 1, 1, 1}},
+                       {"strides", std::vector<int64_t>{2, 1}}},
+                      19);
+      };
+      net.output(conv(operands));
+      expect_same_expanded(net, 2e-5f);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lathe
