@@ -1,7 +1,5 @@
 #include "jit/kernels/gemm.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstddef>
 
@@ -12,18 +10,8 @@ namespace lathe {
 namespace {
 
 constexpr int kF32 = sizeof(float);
-constexpr int kMostRows = 36;  // four registers for A's rows
 constexpr int kCacheLine = 64;
 constexpr int kChunksAhead = 2;  // of A: one takes about as long as a line needs from L3
-
-// Few rows: hold A's broadcasts and stream B through one register. Many: hold a row of B, broadcast A one by one.
-bool holds_a(const GemmTilePlan& plan) { return !plan.embed_broadcast && plan.rows < plan.vecs; }
-
-int vec_registers_needed(const GemmTilePlan& plan) {
-  const int work = plan.embed_broadcast ? plan.vecs : holds_a(plan) ? plan.rows + 1 : plan.vecs + 1;
-  const bool keeps_mask = plan.masked && plan.b_in_place && !has_avx512(plan.isa);
-  return plan.rows * plan.vecs + work + keeps_mask;
-}
 
 class GemmTileEmitter : public RowTileEmitter {
  public:
@@ -166,7 +154,7 @@ class GemmTileEmitter : public RowTileEmitter {
       paced.next_slot([&](int line) { prefetcht1(ptr[prefetch_ + line * kCacheLine]); });
     };
     for (int k = 0; k < steps; ++k) {
-      if (holds_a(plan_)) {
+      if (plan_.holds_a()) {
         update_holding_a(k, pace);
       } else {
         update_holding_b(k, pace);
@@ -418,7 +406,7 @@ class GemmTileEmitter : public RowTileEmitter {
   const Gpr k_left_ = claim_gpr("k_left"), prefetch_ = claim_gpr("prefetch"), tmp_ = claim_gpr("tmp");
   const std::vector<Vec> acc_ = claim_vecs("acc", plan_.rows* plan_.vecs);
   const std::vector<Vec> work_ = claim_vecs("work", plan_.embed_broadcast ? plan_.vecs
-                                                    : holds_a(plan_)      ? plan_.rows + 1
+                                                    : plan_.holds_a()     ? plan_.rows + 1
                                                                           : plan_.vecs + 1);
   const std::optional<Vec> keeps_mask_ =
       plan_.masked && plan_.b_in_place && !has_masks() ? std::optional<Vec>(claim_vec("mask")) : std::nullopt;
@@ -429,48 +417,6 @@ class GemmTileEmitter : public RowTileEmitter {
 };
 
 }  // namespace
-
-int GemmTilePlan::fold_count() const {
-  return static_cast<int>(std::find(folds.begin(), folds.end(), GemmFold::none) - folds.begin());
-}
-
-bool GemmTilePlan::is_valid() const {
-  if (rows < 1 || rows > kMostRows || vecs < 1 || k_unroll < 1 || k_unroll > 16) return false;
-  if (prefetch_lines < 0 || (embed_broadcast && !has_avx512(isa))) return false;
-  if (epilogue && epilogue->inputs.size() > static_cast<size_t>(kMaxGemmInputs)) return false;
-  if (std::any_of(folds.begin() + fold_count(), folds.end(), [](GemmFold fold) { return fold != GemmFold::none; })) {
-    return false;
-  }
-  if (folds_product() && (epilogue || masked || accumulate)) return false;
-  if (a_in_chunks && (k_unroll != vector_lanes(isa) || bf16 || starts_at_a)) return false;
-  if (fetch_rows < 0 || fetch_rows > kMostRows || fetch_matrices < 0 || fetch_matrices > 3) return false;
-  if (apart && (!folds_product() || vecs > 4)) return false;
-  if (b_sign != 0 && b_in_place) return false;
-  if (widens && !bf16) return false;
-  if (bf16 && (isa != Isa::avx512_bf16 || (accumulate && !widens) || starts_at_a || b_in_place || b_sign != 0 ||
-               folds_product())) {
-    return false;
-  }
-  return vec_registers_needed(*this) <= vector_registers(isa);
-}
-
-std::string GemmTilePlan::key() const {
-  std::string text = fmt::format("gemm_tile {} {}x{} k{} p{}{}{}{}{}{}", name_of(isa), rows, vecs, k_unroll,
-                                 prefetch_lines, embed_broadcast ? " embed" : "", accumulate ? " acc" : "",
-                                 starts_at_a ? " from A" : "", masked ? " masked" : "", b_in_place ? " inplace" : "");
-  static constexpr std::string_view kFolds[] = {"", " set", " add", " subtract", " take"};
-  for (int i = 0; i < fold_count(); ++i) text += kFolds[static_cast<size_t>(folds[static_cast<size_t>(i)])];
-  if (apart) text += " apart";
-  if (a_in_chunks) text += " chunks";
-  if (fetch_rows > 0) text += fmt::format(" fetch{}x{}", fetch_rows, fetch_matrices);
-  if (bf16) text += widens ? " bf16 to f32" : " bf16";
-  if (b_sign != 0) text += b_sign > 0 ? " B+" : " B-";
-  if (epilogue) {
-    text += " " + to_string(epilogue->expression) + " ";
-    for (const GemmInputAccess access : epilogue->inputs) text += access == GemmInputAccess::columns ? 'c' : 'u';
-  }
-  return text;
-}
 
 GemmTile gemm_tile(const GemmTilePlan& plan) {
   if (!plan.is_valid()) throw JitError("out of range or over the register budget: " + plan.key());

@@ -66,6 +66,9 @@ struct GemmTilePlan {
   bool operator==(const GemmTilePlan&) const = default;
   bool folds_product() const { return folds[0] != GemmFold::none; }
   int fold_count() const;
+  // Few rows: A's broadcasts stay in registers and B is streamed through one. Many: a row of B stays, A is broadcast
+  // one by one.
+  bool holds_a() const;
   bool is_valid() const;
   std::string key() const;
 };
