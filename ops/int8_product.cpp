@@ -20,7 +20,11 @@ constexpr int64_t kNearPrefetchBytes = 16 << 10;
 }  // namespace
 
 Int8Product::Int8Product(const Int8Problem& problem, const GemmPlan& plan, std::vector<Int8Offsets> offsets)
-    : problem_(problem), plan_(plan), offsets_(std::move(offsets)), lanes_(vector_lanes(problem.isa)) {
+    : problem_(problem),
+      plan_(plan),
+      offsets_(std::move(offsets)),
+      lanes_(vector_lanes(problem.isa)),
+      groups_(problem.groups()) {
   if (!is_valid(plan, problem)) throw JitError("not possible here: " + int8_plan_text(plan, problem.dot));
   if (offsets_.empty()) offsets_.resize(1);
   epilogue_ = problem.epilogue;
@@ -63,6 +67,10 @@ void Int8Product::make_kernels() {
   prefetch_lines_ = static_cast<int>(divide_up(lines, sharing));
   // Calls that end early interrupt what overlaps: all tiles of such prefetch.
   if (row_groups_ == 0) prefetch_lines_ = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(prefetch_lines_)));
+  const int64_t tile_bytes = std::max<int64_t>(1, groups_ / plan_.k_unroll) * prefetch_lines_ * kLineBytes;
+  for (const bool is_tail : {false, true}) {
+    prefetching_tiles_[is_tail] = divide_up(bytes_of_panel(is_tail), tile_bytes);
+  }
   const bool has_tail = tail_lanes_ > 0 || tail_vecs_ != plan_.vecs;
   const bool has_body = panels_ > 1 || !has_tail;
   for (int shorter = 0; shorter < (tall_tiles_ == tiles_ ? 1 : 2); ++shorter) {
@@ -72,6 +80,10 @@ void Int8Product::make_kernels() {
       }
     }
   }
+}
+
+int64_t Int8Product::bytes_of_panel(bool is_tail) const {
+  return groups_ * (is_tail ? tail_vecs_ : plan_.vecs) * lanes_ * kGroupBytes;
 }
 
 GemmInt8TilePlan Int8Product::tile_plan(int rows, bool is_tail, bool prefetches) const {
@@ -116,21 +128,20 @@ void Int8Product::run(const Int8Operands& operands, int share, int shares) const
 
 void Int8Product::run_panel(const Int8Operands& operands, const Int8Offsets& offsets,
                             const Panel& panel) const noexcept {
-  const int64_t column = panel.index * plan_.vecs * lanes_, groups = problem_.groups();
+  const int64_t column = panel.index * plan_.vecs * lanes_;
   const bool is_tail = panel.index == panels_ - 1 && (tail_lanes_ > 0 || tail_vecs_ != plan_.vecs);
-  const int64_t panel_bytes = groups * (is_tail ? tail_vecs_ : plan_.vecs) * lanes_ * kGroupBytes;
-  const char* b = static_cast<const char*>(operands.b) + offsets.b + column * groups * kGroupBytes;
+  const int64_t panel_bytes = bytes_of_panel(is_tail);
+  const char* b = static_cast<const char*>(operands.b) + offsets.b + column * groups_ * kGroupBytes;
   GemmInt8TileArgs args;
   args.b = b;
-  args.k_groups = groups;
+  args.k_groups = groups_;
   args.a_stride_bytes = operands.a_stride;
   args.c_stride_bytes = operands.c_stride;
   args.column_init = operands.columns + offsets.columns + column;
   args.tail_lanes = tail_lanes_;
   args.prefetch = panel.next ? panel.next : b + panel_bytes;
-  const int64_t share = std::max<int64_t>(1, groups / plan_.k_unroll) * prefetch_lines_ * kLineBytes;
   // Tiles that still prefetch.
-  int64_t prefetching = row_groups_ > 0 ? panel.last_tile - panel.first_tile : divide_up(panel_bytes, share);
+  int64_t prefetching = row_groups_ > 0 ? panel.last_tile - panel.first_tile : prefetching_tiles_[is_tail];
   if (panel.last_tile - panel.first_tile == 1 && panel_bytes > kNearPrefetchBytes) {
     args.prefetch = b + kNearPrefetchBytes;
   }

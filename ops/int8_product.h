@@ -66,19 +66,23 @@ class Int8Product {
   GemmInt8TilePlan tile_plan(int rows, bool is_tail, bool prefetches) const;
   void run_panel(const Int8Operands& operands, const Int8Offsets& offsets, const Panel& panel) const noexcept;
   int64_t row_of(int64_t tile) const;
+  int64_t bytes_of_panel(bool is_tail) const;
 
   Int8Problem problem_;
   GemmPlan plan_;
   std::optional<GemmEpilogue> epilogue_;  // as the kernels take it: bytes are made by `store_`
   Int8Store store_;
   std::vector<Int8Offsets> offsets_;
-  int lanes_, height_;
+  int lanes_;
+  int64_t groups_;  // of k
+  int height_;
   int64_t panels_, tiles_, tall_tiles_;  // tiles of height_ rows come first, then those of one row less
   int64_t tiles_in_block_;
   int prefetch_lines_ = 0;
-  int row_groups_ = 0;             // GemmInt8TilePlan::row_groups
-  int tail_vecs_, tail_lanes_;     // of the last panel; tail_lanes_ 0: whole vectors
-  GemmInt8Tile kernels_[2][2][2];  // by: is one row shorter, is the last panel, prefetches
+  int64_t prefetching_tiles_[2] = {};  // by: is the last panel; how many prefetch the next one
+  int row_groups_ = 0;                 // GemmInt8TilePlan::row_groups
+  int tail_vecs_, tail_lanes_;         // of the last panel; tail_lanes_ 0: whole vectors
+  GemmInt8Tile kernels_[2][2][2];      // by: is one row shorter, is the last panel, prefetches
 };
 
 }  // namespace lathe
