@@ -5,7 +5,6 @@
 #include "src/base/divide.h"
 
 namespace lathe {
-namespace {
 
 bool has_plain_taps(const ConvAxis& axis) {
   if (axis.out_step != 1 || axis.out_first != 0 || axis.out_extent != axis.out) return false;
@@ -15,6 +14,8 @@ bool has_plain_taps(const ConvAxis& axis) {
   }
   return true;
 }
+
+namespace {
 
 // Windows of more taps are cut into pieces.
 constexpr int kMostWhole = 5, kMostPieces = 5;

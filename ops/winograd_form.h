@@ -18,6 +18,8 @@ std::string to_string(const WinogradPlan& plan);
 // Of a plan whose `winograd` is not 0.
 WinogradPlan winograd_plan(const ConvPlan& plan);
 
+// All outputs, each from as many neighbouring inputs as the window has taps.
+bool has_plain_taps(const ConvAxis& axis);
 // Stride 1 or 2, dilation 1, one group, a square window or a line with a form of `outputs`, channels in blocks (with
 // stride 2, or a window cut into pieces, in whole ones).
 bool is_winograd_of_blocks(const ConvProblem& problem, int outputs);

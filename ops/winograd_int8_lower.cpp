@@ -15,8 +15,11 @@ Tensor pack_winograd_int8(const LowerContext& context, const WinogradInt8Program
 
 void add_winograd_int8_steps(const LowerContext& context, const std::shared_ptr<const WinogradInt8Program>& program,
                              const Tensor& weights, const ConvInt8Buffers& buffers) {
-  const BufferId scratch = context.scratch(static_cast<size_t>(program->scratch_bytes()));
   const int parts = program->parts();
+  const auto scratch_bytes = static_cast<size_t>(program->scratch_bytes());
+  // A single thread has just used what is free in the arena.
+  const bool is_own = parts == 1 && program->threads() > 1;
+  const BufferId scratch = is_own ? context.thread_scratch(scratch_bytes) : context.scratch(scratch_bytes);
   static constexpr const char* kParts[] = {" input", " products", " output"};
   const double bytes[] = {static_cast<double>(context.input_type(0).storage_bytes()),
                           static_cast<double>(program->packed_bytes()),
@@ -41,8 +44,9 @@ void add_winograd_int8_steps(const LowerContext& context, const std::shared_ptr<
     step.threads = program->threads();
     step.bytes = parts == 1 ? bytes[0] + bytes[1] + bytes[2] : bytes[part];
     step.next_weights = std::make_shared<const void*>(nullptr);
-    step.run = [program, buffers, scratch, part, next = step.next_weights](const StepArgs& args) {
-      program->run_part(part, buffers.bind(args, *next), args.at<char>(scratch), args.share);
+    step.run = [=, next = step.next_weights](const StepArgs& args) {
+      char* at = is_own ? args.own<char>(scratch) : args.at<char>(scratch);
+      program->run_part(part, buffers.bind(args, *next), at, args.share);
     };
     context.add(std::move(step));
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "ops/winograd_form.h"
 #include "src/base/divide.h"
 #include "src/base/index_in.h"
 #include "src/base/thread_team.h"
@@ -22,19 +23,14 @@ int64_t off_page(int64_t bytes) {
   return lines % 1024 == 0 ? lines + kLine : lines;
 }
 
-bool has_plain_taps(const ConvAxis& axis) {
-  if (axis.stride != 1 || axis.out_extent != axis.out || axis.taps.size() != kTaps) return false;
-  for (size_t i = 0; i < axis.taps.size(); ++i) {
-    if (axis.taps[i].kernel != static_cast<int>(i)) return false;
-    if (axis.taps[i].offset != axis.taps[0].offset + static_cast<int64_t>(i)) return false;
-  }
-  return true;
+bool is_plain_window(const ConvAxis& axis) {
+  return axis.stride == 1 && axis.taps.size() == kTaps && has_plain_taps(axis);
 }
 
 }  // namespace
 
 bool is_winograd_int8(const ConvProblem& shape) {
-  return shape.phases.size() == 1 && has_plain_taps(shape.phases[0].y) && has_plain_taps(shape.phases[0].x);
+  return shape.phases.size() == 1 && is_plain_window(shape.phases[0].y) && is_plain_window(shape.phases[0].x);
 }
 
 WinogradInt8Program::Axis WinogradInt8Program::make_axis(const ConvAxis& axis, bool takes_small) {
@@ -44,19 +40,24 @@ WinogradInt8Program::Axis WinogradInt8Program::make_axis(const ConvAxis& axis, b
   made.inputs = axis.in;
   made.tiles = divide_up(axis.out, kOutputs);
   made.first_input = axis.taps[0].offset;
-  std::vector<std::array<int, 4>> kinds;
+  std::vector<std::array<int, 3>> in_kinds;
+  std::vector<std::array<int, 2>> out_kinds;
   for (int64_t tile = 0; tile < made.tiles; ++tile) {
     const int64_t corner = tile * kOutputs + made.first_input;
     const int size = made.has_small && tile + 1 == made.tiles ? WinogradInt8::kSmallSize : kSize;
     const auto first = static_cast<int>(std::clamp<int64_t>(-corner, 0, size));
     const auto last = static_cast<int>(std::clamp<int64_t>(axis.in - corner, first, size));
     const auto stored = static_cast<int>(std::min<int64_t>(kOutputs, axis.out - tile * kOutputs));
-    made.kind.push_back(index_in(kinds, {first, last, stored, size}));
+    made.in_kind.push_back(index_in(in_kinds, {first, last, size}));
+    made.out_kind.push_back(index_in(out_kinds, {stored, size}));
   }
-  for (const auto& [first, last, stored, size] : kinds) {
+  for (const auto& [first, last, size] : in_kinds) {
     made.pixels.emplace_back(first, last);
+    made.in_size.push_back(size);
+  }
+  for (const auto& [stored, size] : out_kinds) {
     made.stored.push_back(stored);
-    made.size.push_back(size);
+    made.out_size.push_back(size);
   }
   return made;
 }
@@ -91,13 +92,17 @@ void WinogradInt8Program::make_kernels() {
   const ConvInt8Problem& conv = problem_.conv;
   for (size_t row = 0; row < y_.pixels.size(); ++row) {
     in_.emplace_back();
-    out_.emplace_back();
     for (size_t column = 0; column < x_.pixels.size(); ++column) {
       in_.back().push_back(winograd_int8_input({int8_isa(conv.isa), problem_.is_signed, problem_.zero,
                                                 y_.pixels[row].first, y_.pixels[row].second, x_.pixels[column].first,
-                                                x_.pixels[column].second, y_.size[row], x_.size[column]}));
+                                                x_.pixels[column].second, y_.in_size[row], x_.in_size[column]}));
+    }
+  }
+  for (size_t row = 0; row < y_.stored.size(); ++row) {
+    out_.emplace_back();
+    for (size_t column = 0; column < x_.stored.size(); ++column) {
       out_.back().push_back(winograd_int8_output({int8_isa(conv.isa), y_.stored[row], x_.stored[column], conv.epilogue,
-                                                  conv.store, y_.size[row], x_.size[column]}));
+                                                  conv.store, y_.out_size[row], x_.out_size[column]}));
     }
   }
 }
@@ -194,11 +199,6 @@ void WinogradInt8Program::pack(const ByteMatrix& weights, const ByteZeros& zeros
   pack_winograd_int8(problem_, {panel_columns_, matrix_of_}, weights, zeros, packed);
 }
 
-int64_t WinogradInt8Program::scratch_bytes() const {
-  const int64_t both = kFrequencies * (in_frequency_ + out_frequency_);
-  return parts() == 1 ? both * threads_ : both;
-}
-
 WinogradInt8Program::Tiles WinogradInt8Program::group_of(int64_t group) const {
   // Groups of group_tiles_ come first.
   const int64_t large = tiles_ - groups_ * (group_tiles_ - 1);
@@ -207,17 +207,18 @@ WinogradInt8Program::Tiles WinogradInt8Program::group_of(int64_t group) const {
 }
 
 template <class Body>
-void WinogradInt8Program::for_runs(const Tiles& tiles, Body body) const {
+void WinogradInt8Program::for_runs(const Tiles& tiles, Kinds kinds, Body body) const {
+  const std::vector<int>&row_kinds = y_.*kinds, &column_kinds = x_.*kinds;
   for (int64_t tile = tiles.begin; tile < tiles.end;) {
     Run run{};
     run.x = tile % x_.tiles;
     run.y = tile / x_.tiles % y_.tiles;
     run.image = tile / x_.tiles / y_.tiles;
     run.first = has_small() ? place_of(run.image, run.y, run.x) : tile - tiles.begin;
-    const int kind = x_.kind[static_cast<size_t>(run.x)];
+    const int kind = column_kinds[static_cast<size_t>(run.x)];
     const int64_t most = std::min(tiles.end - tile, x_.tiles - run.x);
-    while (run.count < most && x_.kind[static_cast<size_t>(run.x + run.count)] == kind) ++run.count;
-    body(run, static_cast<size_t>(y_.kind[static_cast<size_t>(run.y)]), static_cast<size_t>(kind));
+    while (run.count < most && column_kinds[static_cast<size_t>(run.x + run.count)] == kind) ++run.count;
+    body(run, static_cast<size_t>(row_kinds[static_cast<size_t>(run.y)]), static_cast<size_t>(kind));
     tile += run.count;
   }
 }
@@ -231,7 +232,7 @@ void WinogradInt8Program::transform_input(const ConvInt8Arguments& arguments, ch
   call.source_step_bytes = kOutputs * lanes;
   call.target_step = in_stride_;
   for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-    for_runs(tiles, [&](const Run& run, size_t row, size_t column) {
+    for_runs(tiles, &Axis::in_kind, [&](const Run& run, size_t row, size_t column) {
       const int64_t pixel = (run.y * kOutputs + y_.first_input) * x_.inputs + run.x * kOutputs + x_.first_input;
       const int64_t at = (run.image * problem_.in_blocks() + block) * plane + pixel * lanes;
       call.source = reinterpret_cast<const void*>(reinterpret_cast<intptr_t>(arguments.source) + at);
@@ -271,7 +272,7 @@ void WinogradInt8Program::transform_output(const ConvInt8Arguments& arguments, c
   call.target_step = kOutputs * lanes;
   for (int64_t block = blocks.begin; block < blocks.end; ++block) {
     call.init = arguments.init + block * lanes;
-    for_runs(tiles, [&](const Run& run, size_t row, size_t column) {
+    for_runs(tiles, &Axis::out_kind, [&](const Run& run, size_t row, size_t column) {
       const int64_t pixel = run.y * kOutputs * x_.outputs + run.x * kOutputs;
       const int64_t element = (block * y_.outputs * x_.outputs + pixel) * lanes;
       call.source = frequencies + run.first * out_stride_ + block * lanes * 4;
@@ -291,26 +292,25 @@ void WinogradInt8Program::transform_output(const ConvInt8Arguments& arguments, c
 }
 
 void WinogradInt8Program::run_part(int part, const ConvInt8Arguments& arguments, char* scratch,
-                                   int thread) const noexcept {
+                                   int share) const noexcept {
   const auto in_blocks = static_cast<long>(problem_.in_blocks());
   const auto out_blocks = static_cast<long>(problem_.conv.shape.out_blocks());
   if (parts() == 1) {
-    char* own = scratch + thread * (scratch_bytes() / threads_);
-    const Range mine = split_evenly(static_cast<long>(groups_), thread, threads_);
+    const Range mine = split_evenly(static_cast<long>(groups_), share, threads_);
     for (int64_t group = mine.begin; group < mine.end; ++group) {
       const Tiles tiles = group_of(group);
       // A group that follows begins with the same weights again.
       const void* next = group + 1 < mine.end ? arguments.weights : arguments.next_weights;
-      transform_input(arguments, own, tiles, {0, in_blocks});
-      multiply(arguments, own, tiles, next, 0, 1);
-      transform_output(arguments, own + sums_at(), tiles, {0, out_blocks});
+      transform_input(arguments, scratch, tiles, {0, in_blocks});
+      multiply(arguments, scratch, tiles, next, 0, 1);
+      transform_output(arguments, scratch + sums_at(), tiles, {0, out_blocks});
     }
     return;
   }
   const Tiles all{0, tiles_};
-  if (part == 0) return transform_input(arguments, scratch, all, split_evenly(in_blocks, thread, threads_));
-  if (part == 1) return multiply(arguments, scratch, all, arguments.next_weights, thread, threads_);
-  transform_output(arguments, scratch + sums_at(), all, split_evenly(out_blocks, thread, threads_));
+  if (part == 0) return transform_input(arguments, scratch, all, split_evenly(in_blocks, share, threads_));
+  if (part == 1) return multiply(arguments, scratch, all, arguments.next_weights, share, threads_);
+  transform_output(arguments, scratch + sums_at(), all, split_evenly(out_blocks, share, threads_));
 }
 
 }  // namespace lathe

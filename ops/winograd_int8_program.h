@@ -39,20 +39,22 @@ class WinogradInt8Program {
   int64_t packed_bytes() const;
   void pack(const ByteMatrix& weights, const ByteZeros& zeros, void* packed) const;
 
-  int64_t scratch_bytes() const;  // for all threads together
+  // With one part, for each thread; else for all threads together.
+  int64_t scratch_bytes() const { return WinogradInt8::kFrequencies * (in_frequency_ + out_frequency_); }
   // All threads finish a part before one begins the next.
   int parts() const { return tile_group_ > 0 ? 1 : 3; }
-  // The share of `thread` in a part, of as many threads as the program was made for.
-  void run_part(int part, const ConvInt8Arguments& arguments, char* scratch, int thread) const noexcept;
+  // A share of a part, of as many as the program was made for threads.
+  void run_part(int part, const ConvInt8Arguments& arguments, char* scratch, int share) const noexcept;
 
  private:
   // Tiles along one axis.
   struct Axis {
     int64_t tiles = 0, outputs = 0, inputs = 0, first_input = 0;
-    std::vector<int> kind;                    // of each tile
-    std::vector<std::pair<int, int>> pixels;  // by kind: those that exist, [first, last)
-    std::vector<int> stored;                  // by kind: outputs
-    std::vector<int> size;                    // by kind: of the input
+    // Tiles of one input kind have the same pixels, those of one output kind store the same outputs.
+    std::vector<int> in_kind, out_kind;       // of each tile
+    std::vector<std::pair<int, int>> pixels;  // by input kind: those that exist, [first, last)
+    std::vector<int> in_size;                 // by input kind: of the input
+    std::vector<int> stored, out_size;        // by output kind: outputs; of the input
     bool has_small = false;                   // the last tile
 
     int64_t large() const { return tiles - (has_small ? 1 : 0); }
@@ -60,6 +62,7 @@ class WinogradInt8Program {
   struct Tiles {
     int64_t begin, end;  // over images, rows and columns of tiles
   };
+  using Kinds = std::vector<int> Axis::*;
   // One kind's run in a row of tiles.
   struct Run {
     int64_t image, y, x, count, first;  // `first`: of the group's tiles
@@ -80,7 +83,7 @@ class WinogradInt8Program {
   void make_products();
   Tiles group_of(int64_t group) const;
   template <class Body>
-  void for_runs(const Tiles& tiles, Body body) const;
+  void for_runs(const Tiles& tiles, Kinds kinds, Body body) const;
   void transform_input(const ConvInt8Arguments& arguments, char* frequencies, const Tiles& tiles,
                        Range blocks) const noexcept;
   void multiply(const ConvInt8Arguments& arguments, char* scratch, const Tiles& tiles, const void* next, int thread,
