@@ -19,9 +19,7 @@ constexpr double kFlopWorth = 3;  // loads bound it
 }  // namespace
 
 DepthwiseProgram::DepthwiseProgram(ConvProblem problem, Isa isa, int threads, std::vector<int64_t> operand_batch_bytes)
-    : problem_(std::move(problem)),
-      shares_(worthwhile_shares(problem_.flop() * kFlopWorth, threads)),
-      operand_batch_bytes_(std::move(operand_batch_bytes)) {
+    : problem_(std::move(problem)), operand_batch_bytes_(std::move(operand_batch_bytes)) {
   operand_batch_bytes_.resize(problem_.epilogue.operands.size());
   plan_ = choose_depthwise_plan(isa, problem_.phases[0]);
   plan_.has_bias = problem_.has_bias;
@@ -29,13 +27,14 @@ DepthwiseProgram::DepthwiseProgram(ConvProblem problem, Isa isa, int threads, st
   while (true) {
     try {
       kernels_ = DepthwiseKernels::make(plan_, problem_.phases[0]);
-      return;
+      break;
     } catch (const JitError&) {
       // The epilogue may need more registers than the rule left.
       if (plan_.rows * plan_.cols == 1) throw;
       (plan_.rows > 1 ? plan_.rows : plan_.cols) -= 1;
     }
   }
+  cut(threads);
 }
 
 std::string DepthwiseProgram::plan_text() const {
@@ -60,29 +59,43 @@ void DepthwiseProgram::pack(const float* weights, float* packed) const {
   }
 }
 
+// Rows, where they come out nearly even: the convolutions before and behind are split over pixels too.
+void DepthwiseProgram::cut(int threads) {
+  constexpr int kManyStrips = 8;  // of each thread
+  const auto strips = static_cast<int>(kernels_.strips().size());
+  const int shares = worthwhile_shares(problem_.flop() * kFlopWorth, threads);
+  const bool by_rows = problem_.batch == 1 && threads > 1 && (strips % threads == 0 || strips >= kManyStrips * threads);
+  split_.keeps_pixels = by_rows;
+  split_.pixels = by_rows ? threads : 1;
+  split_.channels = shares / split_.pixels;
+}
+
 void DepthwiseProgram::run(const ConvArguments& arguments, int share) const noexcept {
-  const auto units = static_cast<int64_t>(kernels_.strips().size()) * problem_.batch * problem_.out_blocks();
-  const Range range = split_evenly(static_cast<long>(units), share, shares_);
-  run_units(arguments, range.begin, range.end);
+  const auto planes = static_cast<long>(problem_.batch * problem_.out_blocks());
+  const Range strips =
+      split_evenly(static_cast<long>(kernels_.strips().size()), split_.pixel_part(share), split_.pixels);
+  const Range units = split_evenly(planes * (strips.end - strips.begin), split_.channel_part(share), split_.channels);
+  run_units(arguments, units, strips);
 }
 
 void DepthwiseProgram::run_blocks(const ConvArguments& arguments, int64_t begin, int64_t end) const noexcept {
-  const auto strips = static_cast<int64_t>(kernels_.strips().size());
-  run_units(arguments, begin * strips, end * strips);
+  const auto strips = static_cast<long>(kernels_.strips().size());
+  run_units(arguments, {begin * strips, end * strips}, {0, strips});
 }
 
-void DepthwiseProgram::run_units(const ConvArguments& arguments, int64_t begin, int64_t end) const noexcept {
+void DepthwiseProgram::run_units(const ConvArguments& arguments, const Range& units,
+                                 const Range& strips) const noexcept {
   const int64_t blocks = problem_.out_blocks(), lanes = problem_.lanes;
   const int64_t window = problem_.window_y * problem_.window_x;
   const int64_t source_block =
       arguments.source_block_bytes != 0 ? arguments.source_block_bytes : problem_.source_block_bytes();
   const int64_t target_block =
       arguments.target_block_bytes != 0 ? arguments.target_block_bytes : problem_.target_block_bytes();
-  const auto strips = static_cast<int64_t>(kernels_.strips().size());
+  const long each = strips.end - strips.begin;
   DepthwiseCall call;
-  for (int64_t unit = begin; unit < end; ++unit) {
-    const int64_t plane = unit / strips, image = plane / blocks, block = plane % blocks;
-    const DepthwiseStrip& strip = kernels_.strips()[static_cast<size_t>(unit % strips)];
+  for (long unit = units.begin; unit < units.end; ++unit) {
+    const int64_t plane = unit / each, image = plane / blocks, block = plane % blocks;
+    const DepthwiseStrip& strip = kernels_.strips()[static_cast<size_t>(strips.begin + unit % each)];
     const int64_t volume = problem_.volume(image);
     const int64_t source = problem_.source_image(image) + block * source_block + strip.source;
     const int64_t target = block * target_block + problem_.target_frame(image) + strip.target;

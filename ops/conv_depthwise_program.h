@@ -4,6 +4,7 @@
 
 #include "jit/kernels/conv_depthwise.h"
 #include "ops/conv_program.h"
+#include "src/base/thread_team.h"
 
 namespace lathe {
 
@@ -19,18 +20,20 @@ class DepthwiseProgram {
   std::string packing() const;
   int64_t packed_size() const;
   void pack(const float* weights, float* packed) const;
-  int shares() const { return shares_; }
+  int shares() const { return split_.count(); }
   void run(const ConvArguments& arguments, int share) const noexcept;
   // Of the first image only, some channel blocks.
   void run_blocks(const ConvArguments& arguments, int64_t begin, int64_t end) const noexcept;
   std::string plan_text() const;
 
  private:
-  void run_units(const ConvArguments& arguments, int64_t begin, int64_t end) const noexcept;
+  void cut(int threads);
+  // `strips` of each plane; `units` counts them over the planes of all images.
+  void run_units(const ConvArguments& arguments, const Range& units, const Range& strips) const noexcept;
 
   ConvProblem problem_;
   DepthwisePlan plan_;
-  int shares_;
+  ConvSplit split_;  // pixels: strips of each plane
   std::vector<int64_t> operand_batch_bytes_;
   DepthwiseKernels kernels_;
 };

@@ -86,12 +86,13 @@ void ConvInt8Program::cut(const ConvInt8Tile& tile) {
   split.blocks = plan_.blocks;
   split.rows = plan_.rows;
   split.cols = plan_.cols;
-  split_.channels = threads_over_channels(problem_.shape, split, threads_);
+  constexpr int64_t kFewPixelsOfBytes = 14 * 14;  // sooner exchanged than floats
+  split_.channels = threads_over_channels(problem_.shape, split, threads_, kFewPixelsOfBytes);
   split_.pixels = threads_ / split_.channels;
   groups_ = make_block_groups(problem_.shape, plan_.blocks, split_.channels);
   // In time as so many float operations.
   const double flop = problem_.shape.flop() / 4 * group_of(problem_.dot);
-  split_.refine(flop, threads_, static_cast<double>(packed_bytes()));
+  split_.refine(flop, threads_, static_cast<double>(packed_bytes()), static_cast<int64_t>(groups_.size()));
   const auto pixel_bytes = static_cast<int>(problem_.shape.lanes * problem_.out_bytes());
   tiling_ = make_conv_tiling(problem_.shape.phases[0], plan_.rows, plan_.cols, pixel_bytes / 4);
   kernels_.clear();
@@ -212,10 +213,10 @@ void ConvInt8Program::pack(const ByteMatrix& weights, const ByteZeros& zeros, vo
 }
 
 void ConvInt8Program::run(const ConvInt8Arguments& arguments, int share) const noexcept {
-  const Range groups = split_evenly(static_cast<long>(groups_.size()), share / split_.pixels, split_.channels);
+  const Range groups = split_evenly(static_cast<long>(groups_.size()), split_.channel_part(share), split_.channels);
   const auto tiles = static_cast<long>(tiling_.tiles.size());
   const Range units =
-      split_evenly(static_cast<long>(problem_.shape.batch) * tiles, share % split_.pixels, split_.pixels);
+      split_evenly(static_cast<long>(problem_.shape.batch) * tiles, split_.pixel_part(share), split_.pixels);
   const int64_t together = plan_.group > 0 ? plan_.group : std::max(1L, units.end - units.begin);
   for (int64_t unit = units.begin; unit < units.end; unit += together) {
     for (int64_t g = groups.begin; g < groups.end; ++g) {

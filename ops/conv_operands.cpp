@@ -220,11 +220,14 @@ Step take_pixels_step(BufferId source, BufferId target, int64_t blocks, int lane
   step.threads = threads;
   step.bytes = 8.0 * static_cast<double>(blocks * y.out * x.out * lanes);
   step.run = [=](const StepArgs& args) {
-    const Range rows = split_evenly(static_cast<long>(blocks * y.out), args.share, args.shares);
+    // Of all blocks the same: pixels that this thread wrote, and will multiply.
+    const Range rows = split_evenly(static_cast<long>(y.out), args.share, args.shares);
     const auto take = lanes == 16 ? take_row<16> : take_row<8>;
-    for (int64_t row = rows.begin; row < rows.end; ++row) {
-      const float* from = args.at<const float>(source) + (row / y.out * y.in + row % y.out * y.stride) * x.in * lanes;
-      take(from, x.out, x.stride, args.at<float>(target) + row * x.out * lanes);
+    for (int64_t block = 0; block < blocks; ++block) {
+      for (int64_t row = rows.begin; row < rows.end; ++row) {
+        const float* from = args.at<const float>(source) + (block * y.in + row * y.stride) * x.in * lanes;
+        take(from, x.out, x.stride, args.at<float>(target) + (block * y.out + row) * x.out * lanes);
+      }
     }
   };
   return step;

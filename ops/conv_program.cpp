@@ -44,12 +44,9 @@ double weight_bytes(const ConvProblem& problem) {
   return problem.flop() / static_cast<double>(problem.batch * problem.out_pixels()) * 2;
 }
 
-// Small pictures have the large weights: each thread then streams only its own.
-bool prefers_channels(const ConvProblem& problem) { return problem.out_pixels() <= 14 * 14; }
-
 }  // namespace
 
-int threads_over_channels(const ConvProblem& problem, const ConvPlan& plan, int threads) {
+int threads_over_channels(const ConvProblem& problem, const ConvPlan& plan, int threads, int64_t few_pixels) {
   const int64_t tiles = tiles_of(problem.phases[0], plan) * problem.batch;
   const int64_t groups = tiles_along(problem.out_blocks(), plan.blocks);
   int best = 1;
@@ -57,7 +54,7 @@ int threads_over_channels(const ConvProblem& problem, const ConvPlan& plan, int 
   for (int over_channels = 1; over_channels <= threads; ++over_channels) {
     if (threads % over_channels != 0) continue;
     const int64_t cost = tiles_along(groups, over_channels) * tiles_along(tiles, threads / over_channels);
-    if (best_cost < 0 || cost < best_cost || (cost == best_cost && prefers_channels(problem))) {
+    if (best_cost < 0 || cost < best_cost || (cost == best_cost && problem.out_pixels() <= few_pixels)) {
       best = over_channels;
       best_cost = cost;
     }
@@ -65,13 +62,16 @@ int threads_over_channels(const ConvProblem& problem, const ConvPlan& plan, int 
   return best;
 }
 
-void ConvSplit::refine(double flop, int threads, double weight_bytes) {
-  constexpr double kNearBytes = 256 << 10;  // each share of the pixels reads all weights again
+void ConvSplit::refine(double flop, int threads, double weight_bytes, int64_t groups) {
+  constexpr double kNearBytes = 256 << 10;
   const int finer = worthwhile_shares(flop, threads) / threads;
   if (channels > 1) {
     channels *= finer;
   } else if (weight_bytes <= kNearBytes) {
     pixels *= finer;
+  } else if (groups >= finer) {
+    channels = finer;
+    keeps_pixels = true;
   }
 }
 
@@ -84,7 +84,7 @@ ConvProgram::ConvProgram(ConvProblem problem, const ConvPlan& plan, int threads,
   split_.pixels = threads / split_.channels;
   groups_ = make_block_groups(problem_, plan_.blocks, split_.channels);
   if (plan_.chunk == 0) read_exactly(problem_, groups_);
-  split_.refine(problem_.flop(), threads, weight_bytes(problem_));
+  split_.refine(problem_.flop(), threads, weight_bytes(problem_), static_cast<int64_t>(groups_.size()));
   for (const ConvBlockGroup& group : groups_) chunks_.push_back(chunks_of(group));
   int64_t weights = 0;
   for (const ConvShape& shape : problem_.phases) {
@@ -252,8 +252,8 @@ bool ConvProgram::is_alike(const ConvBlockGroup& a, const ConvBlockGroup& b) con
 }
 
 ConvProgram::Share ConvProgram::share_of(int index) const {
-  const Range range = split_evenly(static_cast<long>(groups_.size()), index / split_.pixels, split_.channels);
-  return {range.begin, range.end, index % split_.pixels, split_.pixels};
+  const Range range = split_evenly(static_cast<long>(groups_.size()), split_.channel_part(index), split_.channels);
+  return {range.begin, range.end, split_.pixel_part(index), split_.pixels};
 }
 
 // One group's weights for one chunk, and the tiles that they are used for.

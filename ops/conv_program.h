@@ -24,16 +24,25 @@ struct ConvScratch {
   float* of(int thread) const { return own + thread * from_thread_to_thread; }
 };
 
-// How many threads should split the channels; the others split the pixels.
-int threads_over_channels(const ConvProblem& problem, const ConvPlan& plan, int threads);
+// How many threads should split the channels; the others split the pixels. Where both are as even, pictures of up to
+// `few_pixels` have their channels split: they have the largest weights, and each thread then streams only its own.
+// Larger ones have their pixels split: threads read and write lines of their own, layer after layer.
+constexpr int64_t kFewPixels = 10 * 10;
+int threads_over_channels(const ConvProblem& problem, const ConvPlan& plan, int threads,
+                          int64_t few_pixels = kFewPixels);
 
-// Shares of a convolution's work: neighbours have the channels in common.
+// Shares of a convolution's work. Each thread begins with a run of neighbours, which have the channels in common, or
+// the pixels: then it reads and writes lines that no other thread does.
 struct ConvSplit {
   int channels = 1, pixels = 1;
+  bool keeps_pixels = false;  // neighbours have the pixels in common
 
   int count() const { return channels * pixels; }
-  // Cut for `threads` threads; as worthwhile_shares() says of `flop`, it is cut further the way that it is cut already.
-  void refine(double flop, int threads, double weight_bytes);
+  int channel_part(int share) const { return keeps_pixels ? share % channels : share / pixels; }
+  int pixel_part(int share) const { return keeps_pixels ? share / channels : share % pixels; }
+  // Cut for `threads` threads; as worthwhile_shares() says of `flop`, it is cut further: the channels where each share
+  // of the pixels would read too many weights again. `groups`: of channels.
+  void refine(double flop, int threads, double weight_bytes, int64_t groups);
 };
 
 class ConvProgram {

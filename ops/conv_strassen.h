@@ -1,5 +1,6 @@
 #pragma once
-// A pointwise convolution by Strassen's seven half-sized products (ops/strassen.h), bound to its kernels.
+// A pointwise convolution by Strassen's seven half-sized products (ops/strassen.h), bound to its kernels. Its pixels
+// are cut into pieces, each a product by itself: threads exchange no sums.
 #include <optional>
 #include <vector>
 
@@ -29,23 +30,30 @@ class StrassenConv {
   int64_t packed_size() const { return core_.packed_elements(); }  // floats
   void pack(const float* weights, float* packed) const;
 
-  int64_t shared_scratch() const { return problem_.batch * core_.sums_elements(); }  // floats
-  static int64_t own_scratch() { return 0; }
-  // Into which a part is cut; sums are soon made.
-  int shares(int part) const { return part == 0 ? threads_ : shares_; }
-  // All threads finish a part before one begins the next: sums of the input, products.
-  static constexpr int parts() { return 2; }
+  static int64_t shared_scratch() { return 0; }
+  int64_t own_scratch() const { return core_.sums_elements(); }  // floats
+  int shares(int /*part*/) const { return shares_; }
+  static constexpr int parts() { return 1; }
   void run_part(int part, const ConvArguments& arguments, const ConvScratch& scratch, int share,
                 int thread) const noexcept;
 
  private:
-  void finish(const ConvArguments& arguments, int64_t image, int64_t row, int64_t rows, int64_t column) const noexcept;
+  // Pixels [begin, begin + count) of an image.
+  struct Piece {
+    int64_t image, begin, count;
+  };
+  Piece piece_of(int64_t number) const;
+  void run_piece(const ConvArguments& arguments, const Piece& piece, float* sums, const void* next) const noexcept;
+  void finish(const ConvArguments& arguments, const Piece& piece, int64_t row, int64_t rows,
+              int64_t column) const noexcept;
 
   ConvProblem problem_;
-  int threads_, shares_;
   std::vector<int64_t> operand_batch_bytes_;
-  Strassen core_;
-  ConvFinish finish_;  // empty: nothing to do
+  int64_t pieces_;  // of each image; all have the same pixels, or one less
+  int shares_;
+  Strassen core_;                // of the large ones
+  std::optional<Strassen> low_;  // of those of one less, when there are any
+  ConvFinish finish_;            // empty: nothing to do
 };
 
 }  // namespace lathe

@@ -7,6 +7,7 @@
 #include "ops/conv_chain_lower.h"
 #include "ops/reference_step.h"
 #include "src/base/check.h"
+#include "src/base/divide.h"
 
 namespace lathe {
 namespace {
@@ -37,6 +38,12 @@ Step copy_step(BufferId from, BufferId to, size_t bytes) {
   return step;
 }
 
+size_t plane_bytes(const TensorType& type) {
+  if (!type.is_static() || type.layout.channel_block == 0 || type.rank() < 3 || type.dims[0].extent != 1) return 0;
+  const int64_t blocks = divide_up(type.dims[1].extent, type.layout.channel_block);
+  return blocks == 0 ? 0 : type.storage_bytes() / static_cast<size_t>(blocks);
+}
+
 // Gives every value that is used a buffer. A graph output that a node makes is written in place by that node; one that
 // is also an input, a constant or another output is copied at the end.
 void assign_buffers(const Graph& graph, LoweredGraph& out) {
@@ -55,6 +62,7 @@ void assign_buffers(const Graph& graph, LoweredGraph& out) {
                 "value '" + value.name + "' has no static type: " + to_string(value.type));
     buffer.bytes = is_unread ? 0 : value.type.storage_bytes();
     buffer.external = external;
+    buffer.plane_bytes = plane_bytes(value.type);
     out.of_value[index_of(id)] = add_buffer(out, std::move(buffer));
   };
   for (ValueId id : graph.inputs) assign(id, true);

@@ -74,7 +74,10 @@ struct Buffer {
   BufferId inside = BufferId::none;  // lies inside another buffer (views, Concat without a copy)
   size_t offset = 0;                 // bytes into `inside`
   bool per_thread = false;           // every thread has one of `bytes`, in memory that is used for nothing else
-  bool external = false;             // graph input or output: the address comes with each run
+  // Of one channel block of a picture, when this is all of one picture: threads share its pixels, so that each has the
+  // same part of every such plane. 0: something else.
+  size_t plane_bytes = 0;
+  bool external = false;  // graph input or output: the address comes with each run
 
   bool is_planned() const { return !external && fixed == nullptr && inside == BufferId::none; }
 };

@@ -116,14 +116,21 @@ void add_window_step(const LowerContext& context, PoolKind kind, const PoolPart&
   const int64_t in_plane = windows.y.in * windows.x.in * pixel_bytes;
   const int64_t out_pixels = windows.y.out * windows.x.out, out_plane = out_pixels * pixel_bytes;
   step.flop = static_cast<double>(part.planes * out_pixels * windows.lanes) * windows.taps();
+  const TensorType& in_type = context.input_type(0);
+  const bool is_one_picture = in_type.extents()[0] == 1 && in_type.rank() <= 4;
+  constexpr long kRowsOfShare = 4;  // fewer would differ much in number
   step.run = [=, planes = part.planes](const StepArgs& args) {
     const auto strips = static_cast<long>(kernels.strips().size());
-    const Range range = split_evenly(static_cast<long>(planes) * strips, args.share, args.shares);
+    // Of a picture's many rows the same in all planes: those that this thread wrote before and will read again.
+    const bool by_rows = is_one_picture && strips >= kRowsOfShare * args.shares;
+    const Range rows = by_rows ? split_evenly(strips, args.share, args.shares) : Range{0, strips};
+    const long each = rows.end - rows.begin, count = static_cast<long>(planes) * each;
+    const Range range = by_rows ? Range{0, count} : split_evenly(count, args.share, args.shares);
     const auto* source = args.at<const char>(from);
     auto* target = args.at<char>(to);
     for (long i = range.begin; i < range.end; ++i) {
-      const PoolStrip& strip = kernels.strips()[static_cast<size_t>(i % strips)];
-      const int64_t plane = i / strips;
+      const PoolStrip& strip = kernels.strips()[static_cast<size_t>(rows.begin + i % each)];
+      const int64_t plane = i / each;
       kernels.entry(strip.entry)(source + plane * in_plane + strip.source, target + plane * out_plane + strip.target);
     }
   };

@@ -64,20 +64,26 @@ size_t lowest_free(const std::vector<Placed>& placed, const Life& life, size_t b
   return at;
 }
 
-// Places the shared buffers or those of one thread, behind `begin`; the bytes that they take.
-size_t place_buffers(const LoweredGraph& lowered, const std::vector<Life>& lives, bool per_thread, size_t begin,
-                     std::vector<size_t>& offsets) {
-  std::vector<size_t> order;
+using Ids = std::vector<size_t>;
+
+Ids planned(const LoweredGraph& lowered, bool per_thread) {
+  Ids ids;
   for (size_t b = 0; b < lowered.buffers.size(); ++b)
-    if (lowered.buffers[b].is_planned() && lowered.buffers[b].per_thread == per_thread) order.push_back(b);
-  std::stable_sort(order.begin(), order.end(),
+    if (lowered.buffers[b].is_planned() && lowered.buffers[b].per_thread == per_thread) ids.push_back(b);
+  return ids;
+}
+
+// Where `ids` lie, from 0 on, at multiples of `unit`; the bytes that they take.
+size_t place_buffers(const LoweredGraph& lowered, const std::vector<Life>& lives, Ids ids, size_t unit, size_t slack,
+                     std::vector<size_t>& offsets) {
+  std::stable_sort(ids.begin(), ids.end(),
                    [&](size_t a, size_t b) { return lowered.buffers[a].bytes > lowered.buffers[b].bytes; });
   size_t all = 0;
   std::vector<Placed> placed;
-  for (size_t b : order) {
-    const size_t bytes = round_up(checked_add(lowered.buffers[b].bytes, kSlack), kAlignment);
+  for (size_t b : ids) {
+    const size_t bytes = round_up(checked_add(lowered.buffers[b].bytes, slack), unit);
     const size_t at = lowest_free(placed, lives[b], bytes);
-    offsets[b] = checked_add(begin, at);
+    offsets[b] = at;
     all = std::max(all, checked_add(at, bytes));
     const Placed entry{at, at + bytes, lives[b]};
     placed.insert(std::upper_bound(placed.begin(), placed.end(), entry,
@@ -85,6 +91,64 @@ size_t place_buffers(const LoweredGraph& lowered, const std::vector<Life>& lives
                   entry);
   }
   return all;
+}
+
+// Buffers with the same size of plane, which have a part of the arena to themselves; of size 0: all others.
+struct Region {
+  size_t plane_bytes = 0;
+  Ids ids;
+};
+
+std::vector<Region> regions_by_plane(const LoweredGraph& lowered, const Ids& ids) {
+  std::vector<Region> regions(1);
+  for (const size_t b : ids) {
+    const Buffer& buffer = lowered.buffers[b];
+    const size_t plane = buffer.plane_bytes;
+    const bool fits = plane > 0 && plane % kAlignment == 0 && buffer.bytes > 0 && buffer.bytes % plane == 0;
+    if (!fits) {
+      regions[0].ids.push_back(b);
+      continue;
+    }
+    auto at = std::find_if(regions.begin() + 1, regions.end(),
+                           [&](const Region& region) { return region.plane_bytes == plane; });
+    if (at == regions.end()) at = regions.insert(at, {plane, {}});
+    at->ids.push_back(b);
+  }
+  return regions;
+}
+
+// Of several regions, one behind the other.
+size_t place_regions(const LoweredGraph& lowered, const std::vector<Life>& lives, const std::vector<Region>& regions,
+                     std::vector<size_t>& offsets) {
+  size_t begin = 0;
+  for (const Region& region : regions) {
+    const bool has_planes = region.plane_bytes > 0;
+    const size_t bytes = place_buffers(lowered, lives, region.ids, has_planes ? region.plane_bytes : kAlignment,
+                                       has_planes ? 0 : kSlack, offsets);
+    for (const size_t b : region.ids) offsets[b] = checked_add(offsets[b], begin);
+    if (bytes > 0) begin = round_up(checked_add(begin, checked_add(bytes, kSlack)), kPage);
+  }
+  return begin;
+}
+
+// What lines gain by staying with their thread is worth some memory, unless there is more than caches hold: lines go
+// back to memory then, and nobody waits for another core.
+bool pays_regions(size_t bytes, size_t together) {
+  constexpr size_t kMostBytes = 64 << 20, kMostGrowth = 3;
+  return bytes <= kMostBytes && bytes / kMostGrowth <= together;
+}
+
+// The shared buffers; the bytes that they take.
+size_t place_shared(const LoweredGraph& lowered, const std::vector<Life>& lives, bool has_threads,
+                    std::vector<size_t>& offsets) {
+  const Ids ids = planned(lowered, false);
+  const size_t together = place_buffers(lowered, lives, ids, kAlignment, kSlack, offsets);
+  if (!has_threads) return together;
+  std::vector<size_t> apart = offsets;
+  const size_t bytes = place_regions(lowered, lives, regions_by_plane(lowered, ids), apart);
+  if (!pays_regions(bytes, together)) return together;
+  offsets = std::move(apart);
+  return bytes;
 }
 
 size_t threads_of(const LoweredGraph& lowered) {
@@ -100,12 +164,13 @@ MemoryPlan plan_memory(LoweredGraph& lowered) {
   const std::vector<Life> lives = lives_of_roots(lowered);
   MemoryPlan plan;
   plan.offsets.assign(lowered.buffers.size(), MemoryPlan::kNotInArena);
-  plan.arena_bytes = place_buffers(lowered, lives, false, 0, plan.offsets);
+  const size_t threads = threads_of(lowered);
+  plan.arena_bytes = place_shared(lowered, lives, threads > 1, plan.offsets);
   const size_t begin = round_up(plan.arena_bytes, kPage);
-  plan.thread_bytes = round_up(place_buffers(lowered, lives, true, begin, plan.offsets), kPage);
-  if (plan.thread_bytes > 0) {
-    plan.arena_bytes = checked_add(begin, checked_multiply(plan.thread_bytes, threads_of(lowered)));
-  }
+  const Ids own = planned(lowered, true);
+  plan.thread_bytes = round_up(place_buffers(lowered, lives, own, kAlignment, kSlack, plan.offsets), kPage);
+  for (const size_t b : own) plan.offsets[b] = checked_add(plan.offsets[b], begin);
+  if (plan.thread_bytes > 0) plan.arena_bytes = checked_add(begin, checked_multiply(plan.thread_bytes, threads));
   for (size_t b = 0; b < lowered.buffers.size(); ++b) {
     const auto [root, offset] = lowered.root(static_cast<BufferId>(b));
     const size_t base = plan.offsets[static_cast<size_t>(root)];

@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
+#include "ops/conv_program.h"
 #include "src/base/cpu.h"
 #include "tests/ops/one_node.h"
 
@@ -367,6 +369,7 @@ std::vector<ConvCase> shapes_of_real_models() {
        .threads = 2},
       {.in = {1, 512, 7, 7}, .kernel = {3, 3}, .pads = {1, 1, 1, 1}, .out_channels = 64, .residual = 1, .threads = 2},
       {.in = {1, 24, 1, 1}, .kernel = {1, 1}, .out_channels = 96, .has_bias = true},
+      {.in = {1, 384, 14, 14}, .kernel = {1, 1}, .out_channels = 256, .residual = 1, .threads = 2},  // shares of both
       {.in = {1, 96, 15, 15},
        .kernel = {5, 5},
        .strides = {2, 1},
@@ -384,6 +387,27 @@ std::vector<ConvCase> shapes_of_real_models() {
        .has_bias = true,
        .threads = 2},
   };
+}
+
+TEST(ConvSplit, CutsLargeWeightsForThreadsThatKeepTheirPixels) {
+  constexpr double kFlop = 100e6;
+  for (const int threads : {2, 3}) {
+    ConvSplit split{1, threads};
+    split.refine(kFlop, threads, 1 << 20, 16);
+    EXPECT_GT(split.count(), threads);
+    std::set<std::pair<int, int>> parts;
+    const int each = split.count() / threads;
+    for (int share = 0; share < split.count(); ++share) {
+      EXPECT_EQ(split.pixel_part(share), share / each) << "the first shares that a thread takes are of its pixels";
+      EXPECT_LT(split.channel_part(share), split.channels);
+      parts.emplace(split.channel_part(share), split.pixel_part(share));
+    }
+    EXPECT_EQ(parts.size(), static_cast<size_t>(split.count()));
+    ConvSplit small{1, threads};
+    small.refine(kFlop, threads, 1 << 10, 16);
+    EXPECT_EQ(small.channels, 1) << "small weights may be read again for fewer pixels";
+    EXPECT_GT(small.pixels, threads);
+  }
 }
 
 TEST(Convolution, AgreesWithTheReferenceOnShapesOfRealModels) {

@@ -98,6 +98,60 @@ TEST(MemoryPlan, KeepsABufferUntilItsLastUse) {
   MarkedArena(graph, plan).run();
 }
 
+// A chain of pictures: of `planes` planes of `plane_bytes` each, one step for each.
+struct Picture {
+  size_t plane_bytes, planes;
+};
+LoweredGraph chain_of_pictures(const std::vector<Picture>& pictures, int threads) {
+  LoweredGraph graph;
+  for (const Picture& picture : pictures) {
+    const BufferId id = add_buffer(graph, picture.plane_bytes * picture.planes);
+    graph.buffer(id).plane_bytes = picture.plane_bytes;
+    add_step(graph, graph.steps.empty() ? std::vector<BufferId>{} : graph.steps.back().writes, {id});
+    graph.steps.back().threads = threads;
+  }
+  return graph;
+}
+
+TEST(MemoryPlan, LaysPicturesOfOneSizePlaneUponPlaneForSeveralThreads) {
+  const std::vector<Picture> pictures = {{6400, 3}, {6400, 8}, {1600, 16}, {6400, 5}, {1600, 24}, {6400, 4}, {1600, 5}};
+  LoweredGraph graph = chain_of_pictures(pictures, 2);
+  const BufferId odd = add_buffer(graph, 1000);
+  graph.steps[2].reads.push_back(odd);
+  graph.steps[0].writes.push_back(odd);
+  const MemoryPlan plan = plan_memory(graph);
+  MarkedArena(graph, plan).run();
+  std::vector<std::pair<size_t, size_t>> covered;  // by pictures of 6400 and of 1600
+  for (const size_t plane : {6400, 1600}) {
+    size_t begin = ~size_t{0}, end = 0;
+    for (size_t i = 0; i < pictures.size(); ++i) {
+      if (pictures[i].plane_bytes != plane) continue;
+      const size_t first = plane == 6400 ? 0 : 2;
+      const auto distance = static_cast<ptrdiff_t>(plan.offsets[i]) - static_cast<ptrdiff_t>(plan.offsets[first]);
+      EXPECT_EQ(distance % static_cast<ptrdiff_t>(plane), 0) << "buffer " << i;
+      begin = std::min(begin, plan.offsets[i]);
+      end = std::max(end, plan.offsets[i] + plane * pictures[i].planes);
+    }
+    covered.emplace_back(begin, end);
+  }
+  EXPECT_TRUE(covered[0].second <= covered[1].first || covered[1].second <= covered[0].first)
+      << "pictures of two sizes share memory";
+}
+
+TEST(MemoryPlan, SharesMemoryOfAllPicturesForOneThread) {
+  LoweredGraph graph = chain_of_pictures({{6400, 3}, {6400, 8}, {1600, 16}, {1600, 24}}, 1);
+  EXPECT_LE(plan_memory(graph).arena_bytes, 6400U * 8 + 1600U * 16 + 3 * 64) << "the largest that live together";
+}
+
+TEST(MemoryPlan, SharesMemoryOfPicturesOfManySizesOrMoreThanCachesHold) {
+  std::vector<Picture> sizes;
+  for (size_t i = 1; i <= 12; ++i) sizes.push_back({i * 64, 720720 / i / 64});  // about as large each
+  LoweredGraph many = chain_of_pictures(sizes, 2);
+  EXPECT_LE(plan_memory(many).arena_bytes, 3 * 720720U);
+  LoweredGraph large = chain_of_pictures({{1 << 20, 30}, {1 << 20, 30}, {1 << 18, 30}, {1 << 18, 30}}, 2);
+  EXPECT_LE(plan_memory(large).arena_bytes, 61U << 20);
+}
+
 TEST(MemoryPlan, WritesInPlaceWhereTheReadEndsItsLife) {
   LoweredGraph graph;
   const BufferId x = add_buffer(graph, 640), y = add_buffer(graph, 640);
