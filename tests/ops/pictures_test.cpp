@@ -121,6 +121,30 @@ TEST(Resize, TakesPlainPicturesAndChannelsBehindThem) {
   }
 }
 
+TEST(GlobalPools, TakePlainPictures) {
+  std::mt19937 random(7);
+  for (const char* op : {"GlobalAveragePool", "GlobalMaxPool"}) {
+    for (const Dims& dims : {Dims{2, 3, 7, 7}, Dims{1, 5, 40}, Dims{3, 2, 4, 5, 6}, Dims{1, 37, 1, 1}}) {
+      SCOPED_TRACE(std::string(op) + " " + to_string(dims));
+      OpTester tester(op, 13);
+      tester.input(random_tensor(dims, random));
+      expect_close(tester, 1e-6f);
+    }
+  }
+}
+
+TEST(InstanceNormalization, TakesSmallPlanesTogether) {
+  std::mt19937 random(8);
+  for (const Dims& dims : {Dims{2, 67, 7, 7}, Dims{1, 5, 80, 80}, Dims{3, 4, 1, 3}}) {
+    SCOPED_TRACE(to_string(dims));
+    OpTester tester("InstanceNormalization", 13);
+    tester.input(random_tensor(dims, random, -3, 5))
+        .input(random_tensor({dims[1]}, random))
+        .input(random_tensor({dims[1]}, random));
+    expect_close(tester, 1e-5f);
+  }
+}
+
 // The rule as the text has it, pair by pair.
 std::vector<int64_t> kept_boxes(const Tensor& boxes, const Tensor& scores, int64_t most, float iou, float least) {
   const auto area = [&](const float* box) { return (box[2] - box[0]) * (box[3] - box[1]); };
