@@ -128,22 +128,6 @@ struct Row {
     offer(heap, count, at, extent);
   }
 
-  // The one first element of a dense row of 32-bit elements: its key by one loop of vector code, its place by another.
-  [[gnu::target("avx2")]] int64_t first_place() const {
-    const Bits flip = is_largest ? static_cast<Bits>(~Bits{0}) : Bits{0};
-    Bits best = static_cast<Bits>(~Bits{0});
-    for (int64_t i = 0; i < extent; ++i) {
-      best = std::min(best, static_cast<Bits>(Element::key(elements[i]) ^ flip));
-    }
-    auto place = static_cast<int32_t>(extent - 1);
-    const auto count = static_cast<int32_t>(extent);
-    for (int32_t i = 0; i < count; ++i) {
-      const bool is_best = (Element::key(elements[i]) ^ flip) == best;
-      place = std::min(place, is_best ? i : count);
-    }
-    return place;
-  }
-
   // `choices` has room for all elements; the first `count` are selected.
   void select_many(Choice* choices, int64_t count) const {
     fill(choices, extent);
@@ -225,14 +209,6 @@ void TopKSelect::run_as(const void* from, void* values, int64_t* places, void* s
     const int64_t place = i / inner, within = i % inner;
     const Row<Element> row{static_cast<const Bits*>(from) + place * extent * inner + within, extent, inner,
                            problem_.is_largest};
-    if constexpr (sizeof(Bits) == sizeof(int32_t)) {
-      if (count == 1 && inner == 1) {
-        const int64_t chosen = row.first_place();
-        if (values != nullptr) static_cast<Bits*>(values)[place] = row.elements[chosen];
-        if (places != nullptr) places[place] = chosen;
-        continue;
-      }
-    }
     keeps_few() ? row.select_few(choices, count, find_beyond_, kLanes) : row.select_many(choices, count);
     std::sort(choices, choices + count);
     for (int64_t k = 0; k < count; ++k) {
