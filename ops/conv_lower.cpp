@@ -6,7 +6,6 @@
 #include "ops/conv_node.h"
 #include "ops/conv_operands.h"
 #include "ops/conv_steps.h"
-#include "ops/conv_volume.h"
 #include "src/base/checked_size.h"
 #include "src/base/divide.h"
 
@@ -39,7 +38,7 @@ struct PlannedConv {
   ConvPrograms programs;
   // What its source is made by, after blocks of channels.
   bool takes_pixels = false, adds_zeros = false;
-  std::vector<int64_t> frames;  // that it takes; empty: all, as they lie
+  FrameOrder frames;
 };
 
 // nullopt: no kernel can be emitted.
@@ -69,13 +68,11 @@ BufferId bind_source(const LowerContext& context, const PlannedConv& planned, co
     source = context.scratch(type.storage_bytes());
     context.add(block_step(plain, source, type.extents(), problem.lanes, threads));
   }
-  if (!planned.frames.empty()) {
-    const ConvAxis &y = shape.y, &x = shape.x;
-    const Dims in = type.extents();
-    const FrameOrder order{in[0], in[1], in[2], y.in * x.in, shape.lanes};
+  if (!planned.frames.frames.empty()) {
     const BufferId all = source;
     source = context.scratch(static_cast<size_t>(problem.source_bytes()));
-    context.add(take_frames_step(all, source, order, planned.frames, threads));
+    const bool are_outer = problem.frames.are_outer;
+    context.add(take_frames_step(all, source, type.extents(), shape.lanes, planned.frames, are_outer, threads));
   }
   if (planned.takes_pixels) {
     const int64_t blocks = problem.batch * problem.in_blocks();
@@ -169,7 +166,7 @@ void set_accuracy(ConvProblem& problem, Accuracy accuracy) {
 int conv_threads(double flop, const Target& target) { return flop < kFlopPerThread ? 1 : target.threads; }
 
 bool lower_conv(LowerContext& context, ConvProblem problem, const std::optional<PixelShuffle>& shuffle,
-                const std::vector<int64_t>& frames) {
+                const FrameOrder& frames) {
   if (!has_float_types(context) || problem.phases.empty()) return false;
   const int lanes = vector_lanes(context.target.isa);
   const TensorType &in_type = context.input_type(0), &out_type = context.output_type(0);

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "ops/conv_problem.h"
+#include "ops/conv_volume.h"
 #include "ops/lower.h"
 #include "ops/pixel_shuffle.h"
 
@@ -24,6 +25,6 @@ int conv_threads(double flop, const Target& target);
 // channels, windows, `is_transposed` and phases; layouts, bias and epilogue are read from the node. `frames`: as a
 // VolumeConv has them. False: not these types.
 bool lower_conv(LowerContext& context, ConvProblem problem, const std::optional<PixelShuffle>& shuffle = std::nullopt,
-                const std::vector<int64_t>& frames = {});
+                const FrameOrder& frames = {});
 
 }  // namespace lathe

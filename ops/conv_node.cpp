@@ -112,27 +112,16 @@ ConvNode read_conv_transpose(const Node& node, const Dims& in, const Dims& weigh
   return conv;
 }
 
-namespace {
-
-template <class Read>
-std::optional<ConvNode> read_known(const Node& node, TensorType in, const TensorType& weights, Read read) {
+std::optional<ConvNode> known_conv_transpose(const Node& node, const TensorType& in, const TensorType& weights) {
+  TensorType one = in;
   if (!in.has_rank || in.rank() < 3 || !weights.is_static()) return std::nullopt;
-  if (!in.dims[0].known()) in.dims[0] = {1, ""};
-  if (!in.is_static()) return std::nullopt;
+  if (!in.dims[0].known()) one.dims[0] = {1, ""};
+  if (!one.is_static()) return std::nullopt;
   try {
-    return read(node, in.extents(), weights.extents());
+    return read_conv_transpose(node, one.extents(), weights.extents());
   } catch (const std::invalid_argument&) {
     return std::nullopt;  // inference says what is wrong
   }
-}
-
-}  // namespace
-
-std::optional<ConvNode> known_conv(const Node& node, const TensorType& in, const TensorType& weights) {
-  return read_known(node, in, weights, read_conv);
-}
-std::optional<ConvNode> known_conv_transpose(const Node& node, const TensorType& in, const TensorType& weights) {
-  return read_known(node, in, weights, read_conv_transpose);
 }
 
 std::vector<Dim> infer_conv_dims(const Node& node, const TensorType& in, const TensorType& weights) {

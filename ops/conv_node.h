@@ -30,8 +30,7 @@ ConvNode read_conv(const Node& node, const Dims& in, const Dims& weights);
 // Weights are [in][out / groups][window]. The window's strides are those of the output.
 ConvNode read_conv_transpose(const Node& node, const Dims& in, const Dims& weights);
 
-// The node, when only the number of images may be unknown of the shapes; that is then 1. These do not throw.
-std::optional<ConvNode> known_conv(const Node& node, const TensorType& in, const TensorType& weights);
+// nullopt: more of the shapes is unknown than the number of images, which is then 1, or something is wrong.
 std::optional<ConvNode> known_conv_transpose(const Node& node, const TensorType& in, const TensorType& weights);
 
 // Shape inference of Conv, ConvInteger and QLinearConv; `weights_slot` is the input with the weights.

@@ -50,8 +50,8 @@ std::string to_string(const ConvProblem& problem) {
                   problem.lanes, problem.has_bias ? " bias" : "");
   for (const ConvShape& phase : problem.phases) text += " | " + to_string(phase);
   if (const ConvFrames& frames = problem.frames; frames != ConvFrames()) {
-    text += fmt::format(" frames {}>{} step{} join{}{}", frames.in, frames.out, frames.step, frames.joined,
-                        frames.are_outer ? " outer" : "");
+    text += fmt::format(" frames {}>{} step{} join{} stack{}{}", frames.in, frames.out, frames.step, frames.joined,
+                        frames.stacked, frames.are_outer ? " outer" : "");
   }
   if (problem.most_winograd != ConvProblem().most_winograd) text += fmt::format(" w{}", problem.most_winograd);
   if (problem.longest_sum > 0) text += fmt::format(" sums{}", problem.longest_sum);

@@ -11,13 +11,14 @@
 
 namespace lathe {
 
-// A convolution of volumes is one of pictures: of each of its output's frames, over the channels of the input's frames
-// that the frame depends on, one frame's behind another's.
+// A convolution of volumes is one of pictures: of each of its output's frames, over the input's frames that the frame
+// depends on, their channels one behind the other, or their rows one below the other.
 struct ConvFrames {
-  int64_t out = 1;     // images of one volume; they lie side by side in each block of the target
-  int64_t in = 1;      // frames of one volume in the source
-  int64_t step = 1;    // source frames from an image to the next
-  int64_t joined = 1;  // source frames whose channels are an image's
+  int64_t out = 1;      // images of one volume; they lie side by side in each block of the target
+  int64_t in = 1;       // frames of one volume in the source
+  int64_t step = 1;     // source frames from an image to the next
+  int64_t joined = 1;   // source frames whose channels are an image's
+  int64_t stacked = 1;  // source frames whose rows are an image's
   // The source is [volume][frame][block of channels] instead of [volume][block of channels][frame].
   bool are_outer = false;
   bool operator==(const ConvFrames&) const = default;
@@ -57,7 +58,7 @@ struct ConvProblem {
   double flop() const;
 
  private:
-  int64_t source_frame_bytes() const { return phases[0].y.in * phases[0].x.in * in_lanes() * 4; }
+  int64_t source_frame_bytes() const { return phases[0].y.in / frames.stacked * phases[0].x.in * in_lanes() * 4; }
 };
 
 // A pointwise convolution sees the picture as one row.

@@ -1,6 +1,7 @@
 #include "ops/conv_volume.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ops/conv_axes.h"
 #include "ops/conv_node.h"
@@ -43,26 +44,48 @@ std::vector<int64_t> frames_by_window(const ConvAxis& z) {
   return frames;
 }
 
-void join_frames(const ConvAxis& z, VolumeConv& volume) {
+// Puts the frames of the window into the place of one; `taps`: of them.
+void list_frames(const ConvAxis& z, int64_t taps, VolumeConv& volume) {
   ConvFrames& frames = volume.problem.frames;
-  const auto taps = static_cast<int64_t>(z.taps.size());
-  frames.out = z.out;
-  frames.joined = taps;
-  if (taps == 1 && z.taps[0].offset == 0 && (z.out - 1) * z.stride < z.in) {
-    frames.in = z.in;
-    frames.step = z.stride;
-    return;
-  }
   const bool overlap = is_dense(z);
-  volume.frames = overlap ? covered_frames(z) : frames_by_window(z);
-  frames.in = static_cast<int64_t>(volume.frames.size());
+  volume.frames.frames = overlap ? covered_frames(z) : frames_by_window(z);
+  frames.in = static_cast<int64_t>(volume.frames.frames.size());
   frames.step = overlap ? z.stride : taps;
-  frames.are_outer = true;
+}
+
+void join_frames(const ConvAxis& z, VolumeConv& volume) {
+  ConvProblem& problem = volume.problem;
+  problem.frames.joined = static_cast<int64_t>(z.taps.size());
+  problem.frames.are_outer = true;
+  problem.in_channels *= problem.frames.joined;
+  list_frames(z, problem.frames.joined, volume);
+}
+
+// Frames among rows of zeros, so that no window reaches from one into the next.
+void stack_frames(const ConvAxis& z, VolumeConv& volume) {
+  ConvProblem& problem = volume.problem;
+  ConvAxis& y = problem.phases[0].y;
+  const auto taps = static_cast<int64_t>(z.taps.size());
+  problem.frames.stacked = taps;
+  list_frames(z, taps, volume);
+  FrameOrder& order = volume.frames;
+  const std::vector<ConvTap> rows = std::exchange(y.taps, {});
+  order.top = std::max<int64_t>(0, -rows.front().offset);
+  order.bottom = std::max<int64_t>(0, (y.out - 1) * y.stride + rows.back().offset - (y.in - 1));
+  const int64_t height = order.top + y.in + order.bottom;
+  for (int64_t frame = 0; frame < taps; ++frame) {
+    for (const ConvTap& row : rows) {
+      const auto kernel = static_cast<int>(frame * problem.window_y + row.kernel);
+      y.taps.push_back({kernel, frame * height + order.top + row.offset});
+    }
+  }
+  y.in = height * taps;
+  problem.window_y *= taps;
 }
 
 }  // namespace
 
-std::optional<VolumeConv> volume_conv_of(const LowerContext& context) {
+VolumeConv volume_conv_of(const LowerContext& context) {
   const Dims in = context.input_type(0).extents();
   const ConvNode conv = read_conv(context.node, in, context.input_type(1).extents());
   const ConvSizes& sizes = conv.sizes;
@@ -83,13 +106,20 @@ std::optional<VolumeConv> volume_conv_of(const LowerContext& context) {
     shape.x.in = shape.x.out = shape.x.out_extent = shape.y.in * shape.x.in;
     shape.y = z;
     problem.window_y = conv.window.kernel[0];
-  } else {
-    if (conv.window.kernel[0] > 1 && sizes.groups > 1) return std::nullopt;
-    problem.batch *= z.out;
-    problem.in_channels *= conv.window.kernel[0];
-    join_frames(z, volume);
+    problem.phases = {shape};
+    return volume;
   }
   problem.phases = {shape};
+  problem.batch *= z.out;
+  problem.frames.out = z.out;
+  if (z.taps.size() == 1 && z.taps[0].offset == 0 && (z.out - 1) * z.stride < z.in) {
+    problem.frames.in = z.in;
+    problem.frames.step = z.stride;
+  } else if (sizes.groups == 1) {
+    join_frames(z, volume);
+  } else {
+    stack_frames(z, volume);
+  }
   return volume;
 }
 
@@ -108,33 +138,36 @@ std::vector<float> joined_weights(const float* weights, int64_t in_channels, con
   return joined;
 }
 
-Step take_frames_step(BufferId source, BufferId target, const FrameOrder& order, const std::vector<int64_t>& frames,
-                      int threads) {
-  const int64_t blocks = divide_up(order.channels, order.lanes), floats = order.pixels * order.lanes;
-  const auto all = static_cast<int64_t>(frames.size());
-  const int64_t in_last = order.channels - (blocks - 1) * order.lanes;  // channels
+Step take_frames_step(BufferId source, BufferId target, const Dims& dims, int lanes, const FrameOrder& order,
+                      bool are_outer, int threads) {
+  const int64_t blocks = divide_up(dims[1], lanes), row = dims[4] * lanes, floats = dims[3] * row;
+  const auto places = static_cast<int64_t>(order.frames.size());
+  const int64_t in_last = dims[1] - (blocks - 1) * lanes;  // channels
+  const int64_t top = order.top * row, bottom = order.bottom * row, whole = top + floats + bottom;
   Step step;
   step.kernel = "take frames";
   step.reads = {source};
   step.writes = {target};
   step.threads = threads;
-  step.bytes = 8.0 * static_cast<double>(order.volumes * all * blocks * floats);
-  step.run = [=](const StepArgs& args) {
-    const Range range = split_evenly(static_cast<long>(order.volumes * all * blocks), args.share, args.shares);
+  step.bytes = 8.0 * static_cast<double>(dims[0] * places * blocks * whole);
+  step.run = [=, frames = order.frames](const StepArgs& args) {
+    const Range range = split_evenly(static_cast<long>(dims[0] * places * blocks), args.share, args.shares);
     for (int64_t i = range.begin; i < range.end; ++i) {
-      const int64_t block = i % blocks, volume = i / blocks / all;
-      const int64_t frame = frames[static_cast<size_t>(i / blocks % all)];
-      float* to = args.at<float>(target) + i * floats;
+      const int64_t volume = i / (blocks * places), within = i % (blocks * places);
+      const int64_t block = are_outer ? within % blocks : within / places;
+      const int64_t frame = frames[static_cast<size_t>(are_outer ? within / blocks : within % places)];
+      float* to = args.at<float>(target) + i * whole;
       if (frame < 0) {
-        std::fill(to, to + floats, 0.0F);
+        std::fill(to, to + whole, 0.0F);
         continue;
       }
-      const float* from = args.at<const float>(source) + ((volume * blocks + block) * order.frames + frame) * floats;
-      std::copy(from, from + floats, to);
-      if (block + 1 < blocks || in_last == order.lanes) continue;
+      const float* from = args.at<const float>(source) + ((volume * blocks + block) * dims[2] + frame) * floats;
+      std::fill(to, to + top, 0.0F);
+      std::copy(from, from + floats, to + top);
+      std::fill(to + top + floats, to + whole, 0.0F);
+      if (block + 1 < blocks || in_last == lanes) continue;
       // The weights there are zero, too, but zero times infinity is none.
-      for (int64_t pixel = 0; pixel < order.pixels; ++pixel)
-        std::fill(to + pixel * order.lanes + in_last, to + (pixel + 1) * order.lanes, 0.0F);
+      for (int64_t pixel = 0; pixel < whole; pixel += lanes) std::fill(to + pixel + in_last, to + pixel + lanes, 0.0F);
     }
   };
   return step;

@@ -168,11 +168,16 @@ ConvFrames read_frames(TextReader& text, const ConvProblem& problem) {
   frames.step = read_extent(text);
   text.expect(" join");
   frames.joined = read_extent(text);
+  text.expect(" stack");
+  frames.stacked = read_extent(text);
   frames.are_outer = text.accept(" outer");
-  if (problem.batch % frames.out != 0 || problem.in_blocks() % frames.joined != 0)
-    text.fail("the frames do not divide the images or their channels");
-  const int64_t last = (frames.out - 1) * frames.step + (frames.are_outer ? frames.joined : 1);
-  if (last > frames.in || (frames.joined > 1 && !frames.are_outer)) text.fail("no volume has these frames");
+  if (problem.batch % frames.out != 0 || problem.in_blocks() % frames.joined != 0 ||
+      problem.phases[0].y.in % frames.stacked != 0) {
+    text.fail("the frames do not divide the images, their channels or their rows");
+  }
+  const int64_t last = (frames.out - 1) * frames.step + frames.joined * frames.stacked;
+  if (last > frames.in || (frames.joined > 1 && !frames.are_outer) || (frames.stacked > 1 && frames.are_outer))
+    text.fail("no volume has these frames");
   return frames;
 }
 

@@ -1,5 +1,4 @@
 // Conv, for one and more spatial axes.
-#include "graph/expand.h"
 #include "ops/conv_lower.h"
 #include "ops/conv_node.h"
 #include "ops/conv_volume.h"
@@ -53,43 +52,8 @@ bool lower(LowerContext& context) {
   const int rank = context.input_type(0).rank();
   if (rank == 3 || rank == 4) return lower_conv(context, conv_problem_of(context));
   if (rank != 5 || !has_float_types(context)) return false;
-  const std::optional<VolumeConv> volume = volume_conv_of(context);
-  return volume && lower_conv(context, volume->problem, std::nullopt, volume->frames);
-}
-
-// A grouped convolution of volumes, whose groups' channels of several frames do not lie together: the sum of one for
-// each frame of the window.
-bool expand(ExpandContext& context) {
-  if (context.input_type(0).dtype != DType::f32) return false;
-  const std::optional<ConvNode> conv = known_conv(context.node, context.input_type(0), context.input_type(1));
-  if (!conv || conv->window.axes() != 3 || conv->sizes.groups == 1 || conv->window.kernel[0] == 1) return false;
-  const Window& window = conv->window;
-  ValueId x = context.input(0);
-  if (window.pads_begin[0] + window.pads_end[0] > 0)
-    x = context.add("Pad", {x, context.longs({0, 0, window.pads_begin[0], 0, 0, 0, 0, window.pads_end[0], 0, 0})});
-  Attributes attributes;
-  attributes.set("group", conv->sizes.groups);
-  attributes.set("kernel_shape", Dims{1, window.kernel[1], window.kernel[2]});
-  attributes.set("strides", Dims{1, window.strides[1], window.strides[2]});
-  attributes.set("dilations", Dims{1, window.dilations[1], window.dilations[2]});
-  attributes.set("pads",
-                 Dims{0, window.pads_begin[1], window.pads_begin[2], 0, window.pads_end[1], window.pads_end[2]});
-  const ValueId frame_axis = context.longs({2});
-  const auto slice = [&](ValueId from, int64_t first, int64_t count, int64_t step) {
-    const int64_t end = first + (count - 1) * step + 1;
-    return context.add("Slice",
-                       {from, context.longs({first}), context.longs({end}), frame_axis, context.longs({step})});
-  };
-  ValueId sum = ValueId::none;
-  for (int64_t i = 0; i < window.kernel[0]; ++i) {
-    const ValueId frames = slice(x, i * window.dilations[0], conv->sizes.out[0], window.strides[0]);
-    std::vector<ValueId> inputs = {frames, slice(context.input(1), i, 1, 1)};
-    if (i == 0 && context.has_input(2)) inputs.push_back(context.input(2));
-    const ValueId part = context.add("Conv", std::move(inputs), attributes);
-    sum = i == 0 ? part : context.add("Add", {sum, part});
-  }
-  context.set_output(0, sum);
-  return true;
+  const VolumeConv volume = volume_conv_of(context);
+  return lower_conv(context, volume.problem, std::nullopt, volume.frames);
 }
 
 }  // namespace
@@ -103,8 +67,7 @@ std::vector<OpDef> convolution_ops() {
                       .reference = reference,
                       .layout = LayoutRole::blocked,
                       .accepts_blocked = accepts_blocked,
-                      .fuses_epilogue = true,
-                      .expand = expand},
+                      .fuses_epilogue = true},
            .lower = lower}};
 }
 

@@ -226,13 +226,12 @@ TEST(Convolution, AgreesWithTheReferenceOverRandomShapes) {
   }
 }
 
-// Three spatial axes. The kernels know no grouped channels of several frames.
+// Three spatial axes.
 ConvCase random_volumes(std::mt19937& random) {
   auto pick = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random); };
   ConvCase c = random_case(random, false);
   for (Dims* dims : {&c.kernel, &c.strides, &c.pads, &c.dilations, &c.extra}) dims->clear();
   const bool has_frames = pick(0, 3) > 0, has_pixels = pick(0, 3) > 0;
-  if (has_frames && has_pixels) c.groups = 1;
   c.in.resize(2);
   for (int axis = 0; axis < 3; ++axis) {
     const bool is_idle = axis == 0 ? !has_frames : !has_pixels;

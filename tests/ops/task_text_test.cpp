@@ -156,10 +156,11 @@ TEST(TaskText, ConvolutionsOfVolumesComeBackAndRefuseFramesThatDoNotFit) {
   const TuningTask task = parse_task(text, 1);
   EXPECT_EQ(task_text(task), text);
   EXPECT_TRUE(static_cast<bool>(task.build(task.space.fallback)));
-  for (const char* wrong : {"frames 4>3 step1 join3 outer", "frames 5>4 step1 join3 outer",
-                            "frames 5>3 step2 join3 outer", "frames 5>3 step1 join3", "frames 5>3 step1 join4 outer"}) {
+  for (const char* wrong : {"frames 4>3 step1 join3 stack1 outer", "frames 5>4 step1 join3 stack1 outer",
+                            "frames 5>3 step2 join3 stack1 outer", "frames 5>3 step1 join3 stack1",
+                            "frames 5>3 step1 join4 stack1 outer", "frames 5>3 step1 join3 stack4 outer"}) {
     std::string other = text;
-    other.replace(other.find("frames"), std::string("frames 5>3 step1 join3 outer").size(), wrong);
+    other.replace(other.find("frames"), std::string("frames 5>3 step1 join3 stack1 outer").size(), wrong);
     EXPECT_THROW(parse_task(other, 1), Error) << wrong;
   }
 }
