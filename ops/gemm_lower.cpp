@@ -247,23 +247,25 @@ void add_sums_step(LowerContext& context, const GemmProblem& problem, const Boun
   context.add(std::move(step));
 }
 
-// Two steps for each part of k: all threads need all sums of A's blocks. False: the plan cannot be emitted.
+// Two steps for each part of k: all threads need all sums of A's blocks. False: the plan cannot be emitted, or the
+// weights are not for it.
 bool lower_strassen(LowerContext& context, const ProductNode& product, const GemmProblem& problem,
                     const GemmPlan& plan) {
+  const Tensor constant = context.constant(1);
+  const bool transposed = product.form.transpose_b;
+  MatrixView view{constant.data<float>(), problem.k, problem.n, problem.n, 1};
+  if (transposed) view = {constant.data<float>(), problem.k, problem.n, 1, problem.k};
+  if (!has_even_columns(view)) return false;
   BoundStrassen bound{bind_buffers(context, product), nullptr};
   try {
     bound.product = std::make_shared<const StrassenProduct>(problem, plan);
   } catch (const JitError&) {
     return false;
   }
-  const Tensor constant = context.constant(1);
-  const bool transposed = product.form.transpose_b;
   const std::string text = fmt::format("{} {}x{} {} alpha {}", plan.key(), problem.k, problem.n,
                                        transposed ? "transposed" : "plain", product.form.alpha);
   const Tensor weights = context.packed(context.input(1), text, [&] {
     Tensor packed = allocate_weights(DType::f32, {bound.product->packed_elements()});
-    MatrixView view{constant.data<float>(), problem.k, problem.n, problem.n, 1};
-    if (transposed) view = {constant.data<float>(), problem.k, problem.n, 1, problem.k};
     bound.product->pack(view, product.form.alpha, packed.mutable_data<float>());
     return packed;
   });

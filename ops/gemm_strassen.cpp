@@ -1,5 +1,8 @@
 #include "ops/gemm_strassen.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace lathe {
 namespace {
 
@@ -17,12 +20,47 @@ StrassenShape shape_of(const GemmProblem& problem, const GemmPlan& plan) {
   shape.rows = plan.rows;
   shape.vecs = plan.vecs;
   shape.embed_broadcast = plan.embed_broadcast;
+  shape.scales_rows = true;
   shape.aside = true;  // rows of C lie far apart, in pages and cache sets of their own, and are out of the cache
   return shape;
 }
 
 // Other schemes add later blocks of k to what was gathered aside.
 int64_t part_count(const StrassenShape& shape) { return shape.scheme->takes_sums() ? parts_of_k(shape) : 1; }
+
+// The epilogue of what was gathered: brought back to its size, it is added to what earlier parts of k have left in C.
+// Further inputs: the size, one for all columns, and C.
+GemmEpilogue sized(const std::optional<GemmEpilogue>& epilogue, bool adds_c) {
+  GemmEpilogue result;
+  if (epilogue) result.inputs = epilogue->inputs;
+  Expression& e = result.expression;
+  e.inputs.assign(result.inputs.size() + 1, DType::f32);
+  const auto add_input = [&](GemmInputAccess access) {
+    result.inputs.push_back(access);
+    e.inputs.push_back(DType::f32);
+    return e.add({.op = ExprOp::input, .a = static_cast<int>(result.inputs.size())});
+  };
+  const int gathered = e.add({.op = ExprOp::input, .a = 0}), size = add_input(GemmInputAccess::uniform);
+  int product = e.add({.op = ExprOp::mul, .a = gathered, .b = size});
+  if (adds_c) {
+    const int c = add_input(GemmInputAccess::columns);
+    product = e.add({.op = ExprOp::add, .a = product, .b = c});
+  }
+  if (!epilogue) return result;
+  std::vector<int> moved;  // the epilogue's node -> the result's
+  for (ExprNode node : epilogue->expression.nodes) {
+    if (node.op == ExprOp::input && node.a == 0) {
+      moved.push_back(product);
+      continue;
+    }
+    if (node.op != ExprOp::input) {
+      for (int* operand : {&node.a, &node.b, &node.c})
+        if (*operand >= 0) *operand = moved[static_cast<size_t>(*operand)];
+    }
+    moved.push_back(e.add(node));
+  }
+  return result;
+}
 
 StrassenShape shape_of_part(const GemmProblem& problem, const GemmPlan& plan) {
   StrassenShape shape = shape_of(problem, plan);
@@ -34,6 +72,7 @@ StrassenShape shape_of_part(const GemmProblem& problem, const GemmPlan& plan) {
 
 bool can_use_strassen(const GemmProblem& problem, const GemmPlan& plan) {
   return problem.allows_strassen && problem.batches == 1 && problem.b == GemmOperandB::packed &&
+         (!problem.epilogue || problem.epilogue->inputs.size() + 2 <= size_t{kMaxGemmInputs}) &&
          has_quadrants(shape_of(problem, plan));
 }
 
@@ -52,8 +91,8 @@ void StrassenProduct::emit_finish() {
   tile.vecs = plan_.vecs;
   tile.starts_at_a = true;
   for (int part = 0; part < parts_; ++part) {
-    tile.accumulate = part > 0;
-    if (part + 1 == parts_) tile.epilogue = problem_.epilogue;
+    const bool is_last = part + 1 == parts_;
+    tile.epilogue = sized(is_last ? problem_.epilogue : std::nullopt, part > 0);
     Finish finish;
     tile.rows = 1;
     finish.row = gemm_tile(tile);
@@ -89,33 +128,56 @@ void StrassenProduct::run(int part, const GemmOperands& operands, const float* s
     const int64_t width = core_.shape().width(), columns = core_.shape().scheme->columns;
     const float* aside = operands.scratch + aside_row * core_.aside_stride();
     for (int64_t i = 0; i < columns; ++i)
-      finish(part, operands, row, rows, column + i * (problem_.n / columns), aside + i * width);
+      finish(part, operands, core_.row_sizes(sums), {row, row + rows}, column + i * (problem_.n / columns),
+             aside + i * width);
   });
 }
 
-void StrassenProduct::finish(int part, const GemmOperands& operands, int64_t row, int64_t rows, int64_t column,
+void StrassenProduct::finish(int part, const GemmOperands& operands, const float* sizes, Range rows, int64_t column,
                              const float* aside) const noexcept {
   const Finish& kernels = finish_[static_cast<size_t>(part)];
   GemmTileArgs args = {};
   args.c_stride_bytes = operands.c_stride * 4;
   args.a_stride_bytes = core_.aside_stride() * 4;
   args.b = operands.b;  // k is 0: not read
-  const size_t input_count = problem_.epilogue ? problem_.epilogue->inputs.size() : 0;
+  const size_t own = part + 1 == parts_ && problem_.epilogue ? problem_.epilogue->inputs.size() : 0;
+  args.input_stride_bytes[own] = 4;
+  args.input_stride_bytes[own + 1] = args.c_stride_bytes;
+  int64_t row = rows.begin;
   for (const int height : {kFinishRows, 1}) {
-    args.tiles = rows / height;
+    args.tiles = (rows.end - row) / height;
     if (args.tiles == 0) continue;
     args.a = aside;
     args.c = operands.c + row * operands.c_stride + column;
-    for (size_t i = 0; i < input_count; ++i) {
+    for (size_t i = 0; i < own; ++i) {
       const bool by_column = problem_.epilogue->inputs[i] == GemmInputAccess::columns;
       args.inputs[i] = operands.inputs[i] + row * operands.input_strides[i] + (by_column ? column : 0);
       args.input_stride_bytes[i] = operands.input_strides[i] * 4;
     }
+    args.inputs[own] = sizes + row;
+    args.inputs[own + 1] = args.c;
     (height == 1 ? kernels.row : kernels.rows).entry()(&args);
     aside += args.tiles * height * core_.aside_stride();
     row += args.tiles * height;
-    rows -= args.tiles * height;
   }
+}
+
+bool has_even_columns(const MatrixView& b) {
+  constexpr float kMost = 256;  // costs the smaller column 8 of its bits
+  std::vector<float> sizes(static_cast<size_t>(b.columns));
+  const auto look_at = [&](int64_t row, int64_t column) {
+    float& size = sizes[static_cast<size_t>(column)];
+    size = std::max(size, std::abs(b.data[row * b.row_stride + column * b.column_stride]));
+  };
+  if (b.column_stride == 1) {
+    for (int64_t row = 0; row < b.rows; ++row)
+      for (int64_t column = 0; column < b.columns; ++column) look_at(row, column);
+  } else {
+    for (int64_t column = 0; column < b.columns; ++column)
+      for (int64_t row = 0; row < b.rows; ++row) look_at(row, column);
+  }
+  const auto [least, largest] = std::minmax_element(sizes.begin(), sizes.end());
+  return *least * kMost >= *largest;
 }
 
 }  // namespace lathe

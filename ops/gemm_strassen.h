@@ -9,6 +9,9 @@ namespace lathe {
 // The problem has blocks under this plan: one product, constant B, even parts.
 bool can_use_strassen(const GemmProblem& problem, const GemmPlan& plan);
 
+// No column of the constant is so much smaller than another that the other's rounding errors would show in its results.
+bool has_even_columns(const MatrixView& b);
+
 class StrassenProduct {
  public:
   // Throws JitError when the plan cannot be emitted. Requires: can_use_strassen().
@@ -31,7 +34,7 @@ class StrassenProduct {
 
  private:
   void emit_finish();
-  void finish(int part, const GemmOperands& operands, int64_t row, int64_t rows, int64_t column,
+  void finish(int part, const GemmOperands& operands, const float* sizes, Range rows, int64_t column,
               const float* aside) const noexcept;
 
   GemmProblem problem_;

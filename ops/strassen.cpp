@@ -1,6 +1,9 @@
 #include "ops/strassen.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
 
 #include "src/base/divide.h"
 
@@ -35,14 +38,35 @@ void add_blocks(const BilinearScheme::Product& product, const float* blocks, int
   }
 }
 
+// The bits of the largest absolute value; those of infinity and NaN are larger than all others.
+[[gnu::target("avx2")]] uint32_t largest_bits(const float* row, int64_t count) {
+  int32_t largest = 0;
+  for (int64_t i = 0; i < count; ++i) largest = std::max(largest, std::bit_cast<int32_t>(row[i]) & 0x7fffffff);
+  return static_cast<uint32_t>(largest);
+}
+
+// A power of two, so that no digit is lost, which brings a row's largest element between 1 and 2; and what undoes it.
+struct RowSize {
+  RowScale scale;
+  float size;
+};
+RowSize size_of_row(uint32_t largest) {
+  constexpr uint32_t kExponentBit = 23, kInfinity = 255, kAll = ~uint32_t{0};
+  const uint32_t exponent = largest >> kExponentBit;
+  if (largest == 0) return {{1, kAll}, 0};
+  if (exponent == kInfinity) return {{1, 0}, std::numeric_limits<float>::quiet_NaN()};
+  const uint32_t inverse = std::clamp<uint32_t>(254 - exponent, 1, 253);
+  return {{std::bit_cast<float>(inverse << kExponentBit), kAll}, std::bit_cast<float>((254 - inverse) << kExponentBit)};
+}
+
 Isa kernel_isa(Isa isa) { return has_avx512(isa) ? Isa::avx512 : Isa::avx2; }
 
 }  // namespace
 
 bool has_quadrants(const StrassenShape& shape) {
   return shape.m >= 2 && shape.n > 0 && shape.k > 0 && shape.k_block > 0 && shape.row_block > 1 && shape.rows > 0 &&
-         shape.rows < 32 && shape.vecs > 0 && (!shape.in_blocks || shape.vecs <= 4) &&
-         (shape.aside || !shape.scheme->packs_sums || shape.m % 2 == 0) &&
+         shape.rows < 32 && shape.vecs > 0 && (shape.aside || !shape.scales_rows) &&
+         (!shape.in_blocks || shape.vecs <= 4) && (shape.aside || !shape.scheme->packs_sums || shape.m % 2 == 0) &&
          shape.n % (shape.scheme->columns * shape.width()) == 0 && parts_of_k(shape) > 0;
 }
 
@@ -107,6 +131,7 @@ void Strassen::emit_kernels() {
   sums.isa = kernel_isa(shape_.isa);
   sums.rows = scheme().rows;
   sums.columns = scheme().inner;
+  sums.scaled = shape_.scales_rows;
   for (const BilinearScheme::Product& product : scheme().products)
     sums.sums.emplace_back(product.a.begin(), product.a.begin() + scheme().a_blocks());
   sums_ = block_sums(sums);
@@ -171,8 +196,22 @@ int64_t Strassen::Part::tile_of(int64_t row_of_half) const {
 
 int64_t Strassen::Part::row_of(int64_t tile) const { return tile * height - std::max<int64_t>(0, tile - tall); }
 
-int64_t Strassen::sums_elements() const {
+int64_t Strassen::sums_of_blocks() const {
   return parts_.back().sums + blocks_ * products() * sums_stride(parts_.back());
+}
+
+int64_t Strassen::sums_elements() const {
+  constexpr int64_t kScaleFloats = sizeof(RowScale) / sizeof(float);
+  return sums_of_blocks() + (shape_.scales_rows ? shape_.m * (1 + kScaleFloats) : 0);
+}
+
+void Strassen::find_sizes(Range rows, const float* a, int64_t row_stride, float* sums) const noexcept {
+  float* sizes = sums + sums_of_blocks();
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    const RowSize found = size_of_row(largest_bits(a + row * row_stride, shape_.k));
+    sizes[row] = found.size;
+    std::memcpy(sizes + shape_.m + 2 * row, &found.scale, sizeof(RowScale));
+  }
 }
 
 // Part by part of k, panel by panel: the panels of all sums, or of all blocks, one behind the other.
@@ -203,6 +242,10 @@ void Strassen::pack(const MatrixView& matrix, float scale, float* packed) const 
 void Strassen::sum(const float* a, const StrassenMatrix& a_layout, float* sums, int share, int shares) const noexcept {
   for (const Part& part : parts_) {
     const Range mine = split_evenly(static_cast<long>(part.half), share, shares);
+    if (shape_.scales_rows) {
+      find_sizes({part.row + mine.begin, part.row + mine.end}, a, a_layout.row_stride, sums);
+      find_sizes({part.bottom + mine.begin, part.bottom + mine.end}, a, a_layout.row_stride, sums);
+    }
     for (int64_t block = 0; block < blocks_; ++block) {
       for (int64_t row = mine.begin; row < mine.end;) {
         const int64_t end = std::min<int64_t>(mine.end, part.row_of(part.tile_of(row) + 1));
@@ -233,6 +276,8 @@ void Strassen::sum_tile(const Part& part, int64_t block, Range rows, const float
   args.out_stride_bytes = height * lanes * 4;
   args.in_vector_bytes = a_layout.row_stride * 4;
   args.out_vector_bytes = lanes * 4;
+  args.scales = row_scales(sums) + part.row + rows.begin;
+  args.scales_block_row_bytes = (part.bottom - part.row) * static_cast<int64_t>(sizeof(RowScale));
   sums_(&args);
 }
 

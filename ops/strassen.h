@@ -4,7 +4,10 @@
 // A's blocks are made ahead, and each product of blocks is added from registers to the blocks of C that it belongs to.
 // Of an odd number of rows the last one is computed directly, or one in the middle twice.
 //
-// Error: up to about three times that of the plain product, 1e-6 of the largest output at k = 1,024.
+// Error: up to about three times that of the plain product, 1e-6 of the largest output at k = 1,024. A sum of rows of
+// very different size would give the small ones the error of the large ones, and rows of zeros results: so rows are
+// first scaled to one size ("outside scaling": Ballard, Benson, Druinsky, Lipshitz, Schwartz, "Improving the numerical
+// stability of fast matrix multiplication", 2016), and errors are relative to each row.
 #include <array>
 #include <vector>
 
@@ -24,8 +27,9 @@ struct StrassenShape {
   int k_block = 1024;
   int rows = 14, vecs = 2;
   bool embed_broadcast = false;
-  bool aside = false;      // C is gathered in memory of each thread, dense and near, until it is complete
-  bool in_blocks = false;  // A and C are stored in blocks of a vector's channels: [channels / lanes][m][lanes]
+  bool aside = false;        // C is gathered in memory of each thread, dense and near, until it is complete
+  bool scales_rows = false;  // the caller multiplies C's rows by row_sizes(); A's rows are contiguous
+  bool in_blocks = false;    // A and C are stored in blocks of a vector's channels: [channels / lanes][m][lanes]
 
   int64_t width() const { return int64_t{vecs} * vector_lanes(isa); }  // columns of a panel
 };
@@ -57,6 +61,9 @@ class Strassen {
   // Sums of A's blocks: all threads fill them, then all read them.
   int64_t sums_elements() const;
   void sum(const float* a, const StrassenMatrix& a_layout, float* sums, int share, int shares) const noexcept;
+
+  // What C's rows, [m], have to be multiplied by; of `sums` that sum() has filled. NaN: infinities or NaNs in A's row.
+  const float* row_sizes(const float* sums) const { return sums + sums_of_blocks(); }
 
   struct Operands {
     const float *a, *sums, *b;
@@ -122,6 +129,11 @@ class Strassen {
   int64_t packed_blocks() const { return scheme().packs_sums ? products() : scheme().b_blocks(); }
   // From the sums for one product to those for the next.
   int64_t sums_stride(const Part& part) const { return part.half * block_k_ + kSumsGap; }
+  int64_t sums_of_blocks() const;  // elements
+  const RowScale* row_scales(const float* sums) const {
+    return reinterpret_cast<const RowScale*>(row_sizes(sums) + shape_.m);
+  }
+  void find_sizes(Range rows, const float* a, int64_t row_stride, float* sums) const noexcept;
   void sum_tile(const Part& part, int64_t block, Range rows, const float* a, const StrassenMatrix& a_layout,
                 float* sums) const noexcept;
   void make_parts();

@@ -26,6 +26,7 @@ class BlockSumsEmitter : public RowTileEmitter {
     L(next_row);
     point_at_blocks();
     point_at_a(ptr[args_ + offsetof(BlockSumsArgs, out)], ptr[args_ + offsetof(BlockSumsArgs, out_sum_bytes)]);
+    if (plan_.scaled) point_at_scales();
     mov(vectors_, ptr[args_ + offsetof(BlockSumsArgs, vectors)]);
     align(32);
     L(next_vector);
@@ -51,6 +52,26 @@ class BlockSumsEmitter : public RowTileEmitter {
     }
   }
 
+  void point_at_scales() {
+    mov(scales_[0], ptr[args_ + offsetof(BlockSumsArgs, scales)]);
+    for (size_t row = 1; row < scales_.size(); ++row) {
+      mov(scales_[row], scales_[row - 1]);
+      add(scales_[row], ptr[args_ + offsetof(BlockSumsArgs, scales_block_row_bytes)]);
+    }
+  }
+
+  void scale_row(size_t row) {
+    const Vec &factor = sum_[0], &mask = sum_[1];
+    broadcast(factor, scales_[row] + offsetof(RowScale, factor));
+    broadcast(mask, scales_[row] + offsetof(RowScale, mask));
+    for (size_t column = 0; column < static_cast<size_t>(plan_.columns); ++column) {
+      const Vec& value = value_[row * static_cast<size_t>(plan_.columns) + column];
+      has_masks() ? vpandd(value, value, mask) : vandps(value, value, mask);
+      vmulps(value, value, factor);
+    }
+    add(scales_[row], sizeof(RowScale));
+  }
+
   void advance(size_t pointer, size_t stride) {
     mov(vectors_, ptr[args_ + stride]);
     add(ptr[args_ + pointer], vectors_);
@@ -64,6 +85,7 @@ class BlockSumsEmitter : public RowTileEmitter {
         load(value_[static_cast<size_t>(row * plan_.columns + column)], at);
         prefetcht0(ptr[at + kBytesAhead]);
       }
+      if (plan_.scaled) scale_row(static_cast<size_t>(row));
     }
     for (size_t i = 0; i < plan_.sums.size(); ++i) {
       const int number = static_cast<int>(i);
@@ -94,6 +116,7 @@ class BlockSumsEmitter : public RowTileEmitter {
   const Gpr args_ = argument(0);
   const Gpr column_ = claim_gpr("from one column of blocks to the next"), vectors_ = claim_gpr("vectors left");
   const std::array<Gpr, BlockSumsPlan::kMostRows> in_ = {claim_gpr("in"), claim_gpr("in")};
+  const std::array<Gpr, BlockSumsPlan::kMostRows> scales_ = {claim_gpr("scales"), claim_gpr("scales")};
   const std::vector<Vec> value_ = claim_vecs("value", plan_.rows* plan_.columns);
   const std::vector<Vec> sum_ = claim_vecs("sum", 8);
 };
@@ -110,7 +133,7 @@ bool BlockSumsPlan::is_valid() const {
 }
 
 std::string BlockSumsPlan::key() const {
-  std::string text = fmt::format("block_sums {} {}x{}", name_of(isa), rows, columns);
+  std::string text = fmt::format("block_sums {} {}x{}{}", name_of(isa), rows, columns, scaled ? " scaled" : "");
   for (const BlockSum& sum : sums) {
     text += ' ';
     for (const int sign : sum) text += sign == 0 ? '0' : sign > 0 ? '+' : '-';

@@ -19,9 +19,16 @@ struct BlockSumsPlan {
   Isa isa = Isa::avx2;
   int rows = 2, columns = 2;   // of blocks
   std::vector<BlockSum> sums;  // 1 to kMostSums
+  bool scaled = false;         // each vector is taken as much as its RowScale says
 
   bool is_valid() const;
   std::string key() const;
+};
+
+// Of what is read: bits that are not in `mask` become zero, which also takes infinities away; then a factor.
+struct RowScale {
+  float factor;
+  uint32_t mask;
 };
 
 struct BlockSumsArgs {
@@ -33,6 +40,8 @@ struct BlockSumsArgs {
   int64_t vectors;                                    // >= 1: of a row
   int64_t in_vector_bytes, out_vector_bytes;          // from one vector of a row to the next
   int64_t in_stride_bytes, out_stride_bytes;          // from row to row
+  const RowScale* scales;                             // by vector of a row: of the first row of blocks
+  int64_t scales_block_row_bytes;                     // to those of the next
 };
 
 using BlockSums = Kernel<void(BlockSumsArgs*)>;

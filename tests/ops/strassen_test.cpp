@@ -82,6 +82,28 @@ class StrassenTest : public ::testing::TestWithParam<Isa> {
     return error / largest;
   }
 
+  // By two threads.
+  static std::vector<float> product_of(const GemmProblem& problem, const GemmPlan& plan, const std::vector<float>& a,
+                                       const std::vector<float>& b) {
+    const StrassenProduct product(problem, plan);
+    std::vector<float> packed(static_cast<size_t>(product.packed_elements()));
+    product.pack({b.data(), problem.k, problem.n, problem.n, 1}, 1, packed.data());
+    std::vector<float> c(static_cast<size_t>(problem.m * problem.n)),
+        sums(static_cast<size_t>(product.sums_elements())), scratch(static_cast<size_t>(product.scratch_elements()));
+    GemmOperands operands;
+    operands.a = a.data();
+    operands.b = packed.data();
+    operands.c = c.data();
+    operands.scratch = scratch.data();
+    operands.a_stride = problem.k;
+    operands.c_stride = problem.n;
+    for (int part = 0; part < product.parts(); ++part) {
+      for (int thread = 0; thread < 2; ++thread) product.sum(part, operands, sums.data(), thread, 2);
+      for (int thread = 0; thread < 2; ++thread) product.run(part, operands, sums.data(), thread, 2);
+    }
+    return c;
+  }
+
   std::mt19937 random_{20250103};
 };
 
@@ -124,6 +146,55 @@ TEST_P(StrassenTest, StaysWithinItsErrorBoundForLongSums) {
       EXPECT_LT(error_of(problem, plan, 0), 5e-6) << plan.key();
     }
   }
+}
+
+// Rows of A meet in sums: a small one must not get the large one's errors, nor a row of zeros any, nor anything of an
+// infinity.
+TEST_P(StrassenTest, KeepsRowsApart) {
+  constexpr int64_t kRows = 23, kDepth = 192, kColumns = 192;
+  for (const FastProduct fast : {FastProduct::strassen, FastProduct::hopcroft_kerr}) {
+    GemmPlan plan;
+    plan.fast = fast;
+    plan.rows = 4;
+    plan.vecs = 1;
+    plan.k_block = 96;
+    GemmProblem problem{1, kRows, kColumns, kDepth, GemmOperandB::packed, {}, GetParam()};
+    problem.allows_strassen = true;
+    SCOPED_TRACE(plan.key());
+    std::vector<float> a = numbers(kRows * kDepth);
+    const std::vector<float> b = numbers(kDepth * kColumns);
+    const float sizes[] = {1, 1e-4F, 3e8F, 0, 1e-30F, 1e30F, 1};
+    for (int64_t i = 0; i < kRows * kDepth; ++i) a[static_cast<size_t>(i)] *= sizes[i / kDepth % 7];
+    constexpr int64_t kInfinite = 6;
+    a[kInfinite * kDepth + 5] = INFINITY;
+    const std::vector<float> c = product_of(problem, plan, a, b);
+    for (int64_t row = 0; row < kRows; ++row) {
+      for (int64_t column = 0; column < kColumns; ++column) {
+        double sum = 0, size = 0;
+        for (int64_t i = 0; i < kDepth; ++i) {
+          const double term =
+              double(a[static_cast<size_t>(row * kDepth + i)]) * double(b[static_cast<size_t>(i * kColumns + column)]);
+          sum += term;
+          size += std::abs(term);
+        }
+        const float got = c[static_cast<size_t>(row * kColumns + column)];
+        if (row == kInfinite)
+          ASSERT_FALSE(std::isfinite(got));
+        else
+          ASSERT_LE(std::abs(double(got) - sum), 2e-6 * size) << "row " << row << ", column " << column;
+      }
+    }
+  }
+}
+
+TEST_P(StrassenTest, IsNotForColumnsOfVeryDifferentSize) {
+  std::vector<float> b = numbers(64 * 64);
+  EXPECT_TRUE(has_even_columns({b.data(), 64, 64, 64, 1}));
+  for (int64_t row = 0; row < 64; ++row) b[static_cast<size_t>(row * 64 + 7)] *= 1e-3F;
+  EXPECT_FALSE(has_even_columns({b.data(), 64, 64, 64, 1}));
+  EXPECT_TRUE(has_even_columns({b.data(), 64, 64, 1, 64}));  // a row is small then
+  for (int64_t i = 0; i < 64; ++i) b[static_cast<size_t>(9 * 64 + i)] = 0;
+  EXPECT_FALSE(has_even_columns({b.data(), 64, 64, 1, 64}));
 }
 
 TEST_P(StrassenTest, IsRefusedWhereTheAccuracyLevelOrTheExtentsForbidIt) {
