@@ -119,11 +119,11 @@ struct Lookup {
     const auto source = [&](int64_t row) {
       return from + (row / count * split.extent + pick(places, row % count)) * run;
     };
-    // Rows of a table lie anywhere in memory: the next one comes while this one is copied.
-    constexpr int64_t kLine = 64, kLongest = 4096;
-    const int64_t ahead = run > kLine ? std::min(run, kLongest) : 0;
+    // Long rows of a table lie anywhere in memory: the next one comes while this one is copied.
+    constexpr int64_t kLine = 64, kLong = 1024, kMost = 4096;
+    const int64_t ahead = run >= kLong ? std::min(run, kMost) : 0;
     for (int64_t row = rows.begin; row < rows.end; ++row) {
-      const char* next = row + 1 < rows.end ? source(row + 1) : from;
+      const char* next = ahead > 0 && row + 1 < rows.end ? source(row + 1) : from;
       for (int64_t at = 0; at < ahead; at += kLine) __builtin_prefetch(next + at);
       std::memcpy(to + row * run, source(row), static_cast<size_t>(run));
     }
