@@ -73,7 +73,7 @@ void run_cumulative(ReferenceContext& context) {
 // One line for each of `inner` neighbours: rows are added up, as vectors.
 template <class T>
 [[gnu::target("avx2")]] void sum_rows(const T* in, T* out, const AxisSplit& split, Cumulation how, Range columns) {
-  using Sum = std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
+  using Sum = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
   const int64_t step = how.is_reverse ? -split.inner : split.inner;
   const int64_t first = how.is_reverse ? (split.extent - 1) * split.inner : 0;
   const T* before = how.is_exclusive ? in + first : in + first + step;  // what row 1 adds
@@ -91,7 +91,7 @@ template <class T>
 template <class T>
 void sum_lines(const T* in, T* out, int64_t extent, Cumulation how, Range lines) {
   constexpr int64_t kTogether = 4;
-  using Sum = std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
+  using Sum = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
   const int64_t step = how.is_reverse ? -1 : 1, first = how.is_reverse ? extent - 1 : 0;
   const auto sum_together = [&](int64_t line, auto count) {
     Sum sums[kTogether] = {};
@@ -105,8 +105,9 @@ void sum_lines(const T* in, T* out, int64_t extent, Cumulation how, Range lines)
     }
   };
   int64_t line = lines.begin;
-  for (; line + kTogether <= lines.end; line += kTogether) sum_together(line, [] { return kTogether; });
-  for (; line < lines.end; ++line) sum_together(line, [] { return int64_t{1}; });
+  for (; line + kTogether <= lines.end; line += kTogether)
+    sum_together(line, std::integral_constant<int64_t, kTogether>());
+  for (; line < lines.end; ++line) sum_together(line, std::integral_constant<int64_t, 1>());
 }
 
 template <class T>

@@ -53,7 +53,8 @@ class KeptBoxes {
         const float height = std::min(bottom_[at], box.bottom) - std::max(top_[at], box.top);
         const float width = std::min(right_[at], box.right) - std::max(left_[at], box.left);
         const float common = height * width, all = area + area_[at] - common;
-        found |= (height > 0) & (width > 0) & (area_[at] > 0) & (all > 0) & (common / all > threshold) ? 1 : 0;
+        const bool meets = (height > 0) & (width > 0) & (area_[at] > 0) & (all > 0);
+        found |= static_cast<int32_t>(meets & (common / all > threshold));
       }
       if (found != 0) return true;
     }
