@@ -16,6 +16,8 @@ ConvAxis conv_axis(const Window& window, size_t axis, int64_t in, int64_t out) {
   return result;
 }
 
+bool is_idle(const ConvAxis& axis) { return axis.taps == ConvAxis().taps && axis.stride == 1 && axis.in == axis.out; }
+
 // Output y takes kernel tap k from input i where i * stride + k * dilation - pad == y: for each y modulo stride other
 // taps.
 std::vector<ConvAxis> conv_transpose_axes(const Window& window, size_t axis, int64_t in, int64_t out) {

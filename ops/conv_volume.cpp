@@ -11,9 +11,6 @@
 namespace lathe {
 namespace {
 
-// A window of one pixel that moves to each: the axis plays no part.
-bool is_idle(const ConvAxis& axis) { return axis.taps == ConvAxis().taps && axis.stride == 1 && axis.in == axis.out; }
-
 bool is_dense(const ConvAxis& axis) {
   for (size_t i = 1; i < axis.taps.size(); ++i) {
     if (axis.taps[i].offset != axis.taps[i - 1].offset + 1) return false;

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "jit/kernels/reduce.h"
+#include "ops/conv_axes.h"
 #include "ops/pool_windows.h"
 #include "src/base/checked_size.h"
 #include "src/base/divide.h"
@@ -71,8 +72,6 @@ struct PoolPart {
   PoolShape shape;
   int64_t planes;
 };
-
-bool is_idle(const ConvAxis& axis) { return axis.taps == ConvAxis().taps && axis.stride == 1 && axis.in == axis.out; }
 
 // A window over volumes is one over the pixels of each frame, then one over the frames of each pixel: a maximum of
 // maxima, and a mean of means, for what a window loses at a border it loses along each axis apart.

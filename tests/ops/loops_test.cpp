@@ -6,17 +6,15 @@
 #include <cmath>
 #include <numeric>
 
+#include "tests/jit/guarded_floats.h"
 #include "tests/ops/op_tester.h"
 
 namespace lathe {
 namespace {
 
+using testing::isas_here;
 using testing::longs;
 using testing::OpTester;
-
-std::vector<Isa> isas() {
-  return has_avx512(usable_isa()) ? std::vector<Isa>{Isa::avx2, Isa::avx512} : std::vector<Isa>{Isa::avx2};
-}
 
 Dims random_dims(std::mt19937& random, size_t rank, int64_t most) {
   Dims dims;
@@ -48,7 +46,7 @@ Tensor indices(DType dtype, const Dims& dims, int64_t extent, std::mt19937& rand
 
 void expect_equal_bits(OpTester& tester) {
   const std::vector<Tensor> expected = tester.reference();
-  for (const Isa isa : isas()) {
+  for (const Isa isa : isas_here()) {
     for (const int threads : {1, 3}) {
       const auto results = tester.lowered(isa, threads);
       ASSERT_TRUE(results.has_value()) << "the reference ran";
@@ -222,7 +220,7 @@ TEST(Float16, IsComputedByGeneratedCode) {
   std::mt19937 random(24);
   const auto expect_near = [](OpTester& tester) {
     const Tensor expected = tester.result();
-    for (const Isa isa : isas()) {
+    for (const Isa isa : isas_here()) {
       const auto results = tester.lowered(isa, 2);
       ASSERT_TRUE(results.has_value()) << "the reference ran";
       const std::vector<double> got = reals_of((*results)[0]), wanted = reals_of(expected);

@@ -5,21 +5,19 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tests/jit/guarded_floats.h"
 #include "tests/ops/op_tester.h"
 
 namespace lathe {
 namespace {
 
+using testing::isas_here;
 using testing::OpTester;
 using testing::random_tensor;
 
-std::vector<Isa> isas() {
-  return has_avx512(usable_isa()) ? std::vector<Isa>{Isa::avx2, Isa::avx512} : std::vector<Isa>{Isa::avx2};
-}
-
 void expect_close(OpTester& tester, float bound) {
   const Tensor expected = tester.result();
-  for (const Isa isa : isas()) {
+  for (const Isa isa : isas_here()) {
     for (const int threads : {1, 3}) {
       const auto results = tester.lowered(isa, threads);
       ASSERT_TRUE(results.has_value()) << "the reference ran";
