@@ -136,6 +136,8 @@ const std::vector<Pass>& load_passes() {
       {"widen-halves", passes::widen_halves, 1},
       // Composites give way to their parts, which everything below knows.
       {"expand-composites", passes::expand_composites, 1},
+      // While signed bytes are read by DequantizeLinear alone.
+      {"use-unsigned", passes::use_unsigned, 1},
       // Before constants are folded: quantized weights stay bytes.
       {"hoist-quantize", passes::hoist_quantize, 1},
       {"sink-dequantize", passes::sink_dequantize, 1},

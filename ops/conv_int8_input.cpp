@@ -18,6 +18,16 @@ void widen(const Byte* in, int64_t count, int64_t in_step, int16_t zero, int16_t
   for (int64_t i = 0; i < count; ++i) out[i * out_step] = static_cast<int16_t>(in[i * in_step] - zero);
 }
 
+void flip_bytes(const uint8_t* in, int64_t count, uint8_t flip, uint8_t* out) noexcept {
+  const __m128i flips = _mm_set1_epi8(static_cast<char>(flip));
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), _mm_xor_si128(bytes, flips));
+  }
+  for (; i < count; ++i) out[i] = static_cast<uint8_t>(in[i] ^ flip);
+}
+
 // Sixteen pixels of three planes, with a zero in place of a fourth: four to a vector.
 struct Quads {
   __m128i of[4];
@@ -73,7 +83,9 @@ bool ConvInt8Input::flatten(const ConvNode& conv, Int8Dot dot) {
   const size_t x = conv.window.axes() - 1;
   const int64_t kernel = conv.window.kernel[x], group = group_of(dot), step = conv.window.strides[x] * channels;
   const bool is_less = divide_up(kernel * channels, group) < kernel * divide_up(channels, group);
-  if (!is_plain || !is_less || conv.window.dilations[x] != 1 || step * element_bytes() % 2 != 0) return false;
+  if (!is_plain || !is_less || conv.sizes.groups > 1 || conv.window.dilations[x] != 1 ||
+      step * element_bytes() % 2 != 0)
+    return false;
   if (conv.window.pads_begin[x] < 0 || conv.window.pads_end[x] < 0) return false;
   pixel_bytes = channels * element_bytes();
   if (out_cols == cols && out_rows == rows) add_border(conv.window);
@@ -129,8 +141,11 @@ ConvInt8Input::ConvInt8Input(const TensorType& type, const ConvNode& conv, Int8D
   const int64_t group = group_of(dot);
   pixel_bytes = is_plain ? (channels + group - 1) / group * 4 : lanes * (widens ? 2 : 1);
   is_needed = is_plain || widens || is_signed;
-  // Zeros need no border: the kernels leave out what lies beyond.
-  if (!widens && (zero_point != 0 || is_signed)) add_border(conv.window);
+  // Zeros need no border: the kernels leave out what lies beyond. Groups have few products beside which outputs can be
+  // finished, and that only where all tiles are alike.
+  constexpr int64_t kMostShallow = 64;
+  const bool is_shallow = conv.sizes.groups > 1 && channels / conv.sizes.groups <= kMostShallow;
+  if (!widens && (zero_point != 0 || is_signed || is_shallow)) add_border(conv.window);
 }
 
 void ConvInt8Input::add_border(const Window& window) {
@@ -213,8 +228,8 @@ void ConvInt8Input::fill_row(const void* from, void* to, int64_t item) const noe
   if (unit_bytes != 0) return interleave_flat(bytes + (plane * channels * rows + row) * cols, out + before);
   if (is_plain) return interleave(bytes + (plane * channels * rows + row) * cols, out + before);
   const uint8_t* in = bytes + (plane * rows + row) * cols * lanes;
-  const int64_t count = cols * lanes;
-  for (int64_t i = 0; i < count; ++i) out[before + i] = static_cast<uint8_t>(in[i] ^ flip());
+  flip() == 0 ? static_cast<void>(std::memcpy(out + before, in, static_cast<size_t>(cols * lanes)))
+              : flip_bytes(in, cols * lanes, flip(), out + before);
 }
 
 // Blocks without a border.

@@ -15,6 +15,7 @@
 #include "ops/winograd_int8_lower.h"
 #include "ops/work_split.h"
 #include "src/base/checked_size.h"
+#include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -113,12 +114,14 @@ ConvInt8Problem problem_of(const LowerContext& context, const ConvNode& conv, In
   ConvProblem& shape = problem.shape;
   const int group = group_of(dot);
   shape.batch = conv.sizes.batch;
-  shape.in_channels = (conv.sizes.in_channels + group - 1) / group;
+  shape.in_channels = divide_up(conv.sizes.in_channels, group);
   shape.out_channels = conv.sizes.out_channels;
   shape.lanes = lanes;
   const size_t x = conv.window.axes() - 1;
   ConvShape axes;
   axes.lanes = static_cast<int>(input.is_plain ? shape.in_channels : lanes / group);
+  problem.channel_groups = conv.sizes.groups;
+  if (conv.sizes.groups > 1) shape.in_channels = divide_up(shape.in_channels, axes.lanes) * axes.lanes;
   shape.window_x = conv.window.kernel[x];
   axes.x = conv_axis(conv.window, x, conv.sizes.in[x], conv.sizes.out[x]);
   if (input.unit_bytes == 0) axes.x = shifted(axes.x, input.left, input.out_cols);
@@ -218,7 +221,7 @@ Step conv_step(const LowerContext& context, std::shared_ptr<const ConvInt8Progra
   step.writes = {buffers.target};
   step.threads = program->threads();
   step.shares = program->shares();
-  step.flop = program->problem().shape.flop() * group_of(program->problem().dot);
+  step.flop = program->problem().flop();
   step.bytes = static_cast<double>(context.input_type(0).storage_bytes() + context.output_type(0).storage_bytes()) +
                static_cast<double>(program->packed_bytes());
   step.weights = weights.packed.raw();
@@ -257,7 +260,9 @@ std::shared_ptr<const WinogradInt8Program> make_winograd(const LowerContext& con
                                                          const Zeros& zeros, const TensorType& in_type,
                                                          const ConvInt8Problem& direct,
                                                          const std::vector<int64_t>& batch_bytes, int threads) {
-  if (conv.window.axes() != 2 || in_type.layout.channel_block == 0 || !zeros.input) return nullptr;
+  if (conv.window.axes() != 2 || conv.sizes.groups != 1 || in_type.layout.channel_block == 0 || !zeros.input) {
+    return nullptr;
+  }
   WinogradInt8Problem problem{direct, in_type.dtype == DType::i8, *zeros.input};
   ConvShape& axes = problem.conv.shape.phases[0];
   axes.y = conv_axis(conv.window, 0, conv.sizes.in[0], conv.sizes.out[0]);
@@ -291,7 +296,7 @@ void add_winograd(const LowerContext& context, const std::shared_ptr<const Winog
 bool lower_conv_int8(LowerContext& context, const ConvNode& conv) {
   const int lanes = vector_lanes(context.target.isa);
   const std::optional<Zeros> zeros = zeros_of(context, conv.sizes.out_channels);
-  if (!has_elements(context) || conv.sizes.groups != 1 || !zeros || !context.constant(1).defined() ||
+  if (!has_elements(context) || !zeros || !context.constant(1).defined() ||
       !has_bias_of(context, conv.sizes.out_channels)) {
     return false;
   }
@@ -310,7 +315,7 @@ bool lower_conv_int8(LowerContext& context, const ConvNode& conv) {
   ConvInt8Problem problem = problem_of(context, is_flat ? input.flat_conv(conv, dot) : conv, dot, input, lanes);
   problem.epilogue = operands->bound.epilogue;
   problem.store = operands->store;
-  const int threads = worthwhile_threads(problem.shape.flop(), context.target.threads);
+  const int threads = worthwhile_threads(problem.dots(), context.target.threads);
   const bool is_plain = out_type.layout.channel_block == 0;
   const BufferId target = is_plain ? context.scratch(blocked_bytes(out_type.extents(), lanes, out_type.dtype))
                                    : context.buffer(context.output(0));

@@ -51,7 +51,7 @@ Parts parts_of(int64_t count, int64_t most) {
 // Cycles of one image for all channels.
 double cost_of(const ConvInt8Problem& problem, const ConvInt8Tile& tile) {
   const ConvShape& shape = problem.shape.phases[0];
-  const int64_t steps = problem.shape.in_channels * shape.taps();
+  const int64_t steps = problem.depth() * shape.taps();
   const Parts blocks = parts_of(problem.shape.out_blocks(), tile.blocks);
   double cycles = 0;
   const auto add_tiles = [&](int64_t pixels, int64_t count) {
@@ -113,7 +113,8 @@ ConvInt8Tile choose_conv_int8_tile(const ConvInt8Problem& problem) {
   double best_cost = -1;
   // Runs over ends of rows make every tile different code: only where few pixels are computed.
   const int first_rows = problem.shape.out_pixels() <= 10 * 10 ? 0 : 1;
-  for (int blocks = 1; blocks <= std::min<int64_t>(registers / 2, problem.shape.out_blocks()); ++blocks) {
+  const int64_t alike = blocks_alike(problem.channels());
+  for (int blocks = 1; blocks <= std::min<int64_t>(registers / 2, alike); ++blocks) {
     for (int rows = first_rows; rows <= std::min<int64_t>(4, shape.y.out); ++rows) {
       const int64_t width = rows == 0 ? shape.y.out * shape.x.out : shape.x.out;
       for (int cols = 1; cols <= std::min<int64_t>(registers, width); ++cols) {
@@ -140,7 +141,7 @@ std::optional<ConvInt8Tile> overlapped_conv_int8_tile(const ConvInt8Problem& pro
   // Small pictures are cut finer, but for long sums, which would read a weight too often.
   constexpr int64_t kMostGroupsOfSmall = 128;
   const ConvShape& shape = problem.shape.phases[0];
-  const int64_t groups = problem.shape.in_channels * shape.taps(), in_lanes = problem.shape.in_lanes();
+  const int64_t groups = problem.depth() * shape.taps(), in_lanes = problem.shape.in_lanes();
   const bool is_small = is_same_everywhere(shape.y) && is_same_everywhere(shape.x) &&
                         problem.shape.in_channels % in_lanes == 0 && groups <= kMostGroups;
   if (!is_small || !has_avx512(problem.isa) || !problem.epilogue.expression) return std::nullopt;
@@ -148,8 +149,9 @@ std::optional<ConvInt8Tile> overlapped_conv_int8_tile(const ConvInt8Problem& pro
   const bool is_narrow = pixels < kLeastTiles * kPixels;
   if (is_narrow && (pixels < kLeastTiles * kPixels / 2 || groups > kMostGroupsOfSmall)) return std::nullopt;
   ConvInt8Tile tile{1, 1, static_cast<int>(std::min<int64_t>(is_narrow ? kPixels / 2 : kPixels, shape.x.out))};
-  // Whole input blocks, with all taps.
-  tile.ahead = static_cast<int>(std::max<int64_t>(1, std::min(groups, kGroupsAhead) / (in_lanes * shape.taps())));
+  // Whole input blocks, with all taps. Of channels in groups not every output has as many.
+  const int64_t ahead = std::min(groups, kGroupsAhead) / (in_lanes * shape.taps());
+  tile.ahead = problem.channel_groups > 1 ? 1 : static_cast<int>(std::max<int64_t>(1, ahead));
   tile.group = tiles_together(problem, tile);
   return tile;
 }

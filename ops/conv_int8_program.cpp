@@ -58,8 +58,24 @@ ConvInt8Plan kernel_plan(const ConvInt8Problem& problem, int blocks) {
 std::string ConvInt8Problem::key() const {
   ConvProblem whole = shape;
   whole.epilogue = epilogue;
-  return fmt::format("{} {} k{} {} {}", name_of(int8_isa(isa)), to_string(dot), in_channels, to_string(store),
+  const std::string groups = channel_groups > 1 ? fmt::format("/{}", channel_groups) : "";
+  return fmt::format("{} {} k{}{} {} {}", name_of(int8_isa(isa)), to_string(dot), in_channels, groups, to_string(store),
                      to_string(whole));
+}
+
+ConvProblem ConvInt8Problem::channels() const {
+  ConvProblem real = shape;
+  real.in_channels = in_channels;
+  real.groups = channel_groups;
+  real.phases[0].lanes = shape.in_lanes() * group_of(dot);
+  return real;
+}
+
+int64_t ConvInt8Problem::depth() const {
+  if (channel_groups == 1) return shape.in_channels;
+  int most = 0;
+  for (const ConvBlockGroup& group : make_block_groups(channels(), 1, 1)) most = std::max(most, group.in_count);
+  return int64_t{most} * shape.in_lanes();
 }
 
 ConvInt8Program::ConvInt8Program(ConvInt8Problem problem, int threads, std::vector<int64_t> operand_batch_bytes,
@@ -89,9 +105,9 @@ void ConvInt8Program::cut(const ConvInt8Tile& tile) {
   constexpr int64_t kFewPixelsOfBytes = 14 * 14;  // sooner exchanged than floats
   split_.channels = threads_over_channels(problem_.shape, split, threads_, kFewPixelsOfBytes);
   split_.pixels = threads_ / split_.channels;
-  groups_ = make_block_groups(problem_.shape, plan_.blocks, split_.channels);
+  set_groups();
   // In time as so many float operations.
-  const double flop = problem_.shape.flop() / 4 * group_of(problem_.dot);
+  const double flop = problem_.dots() / 4 * group_of(problem_.dot);
   split_.refine(flop, threads_, static_cast<double>(packed_bytes()), static_cast<int64_t>(groups_.size()));
   const auto pixel_bytes = static_cast<int>(problem_.shape.lanes * problem_.out_bytes());
   tiling_ = make_conv_tiling(problem_.shape.phases[0], plan_.rows, plan_.cols, pixel_bytes / 4);
@@ -100,6 +116,19 @@ void ConvInt8Program::cut(const ConvInt8Tile& tile) {
   order_tiles();
   find_runs();
   make_kernels();
+}
+
+void ConvInt8Program::set_groups() {
+  groups_ = make_block_groups(problem_.channels(), plan_.blocks, split_.channels);
+  int64_t weights = 0;
+  for (ConvBlockGroup& group : groups_) {
+    group.weights = weights;
+    weights += groups_read(group) * group.count * problem_.shape.lanes;
+  }
+}
+
+int64_t ConvInt8Program::groups_read(const ConvBlockGroup& group) const {
+  return std::min<int64_t>(int64_t{group.in_count} * problem_.shape.in_lanes(), problem_.shape.in_channels);
 }
 
 // The tiling counts positions of 4 bytes. Taps that are 4 bytes apart now are one run.
@@ -172,12 +201,13 @@ std::string ConvInt8Program::packing() const {
   std::string text =
       fmt::format("conv_int8.1 {} g{}>{} {}x{} u{} ", to_string(problem_.dot), problem_.shape.in_lanes(),
                   problem_.shape.lanes, problem_.shape.window_y, problem_.shape.window_x, problem_.unit_bytes);
+  if (problem_.channel_groups > 1) text += fmt::format("/{} ", problem_.channel_groups);
   for (const ConvBlockGroup& group : groups_) text += fmt::format("{},", group.count);
   return text;
 }
 
 int64_t ConvInt8Program::weights_bytes(const ConvBlockGroup& group) const {
-  return problem_.shape.in_channels * group.count * problem_.shape.lanes * problem_.shape.phases[0].taps() * 4;
+  return groups_read(group) * group.count * problem_.shape.lanes * problem_.shape.phases[0].taps() * 4;
 }
 
 int64_t ConvInt8Program::packed_bytes() const { return weights_at(groups_.back()) + weights_bytes(groups_.back()); }
@@ -187,24 +217,31 @@ void ConvInt8Program::pack(const ByteMatrix& weights, const ByteZeros& zeros, vo
   const int64_t taps = shape.phases[0].taps(), lanes = shape.lanes, in_lanes = shape.in_lanes();
   const int64_t group_size = group_of(problem_.dot);
   const bool is_wide = problem_.dot == Int8Dot::pairs;
+  const int64_t in_each = problem_.in_channels / problem_.channel_groups;
+  const int64_t out_each = shape.out_channels / problem_.channel_groups;
   const auto* bytes = static_cast<const uint8_t*>(weights.data);
   auto* out = static_cast<char*>(packed);
   std::fill(sums, sums + shape.out_blocks() * lanes, 0);
   // One group of input channels of one tap, for the lanes of some output blocks.
   const auto pack_step = [&](const ConvBlockGroup& group, int64_t step, int64_t tap) {
-    const int64_t in = step * group_size, count = std::min(group_size, problem_.in_channels - in);
+    const int64_t in = step * group_size;
     const int64_t end = (group.first + group.count) * lanes;
     for (int64_t channel = group.first * lanes; channel < end; ++channel, out += 4) {
       std::memset(out, 0, 4);
       if (channel >= weights.rows) continue;
-      const uint8_t* from = bytes + channel * weights.row_stride + in * taps + tap;
-      sums[channel] += is_wide ? pack_pair(from, count, taps, weights.is_signed, zeros.at(channel), out)
-                               : pack_quad(from, count, taps, out);
+      const int64_t own = channel / out_each * in_each;  // the first channel that it reads
+      const int64_t first = std::max(in, own), count = std::min(in + group_size, own + in_each) - first;
+      if (count <= 0) continue;
+      const uint8_t* from = bytes + channel * weights.row_stride + (first - own) * taps + tap;
+      char* to = out + (first - in) * (is_wide ? 2 : 1);
+      sums[channel] += is_wide ? pack_pair(from, count, taps, weights.is_signed, zeros.at(channel), to)
+                               : pack_quad(from, count, taps, to);
     }
   };
   for (const ConvBlockGroup& group : groups_) {
-    for (int64_t first = 0; first < shape.in_channels; first += in_lanes) {
-      const int64_t last = std::min(first + in_lanes, shape.in_channels);
+    const int64_t begin = group.in_first * in_lanes, end = begin + groups_read(group);
+    for (int64_t first = begin; first < end; first += in_lanes) {
+      const int64_t last = std::min(first + in_lanes, end);
       for (int64_t tap = 0; tap < taps; ++tap) {
         for (int64_t step = first; step < last; ++step) pack_step(group, step, tap);
       }
@@ -253,7 +290,7 @@ void ConvInt8Program::run_panel(const ConvInt8Arguments& arguments, const Panel&
   const ConvBlockGroup& group = *panel.group;
   const ConvInt8Kernels& kernels = kernels_[static_cast<size_t>(group.count - 1)];
   const int64_t source_block = problem_.source_block_bytes(), target_block = problem_.target_block_bytes();
-  const int64_t whole = std::max<int64_t>(1, problem_.shape.in_channels / problem_.shape.in_lanes());
+  const int64_t whole = std::max<int64_t>(1, groups_read(group) / problem_.shape.in_lanes());
   ConvInt8Call call;
   call.weights = static_cast<const char*>(arguments.weights) + weights_at(group);
   call.init = arguments.init + int64_t{group.first} * problem_.shape.lanes;
@@ -269,8 +306,8 @@ void ConvInt8Program::run_panel(const ConvInt8Arguments& arguments, const Panel&
     const TileRun& run = runs_[static_cast<size_t>(number)];
     int64_t together = std::min(run.tiles, panel.unit_end - unit);
     const int64_t plane = group.first * target_block + tile.target;
-    call.source =
-        static_cast<const char*>(arguments.source) + image * problem_.shape.in_blocks() * source_block + tile.source;
+    call.source = static_cast<const char*>(arguments.source) +
+                  (image * problem_.shape.in_blocks() + group.in_first) * source_block + tile.source;
     call.target = static_cast<char*>(arguments.target) + image * problem_.shape.out_blocks() * target_block + plane;
     call.source_step = run.source_step;
     call.target_step = run.target_step;

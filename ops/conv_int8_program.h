@@ -15,6 +15,9 @@ struct ConvInt8Problem {
   // `lanes`: channels in a block of the output; channels of the input and ConvShape::lanes count 32-bit groups.
   ConvProblem shape;
   int64_t in_channels = 1;  // as they are
+  // Of outputs that read their own part of the input. More than one: all blocks of the input are whole, and an output
+  // block reads those in which it has channels, with zeros for weights where another group's are.
+  int64_t channel_groups = 1;
   // From one position of the input to the next; other than a group's 4 where pixels of few channels lie end to end.
   int unit_bytes = 4;
   Int8Dot dot = Int8Dot::pairs;
@@ -24,6 +27,12 @@ struct ConvInt8Problem {
   int64_t out_bytes() const { return bits_of(store.dtype) / 8; }
   int64_t source_block_bytes() const { return shape.source_block_bytes() / 4 * unit_bytes; }
   int64_t target_block_bytes() const { return shape.out_pixels() * shape.lanes * out_bytes(); }
+  int64_t depth() const;  // 32-bit groups that an output block reads, at most
+  double flop() const { return shape.flop() * group_of(dot) / static_cast<double>(channel_groups); }
+  // Twice the products of 32-bit groups, those with zeros for weights among them.
+  double dots() const { return shape.flop() * static_cast<double>(depth()) / static_cast<double>(shape.in_channels); }
+  // The real channels of input and output, which blocks go with which.
+  ConvProblem channels() const;
   std::string key() const;  // the tuning task's text
 };
 
@@ -79,12 +88,14 @@ class ConvInt8Program {
     int64_t tiles = 1, source_step = 0, target_step = 0;
   };
   void cut(const ConvInt8Tile& tile);
+  void set_groups();
   void set_units();
   void order_tiles();
   void find_runs();
   void make_kernels();
   int64_t weights_at(const ConvBlockGroup& group) const { return group.weights * problem_.shape.phases[0].taps() * 4; }
   int64_t weights_bytes(const ConvBlockGroup& group) const;
+  int64_t groups_read(const ConvBlockGroup& group) const;  // of 32 bits
   void run_panel(const ConvInt8Arguments& arguments, const Panel& panel) const noexcept;
   void set_operands(const ConvInt8Arguments& arguments, const ConvBlockGroup& group, int64_t image, int64_t element,
                     ConvInt8Call& call) const noexcept;

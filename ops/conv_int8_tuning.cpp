@@ -16,8 +16,7 @@ int64_t target_bytes(const ConvInt8Problem& problem) {
   return problem.shape.batch * problem.shape.out_blocks() * problem.target_block_bytes();
 }
 int64_t weight_bytes(const ConvInt8Problem& problem) {
-  return problem.shape.out_blocks() * problem.shape.lanes * problem.shape.in_channels * problem.shape.phases[0].taps() *
-         4;
+  return problem.shape.out_blocks() * problem.shape.lanes * problem.depth() * problem.shape.phases[0].taps() * 4;
 }
 
 // Bytes of one image of an operand of the epilogue, where it is as large as the output.
@@ -84,11 +83,13 @@ SearchSpace space_of(const ConvInt8Problem& problem) {
     return choices;
   };
   SearchSpace space;
-  space.knobs = {{"blocks", up_to(static_cast<int>(std::min<int64_t>(4, problem.shape.out_blocks())))},
+  space.knobs = {{"blocks", up_to(static_cast<int>(std::min<int64_t>(4, blocks_alike(problem.channels()))))},
                  {"rows", up_to(4)},
                  {"cols", up_to(registers)},
                  {"group", {0, 4, 16, 64}},
-                 {"ahead", can_overlap ? std::vector<int>{0, 1, 2, 4} : std::vector<int>{0}}};
+                 {"ahead", !can_overlap                 ? up_to(0)
+                           : problem.channel_groups > 1 ? up_to(1)
+                                                        : std::vector<int>{0, 1, 2, 4}}};
   space.fallback = {{"blocks", 0}, {"rows", 0}, {"cols", 0}, {"group", 0}, {"ahead", 0}};
   space.allowed = [registers, shape = problem.shape.phases[0], fallback = space.fallback](const Candidate& candidate) {
     if (candidate == fallback) return true;
@@ -115,7 +116,7 @@ TuningTask conv_int8_tuning_task(const ConvInt8Problem& problem, int threads) {
   task.key = problem.key();
   task.threads = threads;
   task.arithmetic = problem.dot == Int8Dot::pairs ? Arithmetic::pairs : Arithmetic::bytes;
-  task.flop = problem.shape.flop() * group_of(problem.dot);
+  task.flop = problem.flop();
   task.weight_bytes = static_cast<double>(weight_bytes(problem));
   task.written_bytes = static_cast<double>(target_bytes(problem));
   task.bytes = static_cast<double>(source_bytes(problem)) + task.weight_bytes + task.written_bytes;

@@ -58,6 +58,7 @@ bool unpack_heads(Graph& graph, const PassContext& context);
 bool unroll_loops(Graph& graph, const PassContext& context);
 bool use_integers(Graph& graph, const PassContext& context);
 bool use_integers_conv(Graph& graph, const PassContext& context);
+bool use_unsigned(Graph& graph, const PassContext& context);
 bool widen_halves(Graph& graph, const PassContext& context);
 
 // No pass: may this node's values lie as they do, plain or in blocks of channels? By the rules of choose_layouts and of

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <span>
 
 #include "jit/kernels/int8_lanes.h"
 #include "ops/numbers.h"
@@ -36,13 +37,14 @@ Tensor random_bytes(DType dtype, const Dims& dims, std::mt19937& random) {
 struct ConvCase {
   Dims in, weights;
   std::vector<int64_t> pads = {}, strides = {}, dilations = {};
+  int64_t groups = 1;
   DType dtype = DType::u8, weight_dtype = DType::i8;
   bool has_weight_zeros = false, is_picture = false, is_dynamic = false;
   DType output = DType::u8;
   int threads = 1;
 
   friend std::ostream& operator<<(std::ostream& out, const ConvCase& c) {
-    return out << to_string(c.in) << " " << name_of(c.dtype) << " * " << to_string(c.weights) << " "
+    return out << to_string(c.in) << " " << name_of(c.dtype) << " * " << to_string(c.weights) << "/" << c.groups << " "
                << name_of(c.weight_dtype) << (c.has_weight_zeros ? " zeros" : "") << (c.is_picture ? " plain" : "")
                << " -> " << name_of(c.output) << " threads " << c.threads;
   }
@@ -80,6 +82,7 @@ class ConvRun {
     if (!c.pads.empty()) node_.attributes.set("pads", c.pads);
     if (!c.strides.empty()) node_.attributes.set("strides", c.strides);
     if (!c.dilations.empty()) node_.attributes.set("dilations", c.dilations);
+    node_.attributes.set("group", c.groups);
     for (size_t i = 0; i < inputs_.size(); ++i) {
       node_.inputs.push_back(!inputs_[i].defined()    ? ValueId::none
                              : i == 0                 ? add_input(inputs_[i], c.is_picture ? 0 : lanes)
@@ -160,6 +163,17 @@ class ConvRun {
   std::vector<Tensor> inputs_;
 };
 
+void check_all(std::span<const ConvCase> cases) {
+  std::mt19937 random(11);
+  for (const ConvCase& c : cases) {
+    for (const Isa isa : int8_isas()) {
+      SCOPED_TRACE(::testing::Message() << c << " " << name_of(isa));
+      ConvRun(c, vector_lanes(isa), random).check(isa);
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST(Int8Convolution, MatchesTheReference) {
   const ConvCase cases[] = {
       {.in = {1, 32, 9, 9}, .weights = {48, 32, 1, 1}},
@@ -200,14 +214,27 @@ TEST(Int8Convolution, MatchesTheReference) {
       {.in = {1, 64, 20, 23}, .weights = {128, 64, 3, 3}, .pads = {1, 0, 1, 1}, .output = DType::f32},
       {.in = {1, 128, 15, 13}, .weights = {33, 128, 1, 1}, .has_weight_zeros = true, .output = DType::i8},
   };
-  std::mt19937 random(11);
-  for (const ConvCase& c : cases) {
-    for (const Isa isa : int8_isas()) {
-      SCOPED_TRACE(::testing::Message() << c << " " << name_of(isa));
-      ConvRun(c, vector_lanes(isa), random).check(isa);
-      if (HasFatalFailure()) return;
-    }
-  }
+  check_all(cases);
+}
+
+TEST(Int8Convolution, ReadsTheChannelsOfItsGroup) {
+  const std::vector<int64_t> around = {1, 1, 1, 1};
+  const ConvCase cases[] = {
+      {.in = {1, 48, 28, 30}, .weights = {48, 8, 3, 3}, .pads = around, .groups = 6},
+      {.in = {2, 104, 15, 14}, .weights = {104, 8, 3, 3}, .pads = around, .strides = {2, 2}, .groups = 13},
+      {.in = {1, 64, 14, 14}, .weights = {64, 4, 3, 3}, .pads = around, .groups = 16, .dtype = DType::i8},
+      {.in = {1, 30, 9, 11}, .weights = {30, 6, 3, 3}, .pads = around, .groups = 5, .threads = 2},
+      {.in = {1, 72, 10, 9}, .weights = {72, 24, 3, 3}, .pads = around, .groups = 3, .threads = 2},
+      {.in = {1, 14, 9, 9}, .weights = {21, 2, 3, 3}, .groups = 7, .is_picture = true, .output = DType::f32},
+      {.in = {1, 6, 12, 10}, .weights = {8, 3, 3, 3}, .pads = around, .groups = 2, .is_picture = true},
+      {.in = {1, 15, 9, 9}, .weights = {20, 3, 3, 3}, .pads = around, .groups = 5, .has_weight_zeros = true},
+      {.in = {2, 128, 8, 8}, .weights = {192, 64, 1, 1}, .groups = 2, .threads = 2},
+      {.in = {1, 96, 7, 7}, .weights = {96, 32, 3, 3}, .pads = around, .groups = 3, .output = DType::i8},
+      {.in = {1, 256, 9, 9}, .weights = {64, 128, 3, 3}, .pads = around, .groups = 2},
+      {.in = {1, 20, 40}, .weights = {30, 2, 5}, .pads = {2, 2}, .groups = 10, .is_dynamic = true},
+      {.in = {1, 33, 9, 8}, .weights = {33, 11, 3, 3}, .dilations = {2, 2}, .groups = 3, .weight_dtype = DType::u8},
+  };
+  check_all(cases);
 }
 
 }  // namespace

@@ -182,7 +182,8 @@ TEST(QuantizedPasses, ReadBothBranchesOfASumAsBytes) {
 }
 
 TEST(QuantizedPasses, TakeQLinearConvApartOrTurnItIntoOneOfIntegers) {
-  for (const int64_t group : {1, 4}) {
+  for (const int64_t group : {1, 4, 8}) {
+    const bool has_kernels = group < 8;
     SCOPED_TRACE(group);
     Net net;
     const ValueId x = net.quantize(net.input(Dims{1, 8, 6, 6}), 0.008F, 128);
@@ -195,8 +196,8 @@ TEST(QuantizedPasses, TakeQLinearConvApartOrTurnItIntoOneOfIntegers) {
     net.graph.outputs = {net.dequantize(y, 0.02F, 100)};
     const Graph after = optimized(net);
     EXPECT_EQ(count(after, "QLinearConv"), 0);
-    EXPECT_EQ(count(after, "QuantizedConv"), group == 1 ? 1 : 0);
-    EXPECT_EQ(count(after, "Conv"), group == 1 ? 0 : 1);
+    EXPECT_EQ(count(after, "QuantizedConv"), has_kernels ? 1 : 0);
+    EXPECT_EQ(count(after, "Conv"), has_kernels ? 0 : 1);
     expect_same_results(net, after, 0.0201);
   }
 }
@@ -214,6 +215,26 @@ TEST(QuantizedPasses, KeepBytesBetweenConvolutionsAcrossAMaxPool) {
   EXPECT_EQ(count(after, "DequantizeLinear"), 0);
   EXPECT_EQ(count(after, "QuantizeLinear"), 1);
   expect_same_results(net, after, 0.1);
+}
+
+TEST(QuantizedPasses, MakeSignedBytesUnsignedThatAreOnlyDequantized) {
+  Net net;
+  const ValueId scale = net.scalar(0.008F), zero = net.constant(Tensor::scalar(int8_t{-5}));
+  const ValueId inner = net.op("QuantizeLinear", {net.input(Dims{1, 8, 6, 6}), scale, zero});
+  const ValueId conv = net.op("Conv", {net.op("DequantizeLinear", {inner, scale, zero}), net.weights({4, 8, 3, 3}, 0)});
+  const ValueId outer = net.op("QuantizeLinear", {conv, net.scalar(0.02F), zero});
+  net.graph.outputs = {outer};
+  const Graph after = optimized(net);
+  EXPECT_EQ(count(after, "QuantizedConv"), 1);
+  for (const NodeId id : after.order()) {
+    const Node& node = after.node(id);
+    if (node.op->name == "QuantizedConv") {
+      EXPECT_EQ(after.value(node.inputs[0]).type.dtype, DType::u8);
+    }
+  }
+  // The result is signed to the user.
+  EXPECT_EQ(after.value(after.outputs[0]).type.dtype, DType::i8);
+  expect_same_results(net, after, 1);
 }
 
 TEST(QuantizedPasses, QuantizeAgainWhatWasDequantizedInAnotherWay) {
