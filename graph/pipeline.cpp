@@ -174,7 +174,12 @@ const std::vector<Pass>& load_passes() {
       {"hoist-slices", passes::hoist_slices, 2},
       // Behind the norms, whose gains and offsets they would swallow.
       {"fold-affine", passes::fold_affine, 2},
+      // Before what takes convolutions or the sums behind them one by one.
+      {"sum-convolutions", passes::sum_convolutions, 2},
       {"group-convolutions", passes::group_convolutions, 2},
+      // While the Transposes lie where the model has them; for the two passes below.
+      {"convolve-pixels", passes::convolve_pixels, 2},
+      {"sink-upsamples", passes::sink_upsamples, 2},
       {"join-convolutions", passes::join_convolutions, 2},
       {"pull-strides", passes::pull_strides, 2},
       {"order-products", passes::order_products, 2},
@@ -182,7 +187,9 @@ const std::vector<Pass>& load_passes() {
       {"merge-reductions", passes::merge_reductions, 2},
       // Before layouts are chosen: pools take blocked channels, reductions do not.
       {"pool-means", passes::pool_means, 2},
-      // Behind it, for its pools; before what would fuse the factor with what made it.
+      // Behind it, for its pools.
+      {"hoist-pools", passes::hoist_pools, 2},
+      // Before what would fuse the factor with what made it.
       {"reduce-first", passes::reduce_first, 2},
       // Before products take in what has come down to them.
       {"sink-transposes", passes::sink_transposes, 2},

@@ -103,6 +103,22 @@ bool is_pool_of_one(const Rewriter& rewriter, const Node& node) {
          all_equal(node.attributes.get_ints("strides"), 1) && all_equal(node.attributes.get_ints("pads"), 0);
 }
 
+// A Resize to the extents that are there, whose pixels lie where they lie.
+bool is_empty_resize(const Graph& graph, const Node& node) {
+  if (!is_one_of(node, {"Resize"}) || node.version < 11 || node.attributes.has("axes")) return false;
+  const std::string coordinates = node.attributes.get_string("coordinate_transformation_mode", "half_pixel");
+  if (coordinates != "half_pixel" && coordinates != "align_corners" && coordinates != "asymmetric" &&
+      coordinates != "pytorch_half_pixel")
+    return false;
+  const Tensor scales = constant_of(graph, input_or_none(node, 2));
+  if (scales.dtype() == DType::f32 && scales.size() > 0) {
+    const auto elements = scales.elements<float>();
+    return std::all_of(elements.begin(), elements.end(), [](float scale) { return scale == 1; });
+  }
+  const auto sizes = integers_of(graph, input_or_none(node, 3));
+  return sizes && !sizes->empty();
+}
+
 // x + 0, x - 0, x * 1, x / 1: the slot of x, or -1.
 int neutral_operand(const Graph& graph, const Node& node) {
   const bool is_sum = is_one_of(node, {"Add", "Sub"}), is_product = is_one_of(node, {"Mul", "Div"});
@@ -139,7 +155,7 @@ ValueId equal_input(const Rewriter& rewriter, Graph& graph, const Node& node) {
     if (is_one_of(node, {"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"})) {
       return same_shape(from, to) && from.dtype == to.dtype;  // each of one element
     }
-    if (is_pool_of_one(rewriter, node)) return same_shape(from, to);
+    if (is_pool_of_one(rewriter, node) || is_empty_resize(graph, node)) return same_shape(from, to);
     return false;
   }();
   if (is_same) return x;
