@@ -174,6 +174,8 @@ const std::vector<Pass>& load_passes() {
       {"hoist-slices", passes::hoist_slices, 2},
       // Behind the norms, whose gains and offsets they would swallow.
       {"fold-affine", passes::fold_affine, 2},
+      // Before what asks how large a window is.
+      {"trim-windows", passes::trim_windows, 2},
       // Before what takes convolutions or the sums behind them one by one.
       {"sum-convolutions", passes::sum_convolutions, 2},
       {"group-convolutions", passes::group_convolutions, 2},
@@ -248,6 +250,8 @@ const std::vector<Pass>& specialize_passes() {
       {"unpack-heads", passes::unpack_heads, 2},
       {"merge-products", passes::merge_products, 2},
       {"remove-dead", passes::remove_dead, 1},
+      // Pictures may turn out smaller than their windows.
+      {"trim-windows", passes::trim_windows, 2},
       // Behind epilogues, which must be alike.
       {"merge-convolutions", passes::merge_convolutions, 3},
       {"fuse-pointwise", passes::fuse_pointwise, 2},

@@ -57,6 +57,7 @@ bool sink_transposes(Graph& graph, const PassContext& context);
 bool split_slices(Graph& graph, const PassContext& context);
 bool sink_upsamples(Graph& graph, const PassContext& context);
 bool sum_convolutions(Graph& graph, const PassContext& context);
+bool trim_windows(Graph& graph, const PassContext& context);
 bool turn_weights(Graph& graph, const PassContext& context);
 bool unpack_heads(Graph& graph, const PassContext& context);
 bool unroll_loops(Graph& graph, const PassContext& context);
