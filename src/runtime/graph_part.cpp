@@ -1,7 +1,6 @@
 #include "src/runtime/graph_part.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 #include "graph/infer.h"
@@ -106,7 +105,8 @@ void deliver(const Tensor& result, Tensor& output) {
     throw Error(ErrorCode::invalid_argument,
                 "an output buffer is " + std::string(name_of(output.dtype())) + "[" + to_string(output.dims()) +
                     "], the result is " + std::string(name_of(result.dtype())) + "[" + to_string(result.dims()) + "]");
-  if (result.bytes() > 0) std::memcpy(output.mutable_raw(), result.raw(), result.bytes());
+  if (result.bytes() > 0 && result.raw() != output.raw())
+    std::memcpy(output.mutable_raw(), result.raw(), result.bytes());
 }
 
 // Part of every run: allocates nothing.
@@ -178,9 +178,9 @@ void GraphPart::split(std::unique_ptr<Graph> graph, const std::shared_ptr<Runner
     return source;
   };
   for (NodeId id : pieces.cut) {
-    cut_.push_back(graph->node(id));
+    cut_.push_back(std::make_unique<CutNode>(graph->node(id), context, run_body_));
     auto& inputs = cut_inputs_.emplace_back();
-    for (ValueId input : cut_.back().inputs) inputs.push_back(source_of(input));
+    for (ValueId input : graph->node(id).inputs) inputs.push_back(source_of(input));
   }
   for (ValueId id : graph->outputs) outputs_.push_back(source_of(id));
   for (NodeId node : pieces.rest)
@@ -233,7 +233,7 @@ void GraphPart::run_split(std::span<const Tensor> inputs, std::span<Tensor> outp
   for (const TensorType& type : head_->output_types()) results.head.push_back(result_memory_->make(type));
   head_->run(inputs, results.head, profile);
 
-  run_cut(results, profile);
+  run_cut(results, outputs, profile);
   if (rest_ != nullptr) {
     std::vector<Tensor> rest_inputs;
     for (const Source& source : rest_inputs_) rest_inputs.push_back(take(source, results));
@@ -243,25 +243,19 @@ void GraphPart::run_split(std::span<const Tensor> inputs, std::span<Tensor> outp
   for (size_t i = 0; i < outputs.size(); ++i) deliver(take(outputs_[i], results), outputs[i]);
 }
 
-void GraphPart::run_cut(Results& results, Profile* profile) const {
-  const auto ns = [](auto t) {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(t.time_since_epoch()).count();
-  };
+void GraphPart::run_cut(Results& results, std::span<const Tensor> outputs, Profile* profile) const {
   for (size_t i = 0; i < cut_.size(); ++i) {
-    const Node& node = cut_[i];
     std::vector<Tensor> operands;
     for (const Source& source : cut_inputs_[i]) operands.push_back(take(source, results));
-    const auto begin = std::chrono::steady_clock::now();
-    std::vector<Tensor> made = run_reference(node, operands, Limits{}, run_body_);
+    const size_t first = results.cut.size();
+    std::vector<Tensor> buffers(cut_[i]->node().outputs.size());
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      const bool is_own = outputs_[k].from == Source::From::cut && outputs_[k].index >= first &&
+                          outputs_[k].index - first < buffers.size();
+      if (is_own) buffers[outputs_[k].index - first] = outputs[k];
+    }
+    std::vector<Tensor> made = cut_[i]->run(operands, buffers, profile);
     results.cut.insert(results.cut.end(), std::make_move_iterator(made.begin()), std::make_move_iterator(made.end()));
-    if (profile == nullptr) continue;
-    StepTime time;
-    time.node = node.name;
-    time.op = std::string(node.op->name);
-    time.kernel = "reference";
-    time.begin_ns = ns(begin);
-    time.end_ns = ns(std::chrono::steady_clock::now());
-    profile->steps.push_back(std::move(time));
   }
 }
 

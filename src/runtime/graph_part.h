@@ -7,6 +7,7 @@
 #include "graph/graph.h"
 #include "graph/pipeline.h"
 #include "lathe/profile.h"
+#include "src/runtime/cut_node.h"
 #include "src/runtime/result_memory.h"
 #include "src/runtime/runner_context.h"
 #include "src/runtime/specialization.h"
@@ -18,7 +19,7 @@ class GraphRunner;
 // A graph at one set of input shapes. Where a value has no place in a planned buffer, because its shape depends on data
 // (NonZero, a Loop) or because it holds strings, a sequence, an optional or a map, the graph is cut:
 //   head   everything that does not depend on that value, specialized
-//   cut    the node that makes it, run by its reference, and those behind it that can only run so too
+//   cut    the node that makes it, run alone (src/runtime/cut_node.h), and those behind it that must run by references
 //   rest   everything behind: a graph with open extents of its own, specialized when the shapes are known
 // Immutable once made; thread-safe.
 class GraphPart {
@@ -31,8 +32,8 @@ class GraphPart {
   void run(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile) const;
 
   const Specialization& head() const { return *head_; }
-  const std::vector<Node>& cut() const { return cut_; }  // empty: the head is everything
-  GraphRunner* rest() const { return rest_.get(); }      // null: nothing is behind the cut
+  const std::vector<std::unique_ptr<CutNode>>& cut() const { return cut_; }  // empty: the head is everything
+  GraphRunner* rest() const { return rest_.get(); }                          // null: nothing is behind the cut
   const std::vector<PassReport>& passes() const { return passes_; }
 
  private:
@@ -52,14 +53,15 @@ class GraphPart {
   void specialize(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context, Constants constants);
   void split(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context);
   void run_split(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile) const;
-  void run_cut(Results& results, Profile* profile) const;
+  // `outputs`: of the part; results that are outputs are put there at once where that is possible.
+  void run_cut(Results& results, std::span<const Tensor> outputs, Profile* profile) const;
 
   std::unique_ptr<Specialization> head_;
   std::optional<ResultMemory> result_memory_;  // of what the head makes
   std::vector<PassReport> passes_;
   BodyRunner run_body_;
   bool is_split_ = false;
-  std::vector<Node> cut_;
+  std::vector<std::unique_ptr<CutNode>> cut_;
   std::unique_ptr<GraphRunner> rest_;
   std::vector<std::vector<Source>> cut_inputs_;  // of each of its nodes
   std::vector<Source> rest_inputs_, outputs_;

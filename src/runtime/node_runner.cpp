@@ -1,5 +1,8 @@
 #include "src/runtime/node_runner.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "graph/infer.h"
 #include "src/runtime/specialization.h"
 
@@ -14,16 +17,19 @@ class FallbackPlans : public PlanSource {
 
 }  // namespace
 
-std::vector<Tensor> run_node(const Node& node, std::span<const Tensor> inputs, const RunnerContext& context) {
+std::unique_ptr<Graph> graph_of_node(const Node& node, std::span<const Tensor> inputs, std::span<const Tensor> fixed) {
   auto graph = std::make_unique<Graph>();
   Node own = node;
-  std::vector<Tensor> given;
   for (size_t i = 0; i < inputs.size(); ++i) {
+    const std::string name = "input" + std::to_string(i);
     own.inputs[i] = ValueId::none;
     if (!inputs[i].defined()) continue;
-    own.inputs[i] = graph->add_value("input" + std::to_string(i), TensorType::of(inputs[i].dtype(), inputs[i].dims()));
+    if (fixed[i].defined()) {
+      own.inputs[i] = graph->add_constant(name, fixed[i]);
+      continue;
+    }
+    own.inputs[i] = graph->add_value(name, TensorType::of(inputs[i].dtype(), inputs[i].dims()));
     graph->inputs.push_back(own.inputs[i]);
-    given.push_back(inputs[i]);
   }
   for (size_t i = 0; i < own.outputs.size(); ++i) {
     if (own.outputs[i] == ValueId::none) continue;
@@ -31,6 +37,13 @@ std::vector<Tensor> run_node(const Node& node, std::span<const Tensor> inputs, c
     graph->outputs.push_back(own.outputs[i]);
   }
   graph->add_node(std::move(own));
+  return graph;
+}
+
+std::vector<Tensor> run_node(const Node& node, std::span<const Tensor> inputs, const RunnerContext& context) {
+  auto graph = graph_of_node(node, inputs, std::vector<Tensor>(inputs.size()));
+  std::vector<Tensor> given;
+  std::copy_if(inputs.begin(), inputs.end(), std::back_inserter(given), [](const Tensor& t) { return t.defined(); });
   infer_types(*graph, context.limits);
 
   FallbackPlans plans;

@@ -61,6 +61,72 @@ TEST(CutGraph, MayGiveAnEmptyResult) {
   EXPECT_THAT(session.run(std::span(&x, 1))[0].dims(), ElementsAre(0));
 }
 
+// y = 2 * x[:end] + 1, and the slice itself: a cut whose shape depends on one number.
+ModelBuilder front_rows() {
+  ModelBuilder model;
+  const std::string x = model.input("x", {"n", 48}), end = model.input("end", {1}, DType::i64);
+  const std::string front = model.node("Slice", {x, model.longs({0}), end, model.longs({0})});
+  model.output(front);
+  model.output(model.node("Mul", {front, model.weight(Tensor::scalar(2.0F))}));
+  return model;
+}
+
+std::vector<float> front_of(const Tensor& x, int64_t rows) {
+  const std::span<const float> all = x.elements<float>();
+  return {all.begin(), all.begin() + rows * 48};
+}
+
+TEST(CutGraph, FollowsANumberThatSaysHowMuch) {
+  const Session session = front_rows().load(options_of(2));
+  // More sizes than are kept, few and many bytes, each met again.
+  for (int round = 0; round < 3; ++round) {
+    for (const int64_t rows : {40, 3000}) {
+      const Tensor x = random_input({rows, 48}, static_cast<unsigned>(rows));
+      for (int64_t end = 0; end < 24; ++end) {
+        const Tensor inputs[] = {x, Tensor::from<int64_t>({1}, {end})};
+        std::vector<Tensor> given{Tensor(DType::f32, {end, 48}), Tensor(DType::f32, {end, 48})};
+        session.run_into(inputs, given);
+        const std::vector<Tensor> made = session.run(inputs);
+        std::vector<float> expected = front_of(x, end);
+        EXPECT_EQ(list(made[0]), expected) << rows << " rows to " << end;
+        EXPECT_EQ(list(given[0]), expected) << rows << " rows to " << end;
+        for (float& value : expected) value *= 2;
+        EXPECT_EQ(list(made[1]), expected) << rows << " rows to " << end;
+        EXPECT_EQ(list(given[1]), expected) << rows << " rows to " << end;
+      }
+    }
+  }
+}
+
+TEST(CutGraph, RunsGeneratedCodeForANumberThatItMeetsAgain) {
+  const Session session = front_rows().load(options_of(1));
+  const Tensor inputs[] = {random_input({40, 48}, 3), Tensor::from<int64_t>({1}, {7})};
+  Profile first, again;
+  session.run_profiled(inputs, first);
+  session.run_profiled(inputs, again);
+  EXPECT_EQ(first.steps.front().kernel, "reference");
+  EXPECT_EQ(again.steps.front().kernel, "copy runs of 1344 bytes");
+}
+
+TEST(CutGraph, SaysWhatIsWrongWithANumberEachTime) {
+  ModelBuilder model;
+  const std::string x = model.input("x", {"n"}), shape = model.input("shape", {"rank"}, DType::i64);
+  model.output(model.node("Expand", {x, shape}));
+  const Session session = model.load(options_of(1));
+  const Tensor wrong[] = {random_input({5}, 1), Tensor::from<int64_t>({2}, {2, 4})};
+  const Tensor right[] = {random_input({5}, 1), Tensor::from<int64_t>({2}, {2, 5})};
+  for (int round = 0; round < 3; ++round) {
+    try {
+      session.run(wrong);
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+      EXPECT_NE(std::string(error.what()).find("cannot expand 5 to 2x4"), std::string::npos) << error.what();
+    }
+    EXPECT_THAT(session.run(right)[0].dims(), ElementsAre(2, 5));
+  }
+}
+
 TEST(CutGraph, TellsThatTheExtentIsOpen) {
   const Session session = positives().load(options_of(1));
   EXPECT_THAT(session.outputs()[0].dims, ElementsAre(-1));
