@@ -50,15 +50,25 @@ std::optional<Taps> taps_of(const ResizeMode& mode, const ResizeAxis& axis) {
   for (int64_t i = 0; i < count; ++i) to[i] = low[i] + weight * (high[i] - low[i]);
 }
 
+// Pixels of a vector or two of AVX2.
+template <int kLanes>
+[[gnu::target("avx2,fma")]] void mix_blocks(const float* row, const Taps& columns, float* to) {
+  const size_t count = columns.low.size();
+  for (size_t x = 0; x < count; ++x, to += kLanes) {
+    const float *left = row + int64_t{columns.low[x]} * kLanes, *right = row + int64_t{columns.high[x]} * kLanes;
+    const __m256 weight = _mm256_set1_ps(columns.weight[x]);
+    for (int lane = 0; lane < kLanes; lane += 8) {
+      const __m256 a = _mm256_loadu_ps(left + lane), b = _mm256_loadu_ps(right + lane);
+      _mm256_storeu_ps(to + lane, _mm256_fmadd_ps(weight, _mm256_sub_ps(b, a), a));
+    }
+  }
+}
+
 // Pixels of `lanes` elements between two of the row.
 [[gnu::target("avx2,fma")]] void mix_pixels(const float* row, const Taps& columns, int64_t lanes, float* to) {
+  if (lanes == 8) return mix_blocks<8>(row, columns, to);
+  if (lanes == 16) return mix_blocks<16>(row, columns, to);
   const auto count = static_cast<int64_t>(columns.low.size());
-  if (lanes == 1) {
-    const int32_t *low = columns.low.data(), *high = columns.high.data();
-    const float* weight = columns.weight.data();
-    for (int64_t x = 0; x < count; ++x) to[x] = row[low[x]] + weight[x] * (row[high[x]] - row[low[x]]);
-    return;
-  }
   for (int64_t x = 0; x < count; ++x) {
     const auto at = static_cast<size_t>(x);
     const float *left = row + columns.low[at] * lanes, *right = row + columns.high[at] * lanes;
@@ -68,10 +78,55 @@ std::optional<Taps> taps_of(const ResizeMode& mode, const ResizeAxis& axis) {
   }
 }
 
+// Eight neighbouring elements of the result that are made of eight of the row, as where it is enlarged: one load and
+// two permutations take the place of sixteen loads.
+struct NearColumns {
+  std::vector<int32_t> base;       // of each eight
+  std::vector<int32_t> low, high;  // from there
+};
+
+// Empty: somewhere eight elements are made of more.
+NearColumns near_columns(const Taps& columns, int64_t in) {
+  NearColumns near;
+  for (size_t x = 0; x + 8 <= columns.low.size(); x += 8) {
+    int32_t first = INT32_MAX, last = 0;
+    for (size_t k = x; k < x + 8; ++k) {
+      first = std::min({first, columns.low[k], columns.high[k]});
+      last = std::max({last, columns.low[k], columns.high[k]});
+    }
+    first = std::min(first, static_cast<int32_t>(in) - 8);
+    if (first < 0 || last - first > 7) return {};
+    near.base.push_back(first);
+    for (size_t k = x; k < x + 8; ++k) {
+      near.low.push_back(columns.low[k] - first);
+      near.high.push_back(columns.high[k] - first);
+    }
+  }
+  return near;
+}
+
+// Elements of the result between two of the row.
+[[gnu::target("avx2,fma")]] void mix_elements(const float* row, const Taps& columns, const NearColumns& near,
+                                              float* to) {
+  const auto count = static_cast<int64_t>(columns.low.size());
+  const float* weight = columns.weight.data();
+  int64_t x = 0;
+  for (size_t group = 0; group < near.base.size(); ++group, x += 8) {
+    const __m256 all = _mm256_loadu_ps(row + near.base[group]);
+    const __m256i at_low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(near.low.data() + x));
+    const __m256i at_high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(near.high.data() + x));
+    const __m256 a = _mm256_permutevar8x32_ps(all, at_low), b = _mm256_permutevar8x32_ps(all, at_high);
+    _mm256_storeu_ps(to + x, _mm256_fmadd_ps(_mm256_loadu_ps(weight + x), _mm256_sub_ps(b, a), a));
+  }
+  const int32_t *low = columns.low.data(), *high = columns.high.data();
+  for (; x < count; ++x) to[x] = row[low[x]] + weight[x] * (row[high[x]] - row[low[x]]);
+}
+
 // Planes of [rows][columns][lanes] elements; lanes is the channel block, or the channels behind the picture, or 1.
 struct PlaneResize {
   int64_t planes = 1, in_rows = 1, in_columns = 1, lanes = 1;
   Taps rows, columns;
+  NearColumns near;
   bool is_nearest = true, is_doubled = false;
   Kernel<RepeatPixelsFn> repeat_pixels;
   std::vector<int32_t> column_offsets;  // in bytes
@@ -84,9 +139,10 @@ struct PlaneResize {
     const float* low = plane + rows.low[y] * in_columns * lanes;
     if (!is_nearest) {
       const float* high = plane + rows.high[y] * in_columns * lanes;
-      if (rows.weight[y] == 0) return mix_pixels(low, columns, lanes, to);
-      mix_rows(low, high, rows.weight[y], in_columns * lanes, mixed);
-      return mix_pixels(mixed, columns, lanes, to);
+      const bool is_one = rows.weight[y] == 0;
+      if (!is_one) mix_rows(low, high, rows.weight[y], in_columns * lanes, mixed);
+      const float* row = is_one ? low : mixed;
+      return lanes == 1 ? mix_elements(row, columns, near, to) : mix_pixels(row, columns, lanes, to);
     }
     const auto count = columns.low.size();
     if (lanes * static_cast<int64_t>(sizeof(float)) <= kShortPixel) {
@@ -174,6 +230,7 @@ std::shared_ptr<PlaneResize> planes_of(const TensorType& type, const ResizeMode&
   plane->rows = *rows;
   plane->columns = *columns;
   plane->is_nearest = mode.mode == "nearest";
+  if (!plane->is_nearest && plane->lanes == 1) plane->near = near_columns(plane->columns, plane->in_columns);
   return plane;
 }
 

@@ -8,6 +8,7 @@
 #include "ops/copy_resize.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "ops/resize_passes.h"
 #include "ops/resize_planes.h"
 
 namespace lathe::ops {
@@ -270,13 +271,16 @@ bool accepts_blocked(const Node& node, std::span<const TensorType> inputs, int) 
 bool lower(LowerContext& context) {
   const TensorType& type = context.input_type(0);
   const ResizeMode mode = mode_of(context.node);
-  if (!is_fast_mode(mode)) return false;
+  if (mode.coordinates == "tf_crop_and_resize") return false;
   for (int i = 1; i < context.input_count(); ++i) {
     if (context.has_input(i) && !context.constant(i).defined()) return false;
   }
   const InferContext messages(context.node, {}, {});
   const auto fetch = [&](int i) { return context.has_input(i) ? context.constant(i) : Tensor(); };
-  return add_resize_step(context, mode, axes_of(messages, type.extents(), parameters_of(messages, fetch)));
+  const std::vector<ResizeAxis> axes = axes_of(messages, type.extents(), parameters_of(messages, fetch));
+  const bool is_empty = std::any_of(axes.begin(), axes.end(), [](const ResizeAxis& axis) { return axis.in == 0; });
+  if (is_fast_mode(mode) && add_resize_step(context, mode, axes)) return true;
+  return !is_empty && add_resize_passes(context, mode, axes);
 }
 
 OpDef resize_def(std::string_view name, int since, int until, int max_inputs, std::vector<AttributeSpec> attributes) {

@@ -103,7 +103,9 @@ TEST(Resize, TakesPlainPicturesAndChannelsBehindThem) {
                            {{3, 17}, {3, 34}},
                            {{2, 3, 16}, {2, 3, 32}},
                            {{4, 5, 6}, {4, 5, 6}},
-                           {{1, 4, 6, 7}, {1, 8, 12, 7}}};
+                           {{1, 4, 6, 7}, {1, 8, 12, 7}},
+                           {{2, 3, 5, 16}, {2, 3, 10, 67}},
+                           {{1, 2, 20, 30}, {1, 2, 33, 41}}};
   for (const auto& [from, to] : sizes) {
     for (const char* mode : {"nearest", "linear"}) {
       for (const char* coordinates : {"half_pixel", "asymmetric", "align_corners"}) {
@@ -114,6 +116,66 @@ TEST(Resize, TakesPlainPicturesAndChannelsBehindThem) {
         tester.input(random_tensor(from, random)).absent().absent().constant(wanted);
         tester.with("mode", mode).with("coordinate_transformation_mode", coordinates);
         expect_close(tester, 1e-6f);
+      }
+    }
+  }
+}
+
+Tensor longs_of(const Dims& dims) {
+  Tensor wanted(DType::i64, {static_cast<int64_t>(dims.size())});
+  std::copy(dims.begin(), dims.end(), wanted.mutable_data<int64_t>());
+  return wanted;
+}
+
+TEST(Resize, TakesVolumesAndAnyAxes) {
+  std::mt19937 random(6);
+  const Dims sizes[][2] = {
+      {{2, 3, 4, 7, 9}, {2, 3, 8, 14, 18}}, {{1, 2, 5, 6, 7}, {1, 2, 3, 13, 4}}, {{3, 4, 5}, {6, 9, 11}},
+      {{2, 3, 5, 4}, {4, 3, 7, 4}},         {{1, 2, 4, 4, 6}, {1, 2, 8, 4, 6}},  {{4, 6, 5, 3}, {2, 3, 10, 3}}};
+  for (const auto& [from, to] : sizes) {
+    for (const char* mode : {"nearest", "linear", "cubic"}) {
+      SCOPED_TRACE(to_string(from) + " to " + to_string(to) + " " + mode);
+      OpTester tester("Resize", 19);
+      tester.input(random_tensor(from, random)).absent().absent().constant(longs_of(to));
+      tester.with("mode", mode);
+      expect_close(tester, 2e-6f);
+    }
+  }
+}
+
+TEST(Resize, TakesCubicAndAntialiasedPictures) {
+  std::mt19937 random(7);
+  const Dims sizes[][2] = {{{2, 3, 7, 9}, {2, 3, 14, 18}}, {{1, 3, 19, 31}, {1, 3, 5, 7}}, {{1, 40, 33}, {1, 40, 8}}};
+  for (const auto& [from, to] : sizes) {
+    for (const int antialias : {0, 1}) {
+      for (const char* mode : {"linear", "cubic"}) {
+        SCOPED_TRACE(to_string(from) + " to " + to_string(to) + " " + mode);
+        OpTester tester("Resize", 19);
+        tester.input(random_tensor(from, random)).absent().absent().constant(longs_of(to));
+        tester.with("mode", mode).with("antialias", antialias).with("exclude_outside", 1);
+        expect_close(tester, 2e-6f);
+      }
+    }
+  }
+}
+
+TEST(Resize, TakesBytesAndOtherTypes) {
+  std::mt19937 random(8);
+  const Dims sizes[][2] = {{{1, 3, 8, 10}, {1, 3, 16, 20}}, {{1, 6, 12, 3}, {1, 12, 24, 3}}, {{2, 3, 5}, {4, 3, 10}}};
+  for (const DType dtype : {DType::u8, DType::i8, DType::i32, DType::i64, DType::f16}) {
+    for (const auto& [from, to] : sizes) {
+      for (const char* mode : {"nearest", "linear"}) {
+        if (mode == std::string("linear") && dtype != DType::u8 && dtype != DType::i8) continue;
+        SCOPED_TRACE(to_string(from) + " to " + to_string(to) + " " + mode + " of " + std::string(name_of(dtype)));
+        Tensor x(dtype, from);
+        for (int64_t i = 0; i < x.size(); ++i) store_real(x, i, static_cast<double>(random() % 128));
+        OpTester tester("Resize", 19);
+        tester.input(x).absent().absent().constant(longs_of(to)).with("mode", mode);
+        const auto made = tester.lowered(Isa::avx2, 2);
+        ASSERT_TRUE(made);
+        const Tensor expected = tester.result();
+        ASSERT_EQ((*made)[0].dims(), expected.dims());
+        EXPECT_EQ(std::memcmp((*made)[0].raw(), expected.raw(), expected.bytes()), 0);
       }
     }
   }
