@@ -1,4 +1,5 @@
 // ConvTranspose: each output is gathered from the inputs that reach it, phase by phase of the stride.
+#include <algorithm>
 #include <limits>
 
 #include "ops/conv_axes.h"
@@ -174,6 +175,74 @@ ValueId among_zeros(ExpandContext& context, const ConvNode& conv) {
   return context.add("Reshape", {x, context.longs({0, 0, in[0] * s[0], in[1] * s[1], in[2] * s[2]})});
 }
 
+// The places of a window that are equal modulo the stride are the outputs of one convolution, whose channels are
+// [channel][place within a stride]: output s q + r takes in[q - j] times w[r + s j].
+struct StrideSteps {
+  Dims taps;   // j, along each axis
+  Dims steps;  // q
+};
+
+StrideSteps stride_steps(const ConvNode& conv) {
+  StrideSteps result;
+  for (size_t axis = 0; axis < 3; ++axis) {
+    const int64_t stride = conv.window.strides[axis];
+    result.taps.push_back((conv.window.kernel[axis] + stride - 1) / stride);
+    result.steps.push_back((conv.sizes.out[axis] + conv.window.pads_begin[axis] - 1) / stride + 1);
+  }
+  return result;
+}
+
+ValueId weights_by_place(ExpandContext& context, const ConvNode& conv, const Dims& taps) {
+  const ConvSizes& sizes = conv.sizes;
+  const Dims &k = conv.window.kernel, &s = conv.window.strides;
+  const int64_t in = sizes.in_channels, out = sizes.out_channels;
+  ValueId w = context.input(1);
+  const Dims missing = {taps[0] * s[0] - k[0], taps[1] * s[1] - k[1], taps[2] * s[2] - k[2]};
+  if (missing != Dims{0, 0, 0})
+    w = context.add("Pad", {w, context.longs({0, 0, 0, 0, 0, 0, 0, missing[0], missing[1], missing[2]})});
+  w = context.add("Reshape", {w, context.longs({in, out, taps[0], s[0], taps[1], s[1], taps[2], s[2]})});
+  w = add_transposed(context, w, {1, 3, 5, 7, 0, 2, 4, 6});
+  w = context.add("Reshape", {w, context.longs({out * s[0] * s[1] * s[2], in, taps[0], taps[1], taps[2]})});
+  constexpr int64_t kBefore = std::numeric_limits<int64_t>::min();
+  return context.add("Slice", {w, context.longs({-1, -1, -1}), context.longs({kBefore, kBefore, kBefore}),
+                               context.longs({2, 3, 4}), context.longs({-1, -1, -1})});
+}
+
+ValueId add_by_place(ExpandContext& context, const ConvNode& conv) {
+  const ConvSizes& sizes = conv.sizes;
+  const Dims &s = conv.window.strides, &pads = conv.window.pads_begin;
+  const StrideSteps steps = stride_steps(conv);
+  Dims all;  // steps that the convolution makes: some more where the output ends before the input does
+  std::vector<int64_t> around;
+  for (size_t axis = 0; axis < 3; ++axis) {
+    around.push_back(steps.taps[axis] - 1);
+    all.push_back(std::max(steps.steps[axis], sizes.in[axis]));
+  }
+  for (size_t axis = 0; axis < 3; ++axis) around.push_back(all[axis] - sizes.in[axis]);
+  Attributes attributes;
+  attributes.set("pads", around);
+  ValueId y =
+      context.add("Conv", {context.input(0), weights_by_place(context, conv, steps.taps)}, std::move(attributes));
+  y = context.add("Reshape", {y, context.longs({-1, sizes.out_channels, s[0], s[1], s[2], all[0], all[1], all[2]})});
+  y = add_transposed(context, y, {0, 1, 5, 2, 6, 3, 7, 4});
+  y = context.add("Reshape", {y, context.longs({-1, sizes.out_channels, all[0] * s[0], all[1] * s[1], all[2] * s[2]})});
+  y = context.add("Slice", {y, context.longs({pads[0], pads[1], pads[2]}),
+                            context.longs({pads[0] + sizes.out[0], pads[1] + sizes.out[1], pads[2] + sizes.out[2]}),
+                            context.longs({2, 3, 4})});
+  if (!context.has_input(2)) return y;
+  return context.add("Add", {y, context.add("Reshape", {context.input(2), context.longs({-1, 1, 1, 1})})});
+}
+
+// One group, a window without holes, and few enough places for their channels not to be mostly code.
+bool goes_by_place(const ConvNode& conv) {
+  constexpr int64_t kMostPlaces = 64;
+  const Dims& s = conv.window.strides;
+  const int64_t places = s[0] * s[1] * s[2];
+  return conv.sizes.groups == 1 && conv.window.dilations == Dims{1, 1, 1} && places > 1 && places <= kMostPlaces &&
+         std::all_of(conv.sizes.out.begin(), conv.sizes.out.end(), [](int64_t extent) { return extent > 0; }) &&
+         std::all_of(conv.window.pads_begin.begin(), conv.window.pads_begin.end(), [](int64_t p) { return p >= 0; });
+}
+
 // Windows side by side: a convolution of single pixels to all places of the window, which are then spread.
 ValueId add_spread(ExpandContext& context, const ConvNode& conv) {
   const ConvSizes& sizes = conv.sizes;
@@ -191,14 +260,17 @@ ValueId add_spread(ExpandContext& context, const ConvNode& conv) {
   return context.add("Add", {y, context.add("Reshape", {context.input(2), context.longs({-1, 1, 1, 1})})});
 }
 
-// Volumes: by a convolution over the input's pixels among zeros. Where windows overlap it multiplies many zeros, which
-// is still far less than a loop takes.
+// Volumes: by a convolution to all places within a stride, or over the input's pixels among zeros.
 bool expand(ExpandContext& context) {
   if (context.input_type(0).dtype != DType::f32) return false;
   const std::optional<ConvNode> conv = known_conv_transpose(context.node, context.input_type(0), context.input_type(1));
   if (!conv || conv->window.axes() != 3) return false;
   if (has_separate_windows(*conv)) {
     context.set_output(0, add_spread(context, *conv));
+    return true;
+  }
+  if (goes_by_place(*conv)) {
+    context.set_output(0, add_by_place(context, *conv));
     return true;
   }
   const Window& window = conv->window;
