@@ -46,6 +46,8 @@ void move_axes(const T* from, T* to, std::span<const MoveAxis> axes) {
     }
   } else if (axis.from_stride == 1 && axis.to_stride == 1) {
     std::copy_n(from, axis.count, to);
+  } else if (axis.from_stride == 0 && axis.to_stride == 1) {
+    std::fill_n(to, axis.count, T(*from));
   } else {
     for (int64_t i = 0; i < axis.count; ++i) to[i * axis.to_stride] = from[i * axis.from_stride];
   }

@@ -1,11 +1,12 @@
 #include "ops/copy_nest.h"
 
-#include <emmintrin.h>
+#include <immintrin.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
+#include "ops/byte_transpose.h"
 #include "src/base/check.h"
 #include "src/base/thread_team.h"
 
@@ -33,16 +34,85 @@ std::vector<MoveAxis> merged(std::vector<MoveAxis> axes) {
   return result;
 }
 
+// Axes come by value: what is stored through a char pointer might else change them, as far as the compiler knows.
 template <class T>
-void copy_elements(const char* from, char* to, const MoveAxis& axis) {
+void copy_elements(const char* from, char* to, const MoveAxis axis) {
   if (axis.to_stride == static_cast<int64_t>(sizeof(T)) && axis.from_stride == 0) {
     T value;
     std::memcpy(&value, from, sizeof(T));
     std::fill_n(reinterpret_cast<T*>(to), axis.count, value);
     return;
   }
+  if (axis.to_stride == static_cast<int64_t>(sizeof(T))) {
+    T* out = reinterpret_cast<T*>(to);
+    for (int64_t i = 0; i < axis.count; ++i) std::memcpy(out + i, from + i * axis.from_stride, sizeof(T));
+    return;
+  }
   for (int64_t i = 0; i < axis.count; ++i) {
     std::memcpy(to + i * axis.to_stride, from + i * axis.from_stride, sizeof(T));
+  }
+}
+
+// How bytes of pixels of three and those of three planes go to each other: for 16 pixels, by plane and by vector of the
+// pixels, what _mm_shuffle_epi8 takes from where (0x80: nothing).
+struct ShufflesOfThree {
+  alignas(16) uint8_t to_planes[3][3][16];  // [plane][vector]
+  alignas(16) uint8_t to_pixels[3][3][16];  // [vector][plane]
+};
+constexpr ShufflesOfThree shuffles_of_three() {
+  ShufflesOfThree shuffles{};
+  for (int plane = 0; plane < 3; ++plane) {
+    for (int vector = 0; vector < 3; ++vector) {
+      for (int i = 0; i < 16; ++i) {
+        const int place = 3 * i + plane, byte = 16 * vector + i;
+        shuffles.to_planes[plane][vector][i] = static_cast<uint8_t>(place / 16 == vector ? place % 16 : 0x80);
+        shuffles.to_pixels[vector][plane][i] = static_cast<uint8_t>(byte % 3 == plane ? byte / 3 : 0x80);
+      }
+    }
+  }
+  return shuffles;
+}
+constexpr ShufflesOfThree kShufflesOfThree = shuffles_of_three();
+
+[[gnu::target("ssse3")]] __m128i shuffled(const __m128i (&vectors)[3], const uint8_t (&tables)[3][16]) {
+  __m128i all = _mm_setzero_si128();
+  for (int k = 0; k < 3; ++k) {
+    const __m128i table = _mm_load_si128(reinterpret_cast<const __m128i*>(tables[k]));
+    all = _mm_or_si128(all, _mm_shuffle_epi8(vectors[k], table));
+  }
+  return all;
+}
+
+// `count` pixels of three bytes to three planes, `plane_stride` apart.
+[[gnu::target("ssse3")]] void split_threes(const char* from, int64_t count, char* to, int64_t plane_stride) {
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) {
+    __m128i pixels[3];
+    for (int k = 0; k < 3; ++k) pixels[k] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 3 * i + 16 * k));
+    for (int plane = 0; plane < 3; ++plane) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + plane * plane_stride + i),
+                       shuffled(pixels, kShufflesOfThree.to_planes[plane]));
+    }
+  }
+  for (; i < count; ++i) {
+    for (int plane = 0; plane < 3; ++plane) to[plane * plane_stride + i] = from[3 * i + plane];
+  }
+}
+
+// The way back.
+[[gnu::target("ssse3")]] void join_threes(const char* from, int64_t plane_stride, int64_t count, char* to) {
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) {
+    __m128i planes[3];
+    for (int k = 0; k < 3; ++k)
+      planes[k] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + k * plane_stride + i));
+    for (int vector = 0; vector < 3; ++vector) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 3 * i + 16 * vector),
+                       shuffled(planes, kShufflesOfThree.to_pixels[vector]));
+    }
+  }
+  for (; i < count; ++i) {
+    for (int plane = 0; plane < 3; ++plane) to[3 * i + plane] = from[plane * plane_stride + i];
   }
 }
 
@@ -70,7 +140,7 @@ void transpose_halves(const char* from, int64_t from_stride, char* to, int64_t t
 
 // In square tiles, so that lines of both sides stay in L1. 16: as many lines as L1 has ways to spare.
 template <class T>
-void transpose_tiles(const char* from, char* to, const MoveAxis& rows, const MoveAxis& columns) {
+void transpose_tiles(const char* from, char* to, const MoveAxis rows, const MoveAxis columns) {
   constexpr int64_t kTile = 16;
   for (int64_t c0 = 0; c0 < columns.count; c0 += kTile) {
     const int64_t c_end = std::min(columns.count, c0 + kTile);
@@ -83,6 +153,15 @@ void transpose_tiles(const char* from, char* to, const MoveAxis& rows, const Mov
             transpose_halves(from + r * rows.from_stride + c * 2, rows.from_stride, to + c * columns.to_stride + r * 2,
                              columns.to_stride);
           }
+          continue;
+        }
+      }
+      if constexpr (sizeof(T) == 1) {
+        if (c_end - c0 == kTile && r_end - r0 == kTile) {
+          ByteTile tile;
+          for (int r = 0; r < kTile; ++r) tile.load_row(r, from + (r0 + r) * rows.from_stride + c0);
+          tile.transpose();
+          for (int c = 0; c < kTile; ++c) tile.store_row(c, to + (c0 + c) * columns.to_stride + r0);
           continue;
         }
       }
@@ -115,11 +194,11 @@ void with_element(size_t bytes, Body body) {
 
 // Short runs: a call of memcpy costs more than they do.
 template <int64_t kBytes>
-void copy_short_runs(const char* from, char* to, const MoveAxis& loop) {
+void copy_short_runs(const char* from, char* to, const MoveAxis loop) {
   for (int64_t i = 0; i < loop.count; ++i) std::memcpy(to + i * loop.to_stride, from + i * loop.from_stride, kBytes);
 }
 
-void copy_runs(const char* from, char* to, const MoveAxis& loop, int64_t bytes) {
+void copy_runs(const char* from, char* to, const MoveAxis loop, int64_t bytes) {
   switch (bytes) {
     case 2:
       return copy_short_runs<2>(from, to, loop);
@@ -261,6 +340,10 @@ void CopyNest::inner(const char* from, char* to) const {
 
 void CopyNest::transpose(const char* from, char* to) const {
   if (kernel_) return kernel_(from, to, rows_.from_stride, columns_.to_stride, rows_.count, columns_.count);
+  if (element_bytes_ == 1 && columns_.count == 3 && rows_.from_stride == 3)
+    return split_threes(from, rows_.count, to, columns_.to_stride);
+  if (element_bytes_ == 1 && rows_.count == 3 && columns_.to_stride == 3)
+    return join_threes(from, rows_.from_stride, columns_.count, to);
   with_element(element_bytes_, [&](auto element) { transpose_tiles<decltype(element)>(from, to, rows_, columns_); });
 }
 

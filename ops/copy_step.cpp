@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 
+#include "ops/byte_transpose.h"
 #include "ops/copy_nest.h"
 #include "src/base/thread_team.h"
 
@@ -45,6 +46,20 @@ struct BlockReorder {
     }
   }
 
+  // Sixteen pixels of the channels of one block.
+  void block_bytes(const char* planes, int64_t count, char* pixels) const {
+    ByteTile tile{};
+    for (int c = 0; c < count; ++c) tile.load_row(c, planes + c * spatial);
+    tile.transpose();
+    for (int s = 0; s < 16; ++s) tile.store_row(s, pixels + 16 * s);
+  }
+  void unblock_bytes(const char* pixels, int64_t count, char* planes) const {
+    ByteTile tile;
+    for (int s = 0; s < 16; ++s) tile.load_row(s, pixels + 16 * s);
+    tile.transpose();
+    for (int c = 0; c < count; ++c) tile.store_row(c, planes + c * spatial);
+  }
+
   void run_block(int64_t index, Range pixels, const char* from, char* to) const {
     const auto size = static_cast<int64_t>(element_bytes);
     const int64_t first = index % blocks * block, count = std::min(block, channels - first);
@@ -58,7 +73,14 @@ struct BlockReorder {
       if (to_blocked) return kernel(source, target, spatial * size, block * size, count, width);
       return kernel(source, target, block * size, spatial * size, width, count);
     }
-    for (int64_t s = 0; s < width; ++s) {
+    int64_t s = 0;
+    if (element_bytes == 1 && block == 16) {
+      for (; s + 16 <= width; s += 16) {
+        to_blocked ? block_bytes(source + s, count, target + s * 16)
+                   : unblock_bytes(source + s * 16, count, target + s);
+      }
+    }
+    for (; s < width; ++s) {
       for (int64_t c = 0; c < (to_blocked ? block : count); ++c) {
         const int64_t in_plain = (c * spatial + s) * size, in_block = (s * block + c) * size;
         if (c >= count) {

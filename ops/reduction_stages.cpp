@@ -6,23 +6,50 @@
 namespace lathe {
 namespace {
 
-template <IntegerReduce Op, class T>
+template <class T>
+using Wrapping = std::make_unsigned_t<std::conditional_t<(sizeof(T) < sizeof(int)), int, T>>;
+
+template <PlainReduce Op, class T>
 [[gnu::always_inline]] inline T joined(T a, T b) {
-  using Unsigned = std::make_unsigned_t<T>;
-  if constexpr (Op == IntegerReduce::sum) return static_cast<T>(static_cast<Unsigned>(a) + static_cast<Unsigned>(b));
-  if constexpr (Op == IntegerReduce::product)
-    return static_cast<T>(static_cast<Unsigned>(a) * static_cast<Unsigned>(b));
-  if constexpr (Op == IntegerReduce::maximum) return std::max(a, b);
-  return std::min(a, b);
+  if constexpr (std::is_floating_point_v<T>) {
+    if constexpr (Op == PlainReduce::sum) return a + b;
+    if constexpr (Op == PlainReduce::product) return a * b;
+    const bool keeps = Op == PlainReduce::maximum ? a >= b : a <= b;
+    return keeps || a != a ? a : b;  // NaN wins
+  } else {
+    if constexpr (Op == PlainReduce::sum)
+      return static_cast<T>(static_cast<Wrapping<T>>(a) + static_cast<Wrapping<T>>(b));
+    if constexpr (Op == PlainReduce::product)
+      return static_cast<T>(static_cast<Wrapping<T>>(a) * static_cast<Wrapping<T>>(b));
+    if constexpr (Op == PlainReduce::maximum) return std::max(a, b);
+    return std::min(a, b);
+  }
 }
 
-template <IntegerReduce Op, class T>
+// Of one row in an order of its own for floating point: partial results that vectors hold.
+template <PlainReduce Op, class T>
+[[gnu::target("avx2")]] T reduce_row(const T* row, int64_t extent) {
+  constexpr int64_t kParts = 64 / static_cast<int64_t>(sizeof(T));
+  int64_t i = 1;
+  T value = row[0];
+  if (extent >= 2 * kParts) {
+    T parts[kParts];
+    std::copy_n(row, kParts, parts);
+    for (i = kParts; i + kParts <= extent; i += kParts) {
+      for (int64_t k = 0; k < kParts; ++k) parts[k] = joined<Op>(parts[k], row[i + k]);
+    }
+    value = parts[0];
+    for (int64_t k = 1; k < kParts; ++k) value = joined<Op>(value, parts[k]);
+  }
+  for (; i < extent; ++i) value = joined<Op>(value, row[i]);
+  return value;
+}
+
+template <PlainReduce Op, class T>
 [[gnu::target("avx2")]] void reduce(const T* from, T* to, int64_t outer, int64_t extent, int64_t inner) {
   for (int64_t o = 0; o < outer; ++o, from += extent * inner, to += inner) {
     if (inner == 1) {
-      T value = from[0];
-      for (int64_t i = 1; i < extent; ++i) value = joined<Op>(value, from[i]);
-      *to = value;
+      *to = reduce_row<Op>(from, extent);
       continue;
     }
     std::copy(from, from + inner, to);
@@ -34,16 +61,16 @@ template <IntegerReduce Op, class T>
 }
 
 template <class T>
-void dispatch(IntegerReduce op, const T* from, T* to, int64_t outer, int64_t extent, int64_t inner) {
+void dispatch(PlainReduce op, const T* from, T* to, int64_t outer, int64_t extent, int64_t inner) {
   switch (op) {
-    case IntegerReduce::sum:
-      return reduce<IntegerReduce::sum>(from, to, outer, extent, inner);
-    case IntegerReduce::product:
-      return reduce<IntegerReduce::product>(from, to, outer, extent, inner);
-    case IntegerReduce::maximum:
-      return reduce<IntegerReduce::maximum>(from, to, outer, extent, inner);
-    case IntegerReduce::minimum:
-      return reduce<IntegerReduce::minimum>(from, to, outer, extent, inner);
+    case PlainReduce::sum:
+      return reduce<PlainReduce::sum>(from, to, outer, extent, inner);
+    case PlainReduce::product:
+      return reduce<PlainReduce::product>(from, to, outer, extent, inner);
+    case PlainReduce::maximum:
+      return reduce<PlainReduce::maximum>(from, to, outer, extent, inner);
+    case PlainReduce::minimum:
+      return reduce<PlainReduce::minimum>(from, to, outer, extent, inner);
   }
 }
 
@@ -72,15 +99,22 @@ std::vector<ReductionStage> reduction_stages(const Dims& dims, const std::vector
   return stages;
 }
 
-bool has_integer_reduction(DType dtype) { return dtype == DType::i64 || dtype == DType::i32; }
+bool has_plain_reduction(DType dtype, PlainReduce op) {
+  const bool is_order = op == PlainReduce::maximum || op == PlainReduce::minimum;
+  if (dtype == DType::boolean || dtype == DType::u8 || dtype == DType::i8) return is_order;
+  return dtype == DType::i64 || dtype == DType::i32 || dtype == DType::f64;
+}
 
-void reduce_integers(DType dtype, IntegerReduce op, const void* from, void* to, int64_t outer, int64_t extent,
-                     int64_t inner) noexcept {
-  if (dtype == DType::i64) {
-    dispatch(op, static_cast<const int64_t*>(from), static_cast<int64_t*>(to), outer, extent, inner);
-  } else {
-    dispatch(op, static_cast<const int32_t*>(from), static_cast<int32_t*>(to), outer, extent, inner);
-  }
+void reduce_plainly(DType dtype, PlainReduce op, const void* from, void* to, int64_t outer, int64_t extent,
+                    int64_t inner) noexcept {
+  const auto as = [&]<class T>(T) {
+    dispatch(op, static_cast<const T*>(from), static_cast<T*>(to), outer, extent, inner);
+  };
+  if (dtype == DType::i64) return as(int64_t());
+  if (dtype == DType::i32) return as(int32_t());
+  if (dtype == DType::f64) return as(double());
+  if (dtype == DType::i8) return as(int8_t());
+  as(uint8_t());  // and bool, which is 0 or 1
 }
 
 }  // namespace lathe

@@ -65,6 +65,19 @@ bool visit_row_type(DType dtype, Visit visit) {
   return false;
 }
 
+// result = f(x), of the operand's type. `work`: as add_row_step.
+template <class F>
+bool lower_unary_rows(LowerContext& context, const F& f, double work = 4) {
+  if (context.input_count() != 1 || context.input_type(0).dtype != context.output_type(0).dtype) return false;
+  return visit_row_type(context.input_type(0).dtype, [&]<class T>() {
+    if constexpr (std::is_invocable_v<F, T> && !std::is_same_v<T, bool>) {
+      return add_row_step(
+          context, [f](const RowOperands& row) { unary_row<T, T>(row, f); }, "rows", work);
+    }
+    return false;
+  });
+}
+
 // result = f(a, b) of two operands of one type; `is_test`: the result is bool.
 template <class F, bool IsTest = false>
 bool lower_binary_rows(LowerContext& context, const F& f) {

@@ -1,5 +1,7 @@
 #include "ops/topk_select.h"
 
+#include <immintrin.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -79,6 +81,34 @@ void replace_top(Choice* heap, int64_t count, const Choice& choice) {
     at = child;
   }
   heap[at] = choice;
+}
+
+template <bool IsLargest>
+[[gnu::target("avx2")]] inline __m256 further(__m256 a, __m256 b) {
+  return IsLargest ? _mm256_max_ps(a, b) : _mm256_min_ps(a, b);
+}
+
+// The first of the largest (smallest) elements; -1: one is NaN. Requires: extent >= 8.
+template <bool IsLargest>
+[[gnu::target("avx2")]] int64_t first_extreme(const float* row, int64_t extent) {
+  __m256 best = _mm256_loadu_ps(row + extent - 8), is_nan = _mm256_cmp_ps(best, best, _CMP_UNORD_Q);
+  for (int64_t i = 0; i + 8 <= extent; i += 8) {
+    const __m256 x = _mm256_loadu_ps(row + i);
+    best = further<IsLargest>(best, x);
+    is_nan = _mm256_or_ps(is_nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  }
+  if (_mm256_movemask_ps(is_nan) != 0) return -1;
+  best = further<IsLargest>(best, _mm256_permute2f128_ps(best, best, 1));
+  best = further<IsLargest>(best, _mm256_permute_ps(best, 0x4e));
+  best = further<IsLargest>(best, _mm256_permute_ps(best, 0xb1));
+  int64_t i = 0;
+  for (; i + 8 <= extent; i += 8) {
+    const int equal = _mm256_movemask_ps(_mm256_cmp_ps(_mm256_loadu_ps(row + i), best, _CMP_EQ_OQ));
+    if (equal != 0) return i + std::countr_zero(static_cast<unsigned>(equal));
+  }
+  const float value = _mm256_cvtss_f32(best);
+  while (row[i] != value) ++i;
+  return i;
 }
 
 // One row: its elements are `stride` apart.
@@ -204,11 +234,24 @@ void TopKSelect::run_as(const void* from, void* values, int64_t* places, void* s
   const auto [outer, extent, inner] = problem_.split;
   const int64_t count = problem_.count;
   constexpr int64_t kLanes = 16;  // looked at closely where one of them may be chosen
+  const bool is_one = count == 1 && inner == 1 && extent >= 8;
   auto* choices = static_cast<ChoiceOf<Bits>*>(scratch);
   for (int64_t i = rows.begin; i < rows.end; ++i) {
     const int64_t place = i / inner, within = i % inner;
     const Row<Element> row{static_cast<const Bits*>(from) + place * extent * inner + within, extent, inner,
                            problem_.is_largest};
+    if constexpr (std::is_same_v<Element, Float32>) {
+      if (is_one) {
+        const auto* floats = reinterpret_cast<const float*>(row.elements);
+        const int64_t best =
+            problem_.is_largest ? first_extreme<true>(floats, extent) : first_extreme<false>(floats, extent);
+        if (best >= 0) {
+          if (values != nullptr) static_cast<Bits*>(values)[i] = row.elements[best];
+          if (places != nullptr) places[i] = best;
+          continue;
+        }
+      }
+    }
     keeps_few() ? row.select_few(choices, count, find_beyond_, kLanes) : row.select_many(choices, count);
     std::sort(choices, choices + count);
     for (int64_t k = 0; k < count; ++k) {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "ops/elementwise.h"
+#include "ops/numbers.h"
 #include "ops/pointwise_lowering.h"
 #include "ops/row_loops.h"
 
@@ -174,6 +175,47 @@ void reference_pow(ReferenceContext& context) {
   context.outputs[0] = std::move(result);
 }
 
+// Of float32: also by a known exponent of another type.
+std::optional<Expression> express_pow(const Node& node, std::span<const TensorType> inputs,
+                                      const ConstantOf& constant) {
+  if (inputs[0].dtype != DType::f32 || inputs[1].dtype == DType::f32 || has_legacy_alignment(node))
+    return express_binary<ExprOp::pow>(node, inputs, constant);
+  const Tensor exponent = constant(1);
+  if (!exponent.defined() || exponent.size() != 1 || exponent.rank() > inputs[0].rank()) return std::nullopt;
+  ExpressionWriter w(inputs);
+  const int base = w.x(0);
+  w.op(ExprOp::pow, base, w.constant(static_cast<float>(reals_of(exponent)[0])));
+  return w.finish();
+}
+
+struct Pow {
+  template <class C>
+  C operator()(C base, C exponent) const {
+    return power(base, exponent);
+  }
+};
+struct Square {
+  template <class C>
+  C operator()(C base, C) const {
+    return Mul{}(base, base);
+  }
+};
+struct Cube {
+  template <class C>
+  C operator()(C base, C) const {
+    return Mul{}(Mul{}(base, base), base);
+  }
+};
+
+bool lower_pow(LowerContext& context) {
+  if (lower_pointwise(context)) return true;
+  const Tensor exponent = context.constant(1);
+  const double known = exponent.defined() && exponent.size() == 1 ? reals_of(exponent)[0] : 0;
+  if (known == 2) return lower_binary_rows(context, Square{});
+  if (known == 3 && is_integer(exponent.dtype())) return lower_binary_rows(context, Cube{});
+  return lower_binary_rows(context, Pow{});
+}
+
 using Kind = AttributeSpec::Kind;
 
 OpDef binary(std::string_view name, ReferenceFn* reference, ExpressFn* express, LowerFn* lower) {
@@ -191,7 +233,7 @@ OpDef binary(std::string_view name, ReferenceFn* reference, ExpressFn* express, 
 }  // namespace
 
 std::vector<OpDef> arithmetic_ops() {
-  OpDef pow = binary("Pow", reference_pow, express_binary<ExprOp::pow>, lower_pointwise);
+  OpDef pow = binary("Pow", reference_pow, express_pow, lower_pow);
   pow.schema.infer = infer_broadcast_mixed;
   return {binary("Add", reference_binary<Add, kNumbers>, express_binary<ExprOp::add>, lower_binary<Add>),
           binary("Sub", reference_binary<Sub, kNumbers>, express_binary<ExprOp::sub>, lower_binary<Sub>),

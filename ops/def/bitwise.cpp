@@ -1,5 +1,8 @@
 // BitShift, BitwiseAnd, BitwiseOr, BitwiseXor, BitwiseNot.
+#include <concepts>
+
 #include "ops/elementwise.h"
+#include "ops/row_loops.h"
 
 namespace lathe::ops {
 namespace {
@@ -7,7 +10,7 @@ namespace {
 // Counts of the type's width and more shift everything out; signed values shift arithmetically to the right.
 struct BitShift {
   explicit BitShift(const Node& node) : is_left(node.attributes.get_string("direction", "") == "LEFT") {}
-  template <class C>
+  template <std::integral C>
   C operator()(C x, C count) const {
     constexpr auto kBits = static_cast<C>(sizeof(C) * 8 - 1);
     const bool is_out = count < 0 || count > kBits;
@@ -17,25 +20,25 @@ struct BitShift {
   bool is_left;
 };
 struct BitwiseAnd {
-  template <class C>
+  template <std::integral C>
   C operator()(C a, C b) const {
     return static_cast<C>(a & b);
   }
 };
 struct BitwiseOr {
-  template <class C>
+  template <std::integral C>
   C operator()(C a, C b) const {
     return static_cast<C>(a | b);
   }
 };
 struct BitwiseXor {
-  template <class C>
+  template <std::integral C>
   C operator()(C a, C b) const {
     return static_cast<C>(a ^ b);
   }
 };
 struct BitwiseNot {
-  template <class C>
+  template <std::integral C>
   C operator()(C a) const {
     return static_cast<C>(~a);
   }
@@ -48,13 +51,22 @@ void infer_shift(InferContext& context) {
   infer_broadcast(context);
 }
 
-OpDef binary(std::string_view name, ReferenceFn* reference) {
+template <class F>
+bool lower(LowerContext& context) {
+  return lower_binary_rows(context, functor_for<F>(context.node));
+}
+
+bool lower_not(LowerContext& context) { return lower_unary_rows(context, BitwiseNot{}); }
+
+template <class F>
+OpDef binary(std::string_view name) {
   return {.schema = {.name = name,
                      .since = 18,
                      .min_inputs = 2,
                      .max_inputs = 2,
                      .infer = infer_broadcast,
-                     .reference = reference}};
+                     .reference = reference_binary<F, kIntegers>},
+          .lower = lower<F>};
 }
 
 }  // namespace
@@ -66,14 +78,16 @@ std::vector<OpDef> bitwise_ops() {
                       .max_inputs = 2,
                       .attributes = {{"direction", AttributeSpec::Kind::string, true}},
                       .infer = infer_shift,
-                      .reference = reference_binary<BitShift, kIntegers>}},
-          binary("BitwiseAnd", reference_binary<BitwiseAnd, kIntegers>),
-          binary("BitwiseOr", reference_binary<BitwiseOr, kIntegers>),
-          binary("BitwiseXor", reference_binary<BitwiseXor, kIntegers>),
+                      .reference = reference_binary<BitShift, kIntegers>},
+           .lower = lower<BitShift>},
+          binary<BitwiseAnd>("BitwiseAnd"),
+          binary<BitwiseOr>("BitwiseOr"),
+          binary<BitwiseXor>("BitwiseXor"),
           {.schema = {.name = "BitwiseNot",
                       .since = 18,
                       .infer = infer_same,
-                      .reference = reference_unary<BitwiseNot, kIntegers>}}};
+                      .reference = reference_unary<BitwiseNot, kIntegers>},
+           .lower = lower_not}};
 }
 
 }  // namespace lathe::ops

@@ -4,10 +4,13 @@
 
 #include "ops/copy_elements.h"
 #include "ops/copy_infer.h"
+#include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 #include "ops/window_attributes.h"
+#include "ops/work_split.h"
 #include "src/base/checked_size.h"
+#include "src/base/thread_team.h"
 
 namespace lathe::ops {
 namespace {
@@ -83,6 +86,82 @@ void run_col2im(ReferenceContext& context) {
     }
   }
   context.outputs[0] = tensor_of_reals(context, columns.dtype(), dims, out);
+}
+
+// A row of columns that is added to a row of the image: `count` elements to every `stride`-th.
+struct ColumnRow {
+  int64_t from = 0, to = 0, count = 0;
+};
+
+// Of one map, for all taps and steps: what lies inside of the image.
+std::vector<ColumnRow> column_rows(const Windows& windows, const std::vector<int64_t>& image,
+                                   const std::vector<int64_t>& block, const Dims& steps) {
+  const size_t last = image.size() - 1;
+  const std::vector<int64_t> pixel_strides = strides_of(image);
+  std::vector<ColumnRow> rows;
+  int64_t from = 0;
+  for (IndexWalk tap(block); !tap.done(); tap.next()) {
+    const int64_t shift = tap.index()[last] * windows.dilations[last] - windows.pads[last],
+                  stride = windows.strides[last];
+    const int64_t begin = std::clamp<int64_t>(shift < 0 ? (-shift + stride - 1) / stride : 0, 0, steps[last]);
+    const int64_t room = image[last] - shift;
+    const int64_t end = std::clamp<int64_t>(room <= 0 ? 0 : (room + stride - 1) / stride, begin, steps[last]);
+    Dims outer(steps.begin(), steps.end() - 1);
+    for (IndexWalk step(outer); !step.done(); step.next(), from += steps[last]) {
+      ColumnRow row{from + begin, shift + begin * stride, end - begin};
+      bool is_inside = row.count > 0;
+      for (size_t i = 0; i < last; ++i) {
+        const int64_t where =
+            step.index()[i] * windows.strides[i] + tap.index()[i] * windows.dilations[i] - windows.pads[i];
+        is_inside = is_inside && where >= 0 && where < image[i];
+        row.to += where * pixel_strides[i];
+      }
+      if (is_inside) rows.push_back(row);
+    }
+  }
+  return rows;
+}
+
+[[gnu::target("avx2")]] void add_row(const float* from, float* to, int64_t count, int64_t stride) {
+  if (stride == 1) {
+    for (int64_t i = 0; i < count; ++i) to[i] += from[i];
+  } else {
+    for (int64_t i = 0; i < count; ++i) to[i * stride] += from[i];
+  }
+}
+
+bool lower_col2im(LowerContext& context) {
+  const TensorType& columns = context.input_type(0);
+  const Tensor image_shape = context.constant(1), block_shape = context.constant(2);
+  if (columns.dtype != DType::f32 || !image_shape.defined() || !block_shape.defined()) return false;
+  const InferContext messages(context.node, {}, {});
+  const std::vector<int64_t> image = integers_of(messages, image_shape, "input 1 (image_shape)"),
+                             block = integers_of(messages, block_shape, "input 2 (block_shape)");
+  const Dims dims = column_dims(messages, columns, image, block);
+  const Windows windows = windows_of(messages, image.size());
+  Dims steps;
+  for (size_t i = 0; i < image.size(); ++i) steps.push_back(window_count(windows, i, image[i], block[i]));
+  const int64_t positions = checked_elements(steps), pixels = checked_elements(image), taps = checked_elements(block);
+  constexpr int64_t kMostRows = 1 << 20;
+  if (columns.extents()[2] != positions || positions == 0 || taps > kMostRows / positions) return false;
+  const int64_t maps = dims[0] * dims[1];
+  if (maps * pixels == 0) return true;
+  const BufferId from = context.buffer(context.input(0)), to = context.buffer(context.output(0));
+  Step step{.kernel = "add columns", .reads = {from}, .writes = {to}};
+  step.bytes = static_cast<double>(columns.storage_bytes()) + 4 * static_cast<double>(maps * pixels);
+  step.threads = static_cast<int>(std::min<int64_t>(worthwhile_threads(2 * step.bytes, context.target.threads), maps));
+  step.run = [=, rows = column_rows(windows, image, block, steps),
+              stride = windows.strides.back()](const StepArgs& args) {
+    const Range own = split_evenly(maps, args.share, args.shares);
+    for (int64_t map = own.begin; map < own.end; ++map) {
+      const float* in = args.at<const float>(from) + map * taps * positions;
+      float* out = args.at<float>(to) + map * pixels;
+      std::fill_n(out, pixels, 0.0F);
+      for (const ColumnRow& row : rows) add_row(in + row.from, out + row.to, row.count, stride);
+    }
+  };
+  context.add(std::move(step));
+  return true;
 }
 
 // ---- MaxUnpool
@@ -165,7 +244,8 @@ std::vector<OpDef> image_columns_ops() {
                   .max_inputs = 3,
                   .attributes = {{"dilations", Kind::integers}, {"pads", Kind::integers}, {"strides", Kind::integers}},
                   .infer = infer_col2im,
-                  .reference = run_col2im}},
+                  .reference = run_col2im},
+       .lower = lower_col2im},
       {.schema = {.name = "MaxUnpool",
                   .since = 9,
                   .min_inputs = 2,

@@ -9,6 +9,7 @@
 #include "ops/matmul_shape.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "ops/plain_product.h"
 
 namespace lathe::ops {
 namespace {
@@ -190,7 +191,7 @@ void reference_gemm(ReferenceContext& context) {
 bool lower_floats(LowerContext& context, const MatMulShape& shape, const ProductForm& form) {
   const DType dtype = context.output_type(0).dtype;
   if (dtype == DType::bf16 || dtype == DType::f16) return lower_half_product(context, shape, form);
-  return lower_product(context, shape, form);
+  return lower_product(context, shape, form) || lower_plain_product(context, shape, form);
 }
 
 bool lower_matmul(LowerContext& context) {

@@ -9,9 +9,11 @@
 #include "ops/copy_elements.h"
 #include "ops/copy_infer.h"
 #include "ops/copy_step.h"
+#include "ops/expansion.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 #include "ops/reduction_stages.h"
+#include "ops/work_split.h"
 #include "src/base/thread_team.h"
 
 namespace lathe::ops {
@@ -316,21 +318,34 @@ void add_stage(LowerContext& context, const ReducePlan& plan, const ReductionSta
   context.add(std::move(step));
 }
 
-std::optional<IntegerReduce> integer_choice_of(Reduction kind) {
-  if (kind == Reduction::sum) return IntegerReduce::sum;
-  if (kind == Reduction::prod) return IntegerReduce::product;
-  if (kind == Reduction::max) return IntegerReduce::maximum;
-  if (kind == Reduction::min) return IntegerReduce::minimum;
-  return std::nullopt;
+std::optional<PlainReduce> plain_choice_of(Reduction kind, DType dtype) {
+  std::optional<PlainReduce> choice;
+  if (kind == Reduction::sum || (kind == Reduction::mean && dtype == DType::f64)) choice = PlainReduce::sum;
+  if (kind == Reduction::prod) choice = PlainReduce::product;
+  if (kind == Reduction::max) choice = PlainReduce::maximum;
+  if (kind == Reduction::min) choice = PlainReduce::minimum;
+  if (choice && !has_plain_reduction(dtype, *choice)) return std::nullopt;
+  return choice;
 }
 
-void add_integer_stage(LowerContext& context, IntegerReduce op, const ReductionStage& stage, BufferId from,
-                       BufferId to) {
+// `divisor`: of a mean of float64, once its sums are complete; else 1.
+void add_plain_stage(LowerContext& context, PlainReduce op, const ReductionStage& stage, double divisor, BufferId from,
+                     BufferId to) {
   const DType dtype = context.input_type(0).dtype;
-  Step step{.kernel = "reduce integers", .reads = {from}, .writes = {to}};
-  step.bytes = static_cast<double>(stage.outer * stage.extent * stage.inner * (bits_of(dtype) / 8));
+  Step step{.kernel = "reduce " + std::string(name_of(dtype)), .reads = {from}, .writes = {to}};
+  const int64_t bytes = bits_of(dtype) / 8;
+  step.bytes = static_cast<double>(stage.outer * stage.extent * stage.inner * bytes);
+  step.threads = static_cast<int>(
+      std::min<int64_t>(worthwhile_threads(step.bytes, context.target.threads), std::max<int64_t>(stage.outer, 1)));
   step.run = [=](const StepArgs& args) {
-    reduce_integers(dtype, op, args.at<const void>(from), args.at<void>(to), stage.outer, stage.extent, stage.inner);
+    const Range own = split_evenly(stage.outer, args.share, args.shares);
+    if (own.begin >= own.end) return;
+    char* out = args.at<char>(to) + own.begin * stage.inner * bytes;
+    reduce_plainly(dtype, op, args.at<const char>(from) + own.begin * stage.extent * stage.inner * bytes, out,
+                   own.end - own.begin, stage.extent, stage.inner);
+    if (divisor == 1) return;
+    auto* sums = reinterpret_cast<double*>(out);
+    for (int64_t i = 0; i < (own.end - own.begin) * stage.inner; ++i) sums[i] /= divisor;
   };
   context.add(std::move(step));
 }
@@ -339,9 +354,8 @@ bool lower(LowerContext& context) {
   const TensorType& type = context.input_type(0);
   const Reduction kind = reduction_of(context.node);
   const std::optional<KernelChoice> choice = choice_of(kind);
-  const std::optional<IntegerReduce> integer_choice =
-      has_integer_reduction(type.dtype) ? integer_choice_of(kind) : std::nullopt;
-  if (!integer_choice && (type.dtype != DType::f32 || !choice)) return false;
+  const std::optional<PlainReduce> plain_choice = plain_choice_of(kind, type.dtype);
+  if (!plain_choice && (type.dtype != DType::f32 || !choice)) return false;
   if (context.has_input(1) && !context.constant(1).defined()) return false;
   const Dims dims = type.extents();
   const InferContext messages(context.node, {}, {});
@@ -360,8 +374,9 @@ bool lower(LowerContext& context) {
     const bool is_last = i + 1 == stages.size();
     const auto bytes = static_cast<size_t>(stages[i].outer * stages[i].inner * (bits_of(type.dtype) / 8));
     const BufferId to = is_last ? context.buffer(context.output(0)) : context.scratch(bytes);
-    if (integer_choice) {
-      add_integer_stage(context, *integer_choice, stages[i], from, to);
+    if (plain_choice) {
+      const double divisor = is_last && kind == Reduction::mean ? static_cast<double>(count) : 1;
+      add_plain_stage(context, *plain_choice, stages[i], divisor, from, to);
       from = to;
       continue;
     }
@@ -370,6 +385,29 @@ bool lower(LowerContext& context) {
     add_stage(context, plan, stages[i], 1.0f / static_cast<float>(count), from, to);
     from = to;
   }
+  return true;
+}
+
+// log(sum(exp(x - top))) + top, which does not overflow; infinities come out of exp and log by themselves.
+bool expand_log_sum_exp(ExpandContext& context) {
+  const TensorType& type = context.input_type(0);
+  const std::vector<int64_t> given = context.node.attributes.get_ints("axes");
+  if (!type.has_rank || type.dtype != DType::f32) return false;
+  if (context.node.attributes.get_int("noop_with_empty_axes", 0) != 0) return false;
+  ValueId axes = ValueId::none;
+  if (axes_are_input(context.node) && context.has_input(1)) axes = context.input(1);
+  if (!given.empty())
+    axes =
+        context.constant(Tensor::from<int64_t>({static_cast<int64_t>(given.size())}, std::span<const int64_t>(given)));
+  const auto over = [&](ValueId x) {
+    return axes == ValueId::none ? std::vector<ValueId>{x} : std::vector<ValueId>{x, axes};
+  };
+  const ValueId top = context.add("ReduceMax", over(context.input(0)), {{"keepdims", int64_t{1}}});
+  const ValueId shift = context.add("Where", {context.add("IsInf", {top}), add_scalar(context, type.dtype, 0), top});
+  const ValueId powers = context.add("Exp", {context.add("Sub", {context.input(0), shift})});
+  const ValueId sum = context.add("ReduceSum", over(powers), {{"keepdims", int64_t{1}}});
+  const ValueId result = context.add("Add", {context.add("Log", {sum}), shift});
+  context.set_output(0, keeps_dims(context.node) ? result : context.add("Squeeze", over(result)));
   return true;
 }
 
@@ -385,6 +423,7 @@ std::vector<OpDef> reduction_ops() {
                  .attributes = {{"axes", Kind::integers}, {"keepdims", Kind::integer}},
                  .infer = infer,
                  .reference = reference};
+    if (entry.kind == Reduction::log_sum_exp) old.expand = expand_log_sum_exp;
     OpSchema now = old;
     now.since = axes_move;
     now.until = 1 << 20;

@@ -6,6 +6,7 @@
 #include "jit/kernels/softmax.h"
 #include "ops/copy_infer.h"
 #include "ops/copy_step.h"
+#include "ops/expansion.h"
 #include "ops/int8_lower.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
@@ -177,6 +178,19 @@ bool lower(LowerContext& context) {
   return true;
 }
 
+// One at the first of the largest elements. Flattened inputs (up to version 12) only where nothing is to be flattened.
+bool expand_hardmax(ExpandContext& context) {
+  const TensorType& type = context.input_type(0);
+  if (!type.has_rank || type.rank() == 0 || type.dtype != DType::f32) return false;
+  const int64_t axis = axis_of(context, type.rank());
+  const Dim& extent = type.dims[static_cast<size_t>(axis)];
+  if (!extent.known() || extent.extent == 0 || (context.node.op->since < 13 && axis + 1 != type.rank())) return false;
+  const ValueId best = context.add("ArgMax", {context.input(0)}, {{"axis", axis}, {"keepdims", int64_t{0}}});
+  const ValueId values = context.constant(Tensor::from<float>({2}, {0, 1}));
+  context.set_output(0, context.add("OneHot", {best, context.longs({extent.extent}), values}, {{"axis", axis}}));
+  return true;
+}
+
 }  // namespace
 
 std::vector<OpDef> softmax_ops() {
@@ -188,7 +202,8 @@ std::vector<OpDef> softmax_ops() {
                                  .until = is_old ? 12 : 1 << 20,
                                  .attributes = {{"axis", AttributeSpec::Kind::integer}},
                                  .infer = infer,
-                                 .reference = reference},
+                                 .reference = reference,
+                                 .expand = name == "Hardmax" ? expand_hardmax : nullptr},
                       .lower = lower});
     }
   }

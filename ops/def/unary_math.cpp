@@ -1,10 +1,15 @@
 // Functions of one number without parameters, from Neg to Atanh, and the tests IsNaN and IsInf.
+#include <immintrin.h>
+
 #include <cmath>
+#include <concepts>
 
 #include "ops/elementwise.h"
 #include "ops/numbers.h"
 #include "ops/pointwise_lowering.h"
+#include "ops/row_loops.h"
 #include "ops/small_floats.h"
+#include "ops/trigonometry.h"
 
 namespace lathe::ops {
 namespace {
@@ -114,48 +119,95 @@ std::optional<Expression> express_is_inf(const Node& node, std::span<const Tenso
   return w.finish(DType::boolean);
 }
 
-OpDef unary(std::string_view name, int since, ReferenceFn* reference, ExpressFn* express) {
+using WriteFn = int(ExpressionWriter& w, int x);
+
+template <WriteFn* Write>
+std::optional<Expression> express_as(const Node&, std::span<const TensorType> inputs, const ConstantOf&) {
+  if (!all_float32(inputs)) return std::nullopt;
+  ExpressionWriter w(inputs);
+  Write(w, w.x(0));
+  return w.finish();
+}
+
+// As many operations as an element takes by functions of <cmath>.
+constexpr double kWork = 40;
+
+template <class F, unsigned Set>
+bool lower(LowerContext& context) {
+  if (lower_pointwise(context)) return true;
+  if constexpr (Set == kNumbers) return lower_unary_rows(context, F{});
+  return lower_unary_rows(
+      context, []<std::floating_point C>(C x) { return F{}(x); }, kWork);
+}
+
+[[gnu::target("avx2")]] void root_row(const RowOperands& row) {
+  const auto* x = static_cast<const double*>(row.in[0]);
+  auto* out = static_cast<double*>(row.out);
+  int64_t i = 0;
+  for (; i + 4 <= row.length; i += 4) _mm256_storeu_pd(out + i, _mm256_sqrt_pd(_mm256_loadu_pd(x + i)));
+  for (; i < row.length; ++i) out[i] = std::sqrt(x[i]);
+}
+
+// As vectors, which std::sqrt with its error number is not made into.
+bool lower_sqrt(LowerContext& context) {
+  if (context.input_type(0).dtype == DType::f64) return add_row_step(context, root_row, "rows");
+  return lower_pointwise(context);
+}
+
+template <class F, unsigned Set>
+OpDef unary(std::string_view name, int since, ExpressFn* express) {
   return {.schema = {.name = name,
                      .since = since,
                      .infer = infer_same,
+                     .reference = reference_unary<F, Set>,
+                     .express = express,
+                     .layout = LayoutRole::any_same},
+          .lower = lower<F, Set>};
+}
+
+OpDef test(std::string_view name, int since, ReferenceFn* reference, ExpressFn* express) {
+  return {.schema = {.name = name,
+                     .since = since,
+                     .infer = infer_same_bool,
                      .reference = reference,
                      .express = express,
-                     .layout = express != nullptr ? LayoutRole::any_same : LayoutRole::plain_only},
-          .lower = express != nullptr ? lower_pointwise : nullptr};
+                     .layout = LayoutRole::any_same},
+          .lower = lower_pointwise};
 }
 
 }  // namespace
 
 std::vector<OpDef> unary_math_ops() {
+  namespace t = trigonometry;
   using Kind = AttributeSpec::Kind;
   std::vector<OpDef> defs = {
-      unary("Neg", 1, reference_unary<Neg, kNumbers>, express_unary<ExprOp::neg>),
-      unary("Abs", 1, reference_unary<Abs, kNumbers>, express_unary<ExprOp::abs>),
-      unary("Sqrt", 1, reference_unary<Sqrt, kReals>, express_unary<ExprOp::sqrt>),
-      unary("Exp", 1, reference_unary<Exp, kReals>, express_unary<ExprOp::exp>),
-      unary("Log", 1, reference_unary<Log, kReals>, express_unary<ExprOp::log>),
-      unary("Reciprocal", 1, reference_unary<Reciprocal, kReals>, express_unary<ExprOp::reciprocal>),
-      unary("Floor", 1, reference_unary<Floor, kReals>, express_unary<ExprOp::floor>),
-      unary("Ceil", 1, reference_unary<Ceil, kReals>, express_unary<ExprOp::ceil>),
-      unary("Round", 11, reference_unary<Round, kReals>, express_unary<ExprOp::round_even>),
-      unary("Sign", 9, reference_unary<Sign, kNumbers>, express_unary<ExprOp::sign>),
-      unary("Sin", 7, reference_unary<Sin, kReals>, express_unary<ExprOp::sin>),
-      unary("Cos", 7, reference_unary<Cos, kReals>, express_unary<ExprOp::cos>),
-      unary("Erf", 9, reference_unary<Erf, kReals>, express_unary<ExprOp::erf>),
-      unary("Tan", 7, reference_unary<Tan, kReals>, nullptr),
-      unary("Asin", 7, reference_unary<Asin, kReals>, nullptr),
-      unary("Acos", 7, reference_unary<Acos, kReals>, nullptr),
-      unary("Atan", 7, reference_unary<Atan, kReals>, nullptr),
-      unary("Sinh", 9, reference_unary<Sinh, kReals>, nullptr),
-      unary("Cosh", 9, reference_unary<Cosh, kReals>, nullptr),
-      unary("Asinh", 9, reference_unary<Asinh, kReals>, nullptr),
-      unary("Acosh", 9, reference_unary<Acosh, kReals>, nullptr),
-      unary("Atanh", 9, reference_unary<Atanh, kReals>, nullptr),
-      unary("IsNaN", 9, reference_is_nan, express_is_nan),
-      unary("IsInf", 10, reference_is_inf, express_is_inf),
+      unary<Neg, kNumbers>("Neg", 1, express_unary<ExprOp::neg>),
+      unary<Abs, kNumbers>("Abs", 1, express_unary<ExprOp::abs>),
+      unary<Sqrt, kReals>("Sqrt", 1, express_unary<ExprOp::sqrt>),
+      unary<Exp, kReals>("Exp", 1, express_unary<ExprOp::exp>),
+      unary<Log, kReals>("Log", 1, express_unary<ExprOp::log>),
+      unary<Reciprocal, kReals>("Reciprocal", 1, express_unary<ExprOp::reciprocal>),
+      unary<Floor, kReals>("Floor", 1, express_unary<ExprOp::floor>),
+      unary<Ceil, kReals>("Ceil", 1, express_unary<ExprOp::ceil>),
+      unary<Round, kReals>("Round", 11, express_unary<ExprOp::round_even>),
+      unary<Sign, kNumbers>("Sign", 9, express_unary<ExprOp::sign>),
+      unary<Sin, kReals>("Sin", 7, express_unary<ExprOp::sin>),
+      unary<Cos, kReals>("Cos", 7, express_unary<ExprOp::cos>),
+      unary<Erf, kReals>("Erf", 9, express_unary<ExprOp::erf>),
+      unary<Tan, kReals>("Tan", 7, express_as<t::tan>),
+      unary<Asin, kReals>("Asin", 7, express_as<t::asin>),
+      unary<Acos, kReals>("Acos", 7, express_as<t::acos>),
+      unary<Atan, kReals>("Atan", 7, express_as<t::atan>),
+      unary<Sinh, kReals>("Sinh", 9, express_as<t::sinh>),
+      unary<Cosh, kReals>("Cosh", 9, express_as<t::cosh>),
+      unary<Asinh, kReals>("Asinh", 9, express_as<t::asinh>),
+      unary<Acosh, kReals>("Acosh", 9, express_as<t::acosh>),
+      unary<Atanh, kReals>("Atanh", 9, express_as<t::atanh>),
+      test("IsNaN", 9, reference_is_nan, express_is_nan),
+      test("IsInf", 10, reference_is_inf, express_is_inf),
   };
   for (OpDef& def : defs)
-    if (def.schema.name == "IsNaN" || def.schema.name == "IsInf") def.schema.infer = infer_same_bool;
+    if (def.schema.name == "Sqrt") def.lower = lower_sqrt;
   defs.back().schema.attributes = {{"detect_negative", Kind::integer}, {"detect_positive", Kind::integer}};
   return defs;
 }

@@ -3,6 +3,7 @@
 
 #include "ops/elementwise.h"
 #include "ops/pointwise_lowering.h"
+#include "ops/row_loops.h"
 
 namespace lathe::ops {
 namespace {
@@ -67,7 +68,12 @@ std::optional<Expression> express(const Node&, std::span<const TensorType> input
   return w.finish();
 }
 
-OpDef variadic(std::string_view name, ReferenceFn* reference, ExpressFn* express) {
+template <class F>
+bool lower(LowerContext& context) {
+  return lower_pointwise(context) || lower_binary_rows(context, F{});
+}
+
+OpDef variadic(std::string_view name, ReferenceFn* reference, ExpressFn* express, LowerFn* lower_as) {
   return {.schema = {.name = name,
                      .min_inputs = 1,
                      .max_inputs = -1,
@@ -75,16 +81,16 @@ OpDef variadic(std::string_view name, ReferenceFn* reference, ExpressFn* express
                      .reference = reference,
                      .express = express,
                      .layout = LayoutRole::any_same},
-          .lower = lower_pointwise};
+          .lower = lower_as};
 }
 
 }  // namespace
 
 std::vector<OpDef> variadic_ops() {
-  return {variadic("Min", reference<Min, kNumbers, false>, express<ExprOp::min, false>),
-          variadic("Max", reference<Max, kNumbers, false>, express<ExprOp::max, false>),
-          variadic("Sum", reference<Sum, kReals, false>, express<ExprOp::add, false>),
-          variadic("Mean", reference<Sum, kReals, true>, express<ExprOp::add, true>)};
+  return {variadic("Min", reference<Min, kNumbers, false>, express<ExprOp::min, false>, lower<Min>),
+          variadic("Max", reference<Max, kNumbers, false>, express<ExprOp::max, false>, lower<Max>),
+          variadic("Sum", reference<Sum, kReals, false>, express<ExprOp::add, false>, lower_pointwise),
+          variadic("Mean", reference<Sum, kReals, true>, express<ExprOp::add, true>, lower_pointwise)};
 }
 
 }  // namespace lathe::ops

@@ -249,7 +249,7 @@ OneNode reorder_node(const Tensor& data, int from_block, int to_block) {
   OneNode tested;
   tested.inputs = {data};
   tested.is_constant = {false};
-  TensorType type = TensorType::of(DType::f32, data.dims());
+  TensorType type = TensorType::of(data.dtype(), data.dims());
   type.layout.channel_block = from_block;
   Node node;
   node.op = &OpRegistry::builtin().require("lathe", "Reorder");
@@ -274,6 +274,35 @@ TEST(Reorder, GoesBothWaysForAnyChannelsAndPixels) {
       expect_moved(reorder_node(data, 0, block));
       expect_moved(reorder_node(data, block, 0));
     }
+  }
+}
+
+TEST(Reorder, MovesBytes) {
+  std::mt19937 random(25);
+  for (int i = 0; i < 30; ++i) {
+    const Dims dims{1 + static_cast<int64_t>(random() % 2), 1 + static_cast<int64_t>(random() % 40),
+                    1 + static_cast<int64_t>(random() % 15), 1 + static_cast<int64_t>(random() % 15)};
+    Tensor data(DType::u8, dims);
+    for (int64_t k = 0; k < data.size(); ++k) data.mutable_data<uint8_t>()[k] = static_cast<uint8_t>(random());
+    for (const auto& [from, to] : {std::pair{0, 16}, std::pair{16, 0}, std::pair{0, 8}, std::pair{8, 0}}) {
+      const std::optional<Tensor> result = reorder_node(data, from, to).run(Isa::avx2, 2);
+      ASSERT_TRUE(result.has_value());
+      EXPECT_EQ(std::memcmp(result->raw(), data.raw(), data.bytes()), 0) << to_string(dims) << from << to;
+    }
+  }
+}
+
+TEST(Transpose, MovesMatricesOfBytes) {
+  std::mt19937 random(26);
+  for (const Dims& dims : {Dims{16, 16}, Dims{48, 33}, Dims{100, 64}, Dims{7, 200}}) {
+    Tensor data(DType::u8, dims);
+    for (int64_t k = 0; k < data.size(); ++k) data.mutable_data<uint8_t>()[k] = static_cast<uint8_t>(random());
+    Attributes attributes;
+    attributes.set("perm", std::vector<int64_t>{1, 0});
+    const OneNode tested = node_of({data}, "Transpose", 13, attributes);
+    const std::optional<Tensor> result = tested.run(Isa::avx2, 2);
+    ASSERT_TRUE(result.has_value());
+    EXPECT_EQ(std::memcmp(result->raw(), tested.expected().raw(), data.bytes()), 0) << to_string(dims);
   }
 }
 

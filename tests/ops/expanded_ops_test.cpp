@@ -43,6 +43,27 @@ TEST(ExpandedOps, TakeALineOfZerosAsItIs) {
   expect_same_expanded(net, 0);
 }
 
+TEST(ExpandedOps, AddUpExponentials) {
+  for (const int64_t keeps : {0, 1}) {
+    PassNet net;
+    const ValueId x = net.op("Mul", {net.input({3, 7, 5}), net.scalar(60)});
+    net.output(net.op("ReduceLogSumExp", {x}, {{"axes", std::vector<int64_t>{-1, 0}}, {"keepdims", keeps}}, 13));
+    expect_same_expanded(net, 5e-5f);
+    PassNet all;
+    all.output(all.op("ReduceLogSumExp", {all.input({3, 7, 5})}, {{"keepdims", keeps}}, 18));
+    expect_same_expanded(all, 2e-6f);
+  }
+}
+
+TEST(ExpandedOps, MarkTheFirstOfTheLargest) {
+  for (const int64_t axis : {-1, 0, 1}) {
+    PassNet net;
+    net.output(net.op("Hardmax", {net.op("Round", {net.op("Mul", {net.input({3, 7, 5}), net.scalar(4)})})},
+                      {{"axis", axis}}, 13));
+    expect_same_expanded(net, 0);
+  }
+}
+
 TEST(ExpandedOps, SampleDeformedWindows) {
   for (const int64_t groups : {1, 2}) {
     for (const int64_t shifts : {1, 2}) {

@@ -81,6 +81,16 @@ TEST(TopK, OrdersTiesByPlaceAndNaNAboveAllNumbers) {
 }
 
 // The threshold is crossed by every element, or by none behind the first.
+TEST(TopK, SelectsOneOfEachRow) {
+  std::mt19937 random(21);
+  for (const int64_t extent : {1, 7, 8, 9, 31, 80, 200}) {
+    for (const bool is_largest : {true, false}) {
+      expect_as_reference(odd_floats({13, extent}, random), 1, 1, is_largest, -1, random);
+      expect_as_reference(testing::random_tensor({13, extent}, random), 1, 1, is_largest, -1, random);
+    }
+  }
+}
+
 TEST(TopK, SelectsFromOrderedRows) {
   std::mt19937 random(3);
   for (const bool rises : {false, true}) {
