@@ -250,5 +250,36 @@ TEST(NonMaxSuppression, KeepsTheBestOfWhatOverlaps) {
   }
 }
 
+// Many boxes, so that those far away are not looked at: of one picture, moved aside class by class, with one as wide as
+// all, and with places that are no numbers.
+TEST(NonMaxSuppression, FindsOverlapsAmongMany) {
+  std::mt19937 random(9);
+  constexpr int64_t kCount = 3000;
+  for (const std::string place : {"one picture", "classes", "wide", "broken"}) {
+    SCOPED_TRACE(place);
+    Tensor boxes = boxes_of(kCount, 200, random).reshaped({1, kCount, 4});
+    float* corner = boxes.mutable_data<float>();
+    for (int64_t i = 0; i < kCount && place == "classes"; ++i) {
+      for (int64_t k = 0; k < 4; ++k) corner[4 * i + k] += static_cast<float>(i % 40) * 201 - 3000;
+    }
+    if (place == "wide") corner[1] = -1e4f, corner[3] = 1e4f;
+    if (place == "broken") {
+      corner[1] = std::numeric_limits<float>::quiet_NaN();
+      corner[4 * 7 + 3] = std::numeric_limits<float>::infinity();
+      corner[4 * 8 + 1] = -std::numeric_limits<float>::infinity();
+    }
+    const Tensor scores = random_tensor({1, 1, kCount}, random, 0, 1);
+    OpTester tester("NonMaxSuppression", 11);
+    tester.input(boxes)
+        .input(scores)
+        .constant(testing::longs({kCount}))
+        .constant(testing::floats({0.1f}))
+        .constant(testing::floats({0.0f}));
+    const auto kept = testing::list<int64_t>(tester.result());
+    EXPECT_EQ(kept, kept_boxes(boxes, scores, kCount, 0.1f, 0.0f));
+    EXPECT_LT(kept.size(), size_t{3} * kCount);
+  }
+}
+
 }  // namespace
 }  // namespace lathe
