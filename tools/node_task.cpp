@@ -71,7 +71,8 @@ class NodeBench {
   NodeBench(Graph graph, const Target& target, PlanSource& plans)
       : team_(std::make_shared<ThreadTeam>(target.threads)),
         specialization_(std::make_unique<Graph>(std::move(graph)),
-                        {OpRegistry::builtin(), target, packed_, plans, nullptr}, team_, Constants::keep) {
+                        {OpRegistry::builtin(), target, packed_, plans, nullptr}, team_, std::make_shared<ArenaPool>(),
+                        Constants::keep) {
     const Graph& own = specialization_.graph();
     for (const ValueId id : own.inputs) inputs_.push_back(input_tensor(own, id));
     for (const ValueId id : own.outputs)

@@ -83,8 +83,9 @@ bool CutNode::make_code(Version& version, std::span<const Tensor> inputs) const 
         return false;
     }
     const LowerOptions options{context_->ops, context_->target, *context_->packed, *context_->plans, run_body_};
-    version.code = std::make_unique<const Specialization>(std::move(graph), options, context_->team, Constants::keep);
-    version.memory.emplace(version.code->output_types().size());
+    version.code = std::make_unique<const Specialization>(std::move(graph), options, context_->team, context_->arenas,
+                                                          Constants::keep);
+    version.memory.emplace(*context_->results, version.code->output_types().size());
     return true;
   } catch (const Error&) {
     return false;

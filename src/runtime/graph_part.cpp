@@ -147,8 +147,8 @@ void GraphPart::specialize(std::unique_ptr<Graph> graph, const std::shared_ptr<R
                                   context->disabled_passes);
   passes_.insert(passes_.end(), reports.begin(), reports.end());
   const LowerOptions options{context->ops, context->target, *context->packed, *context->plans, run_body_};
-  head_ = std::make_unique<Specialization>(std::move(graph), options, context->team, constants);
-  result_memory_.emplace(head_->output_types().size());
+  head_ = std::make_unique<Specialization>(std::move(graph), options, context->team, context->arenas, constants);
+  result_memory_.emplace(*context->results, head_->output_types().size());
 }
 
 void GraphPart::split(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context) {

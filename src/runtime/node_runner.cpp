@@ -51,7 +51,7 @@ std::vector<Tensor> run_node(const Node& node, std::span<const Tensor> inputs, c
   Target target = context.target;
   target.accuracy = Accuracy::strict;
   const LowerOptions options{context.ops, target, packed, plans, nullptr};
-  const Specialization specialization(std::move(graph), options, context.team, Constants::keep);
+  const Specialization specialization(std::move(graph), options, context.team, context.arenas, Constants::keep);
   std::vector<Tensor> made;
   for (const TensorType& type : specialization.output_types()) made.emplace_back(type.dtype, type.extents());
   specialization.run(given, made, nullptr);

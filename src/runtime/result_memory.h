@@ -13,6 +13,9 @@ class ResultMemory {
  public:
   // Keeps at most `blocks` that are not in use; small ones are left to malloc.
   explicit ResultMemory(size_t blocks);
+  // Together with `other` keeps what either does not use, and at least `blocks`: for graphs that run in turn, such as
+  // one graph at shapes that change from run to run.
+  ResultMemory(const ResultMemory& other, size_t blocks);
 
   // A tensor whose elements are not set, of memory of its own as long as it or a copy lives, even beyond this object.
   // Throws Error(limit). Thread-safe.

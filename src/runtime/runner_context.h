@@ -7,6 +7,8 @@
 #include "graph/pipeline.h"
 #include "ops/lower.h"
 #include "src/base/thread_team.h"
+#include "src/runtime/arena_pool.h"
+#include "src/runtime/result_memory.h"
 #include "tuner/cached_plans.h"
 
 namespace lathe {
@@ -24,6 +26,9 @@ struct RunnerContext {
   std::vector<std::string> disabled_passes;
   std::shared_ptr<std::set<std::string_view>> fired =
       nullptr;  // null or takes in which passes changed any of the graphs
+
+  std::shared_ptr<ArenaPool> arenas = std::make_shared<ArenaPool>();
+  std::shared_ptr<ResultMemory> results = std::make_shared<ResultMemory>(0);
 
   // Of this context's lifetime.
   PassContext pass_context() const;

@@ -1,7 +1,5 @@
 #include "src/runtime/specialization.h"
 
-#include <sys/mman.h>
-
 #include <chrono>
 
 #include "src/base/check.h"
@@ -38,31 +36,20 @@ StepTime time_of(const Step& step) {
 
 }  // namespace
 
-// Memory for one run at a time: the arena and the addresses of all buffers.
+// For one run at a time: memory, while it runs, and the addresses of all buffers.
 struct Specialization::Arena {
-  explicit Arena(size_t size) : bytes(size) {
-    constexpr size_t kHugePageFrom = size_t{1} << 20;
-    memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
-      throw Error(ErrorCode::limit,
-                  "out of memory: a run needs " + std::to_string(bytes) + " bytes for intermediate results");
-    if (bytes >= kHugePageFrom) madvise(memory, bytes, MADV_HUGEPAGE);
-  }
-  ~Arena() { munmap(memory, bytes); }
-  Arena(const Arena&) = delete;
-  Arena& operator=(const Arena&) = delete;
-
-  void* memory;
-  size_t bytes;
+  std::unique_ptr<ArenaPool::Block> block;
+  void* memory = nullptr;  // what `addresses` are of
   std::vector<void*> addresses;
 };
 
 Specialization::Specialization(std::unique_ptr<Graph> graph, const LowerOptions& options,
-                               std::shared_ptr<ThreadTeam> team, Constants constants)
+                               std::shared_ptr<ThreadTeam> team, std::shared_ptr<ArenaPool> arenas, Constants constants)
     : graph_(std::move(graph)),
       lowered_(constants == Constants::keep ? lower_graph(*graph_, options) : lower_graph_once(*graph_, options)),
       memory_(plan_memory(lowered_)),
-      team_(std::move(team)) {
+      team_(std::move(team)),
+      arenas_(std::move(arenas)) {
   for (ValueId id : graph_->outputs) output_types_.push_back(graph_->value(id).type);
   for (size_t b = 0; b < lowered_.buffers.size(); ++b) {
     const auto [root, offset] = lowered_.root(static_cast<BufferId>(b));
@@ -88,24 +75,30 @@ void Specialization::link_weights() {
 }
 
 std::unique_ptr<Specialization::Arena> Specialization::take_arena() const {
+  std::unique_ptr<Arena> arena;
   {
     std::lock_guard lock(mutex_);
     if (!idle_.empty()) {
-      auto arena = std::move(idle_.back());
+      arena = std::move(idle_.back());
       idle_.pop_back();
-      return arena;
     }
   }
-  auto arena = std::make_unique<Arena>(std::max<size_t>(memory_.arena_bytes, 1));
-  arena->addresses.resize(lowered_.buffers.size());
+  if (arena == nullptr) arena = std::make_unique<Arena>();
+  arena->block = arenas_->take(memory_.arena_bytes);
+  if (arena->memory != arena->block->memory()) place(*arena);
+  return arena;
+}
+
+void Specialization::place(Arena& arena) const {
+  arena.memory = arena.block->memory();
+  arena.addresses.resize(lowered_.buffers.size());
   for (size_t b = 0; b < lowered_.buffers.size(); ++b) {
     const auto [root, offset] = lowered_.root(static_cast<BufferId>(b));
     if (memory_.offsets[b] != MemoryPlan::kNotInArena)
-      arena->addresses[b] = static_cast<std::byte*>(arena->memory) + memory_.offsets[b];
+      arena.addresses[b] = static_cast<std::byte*>(arena.memory) + memory_.offsets[b];
     else if (const void* fixed = lowered_.buffer(root).fixed)
-      arena->addresses[b] = static_cast<std::byte*>(const_cast<void*>(fixed)) + offset;
+      arena.addresses[b] = static_cast<std::byte*>(const_cast<void*>(fixed)) + offset;
   }
-  return arena;
 }
 
 void Specialization::bind(Arena& arena, std::span<const Tensor> inputs, std::span<Tensor> outputs) const {
@@ -132,6 +125,7 @@ void Specialization::run(std::span<const Tensor> inputs, std::span<Tensor> outpu
       profile->steps.push_back(std::move(time));
     }
   }
+  arenas_->give(std::move(arena->block));
   std::lock_guard lock(mutex_);
   idle_.push_back(std::move(arena));
 }

@@ -8,6 +8,7 @@
 #include "lathe/profile.h"
 #include "ops/lower.h"
 #include "src/base/thread_team.h"
+#include "src/runtime/arena_pool.h"
 #include "src/runtime/memory_plan.h"
 
 namespace lathe {
@@ -17,12 +18,12 @@ namespace lathe {
 enum class Constants { keep, release };
 
 // All steps, and the memory plan, of a Graph whose extents are all known. Immutable; many threads may run it at a time,
-// each in an arena of its own.
+// each in memory of its own, which is the pool's between runs.
 class Specialization {
  public:
   // Requires: infer_types() gave every value of `graph` a static type.
   Specialization(std::unique_ptr<Graph> graph, const LowerOptions& options, std::shared_ptr<ThreadTeam> team,
-                 Constants constants);
+                 std::shared_ptr<ArenaPool> arenas, Constants constants);
   ~Specialization();
 
   // Types of the outputs; always plain.
@@ -37,6 +38,7 @@ class Specialization {
  private:
   struct Arena;
   std::unique_ptr<Arena> take_arena() const;
+  void place(Arena& arena) const;
   void bind(Arena& arena, std::span<const Tensor> inputs, std::span<Tensor> outputs) const;
   void link_weights();
 
@@ -45,6 +47,7 @@ class Specialization {
   LoweredGraph lowered_;
   MemoryPlan memory_;
   std::shared_ptr<ThreadTeam> team_;
+  std::shared_ptr<ArenaPool> arenas_;
   // Buffers whose address comes with each run: (buffer, root, offset).
   struct Bound {
     size_t buffer, root, offset;
