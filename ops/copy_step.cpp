@@ -170,7 +170,10 @@ bool add_fill_step(LowerContext& context, DType dtype, BufferId to, int64_t coun
       std::memset(out + begin, line->front(), end - begin);
       return;
     }
-    for (size_t at = begin; at < end; at += 64) std::memcpy(out + at, line->data(), std::min<size_t>(64, end - at));
+    const char* pattern = line->data();
+    size_t at = begin;
+    for (; at + 64 <= end; at += 64) std::memcpy(out + at, pattern, 64);
+    std::memcpy(out + at, pattern, end - at);
   };
   context.add(std::move(step));
   return true;

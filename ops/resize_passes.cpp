@@ -1,5 +1,7 @@
 #include "ops/resize_passes.h"
 
+#include <immintrin.h>
+
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -108,15 +110,50 @@ bool add_picked_rows(LowerContext& context, const ResizeMode& mode, const std::v
 
 // ---- One axis as weighted sums
 
+// Eight neighbouring elements of the result that are made of eight of a row, as where it is enlarged: one load, and one
+// permutation for each term.
+struct NearColumns {
+  static constexpr size_t kLanes = 8, kMostTerms = 8;
+
+  size_t terms = 0;            // of each element; 0: there is no such form
+  std::vector<int32_t> base;   // of each eight; -1: these are made of more
+  std::vector<int32_t> index;  // [eight][term][element], from there
+  std::vector<float> weight;
+};
+
 struct AxisPass {
   int64_t outer = 1, in = 1, out = 1, inner = 1;
   std::vector<int32_t> first;  // of the terms of an output position; one more at the end
   std::vector<int32_t> index;
   std::vector<float> weight;
+  NearColumns near;  // where inner is 1
 
   int64_t from_size() const { return outer * in * inner; }
   int64_t to_size() const { return outer * out * inner; }
 };
+
+NearColumns near_columns(const AxisPass& pass) {
+  NearColumns near;
+  constexpr size_t kLanes = NearColumns::kLanes;
+  for (size_t x = 0; x + 1 < pass.first.size(); ++x)
+    near.terms = std::max(near.terms, static_cast<size_t>(pass.first[x + 1] - pass.first[x]));
+  if (near.terms > NearColumns::kMostTerms || pass.in < static_cast<int64_t>(kLanes)) return {};
+  for (size_t x = 0; x + kLanes < pass.first.size(); x += kLanes) {
+    const auto begin = pass.index.begin() + pass.first[x], end = pass.index.begin() + pass.first[x + kLanes];
+    const auto [least, most] = std::minmax_element(begin, end);
+    const int32_t base = std::min(*least, static_cast<int32_t>(pass.in) - static_cast<int32_t>(kLanes));
+    near.base.push_back(*most - base < static_cast<int32_t>(kLanes) ? base : -1);
+    for (size_t t = 0; t < near.terms; ++t) {
+      for (size_t k = x; k < x + kLanes; ++k) {
+        const auto term = static_cast<size_t>(pass.first[k]) + t;
+        const bool is_there = term < static_cast<size_t>(pass.first[k + 1]);
+        near.index.push_back(pass.index[is_there ? term : static_cast<size_t>(pass.first[k])] - base);
+        near.weight.push_back(is_there ? pass.weight[term] : 0.0F);
+      }
+    }
+  }
+  return near;
+}
 
 AxisPass pass_of(const ResizeMode& mode, const std::vector<ResizeAxis>& axes, size_t axis) {
   AxisPass pass;
@@ -132,6 +169,7 @@ AxisPass pass_of(const ResizeMode& mode, const std::vector<ResizeAxis>& axes, si
     }
     pass.first.push_back(static_cast<int32_t>(pass.index.size()));
   }
+  if (pass.inner == 1) pass.near = near_columns(pass);
   return pass;
 }
 
@@ -176,15 +214,48 @@ template <class From, class To>
   }
 }
 
+template <class From>
+[[gnu::target("avx2,fma"), gnu::always_inline]] inline __m256 load_eight(const From* row) {
+  if constexpr (std::is_same_v<From, float>) {
+    return _mm256_loadu_ps(row);
+  } else {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(row));
+    return _mm256_cvtepi32_ps(std::is_signed_v<From> ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes));
+  }
+}
+
+template <class From>
+[[gnu::target("avx2,fma")]] void mix_eight(const NearColumns& near, size_t group, const From* row, float* to) {
+  const size_t first = group * near.terms * NearColumns::kLanes;
+  const __m256 all = load_eight(row + near.base[group]);
+  __m256 sum = _mm256_setzero_ps();
+  for (size_t t = 0; t < near.terms; ++t) {
+    const size_t at = first + t * NearColumns::kLanes;
+    const __m256i index = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(near.index.data() + at));
+    sum = _mm256_fmadd_ps(_mm256_loadu_ps(near.weight.data() + at), _mm256_permutevar8x32_ps(all, index), sum);
+  }
+  _mm256_storeu_ps(to, sum);
+}
+
 template <class From, class To>
 [[gnu::target("avx2,fma")]] void mix_columns(const AxisPass& pass, const From* row, To* to) {
   const int32_t *first = pass.first.data(), *index = pass.index.data();
   const float* weight = pass.weight.data();
-  const int64_t out = pass.out;
-  for (int64_t x = 0; x < out; ++x) {
+  const NearColumns& near = pass.near;
+  constexpr auto kLanes = static_cast<int64_t>(NearColumns::kLanes);
+  for (int64_t x = 0; x < pass.out;) {
+    const auto group = static_cast<size_t>(x / kLanes);
+    const bool is_near = x % kLanes == 0 && group < near.base.size() && near.base[group] >= 0;
+    if (is_near) {
+      float sums[kLanes];
+      mix_eight(near, group, row, sums);
+      for (int64_t k = 0; k < kLanes; ++k) to[x + k] = stored<To>(sums[k]);
+      x += kLanes;
+      continue;
+    }
     float sum = 0;
     for (int32_t t = first[x]; t < first[x + 1]; ++t) sum += weight[t] * static_cast<float>(row[index[t]]);
-    to[x] = stored<To>(sum);
+    to[x++] = stored<To>(sum);
   }
 }
 

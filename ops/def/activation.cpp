@@ -5,6 +5,7 @@
 #include "ops/activation_functors.h"
 #include "ops/elementwise.h"
 #include "ops/pointwise_lowering.h"
+#include "ops/row_loops.h"
 
 namespace lathe::ops {
 namespace {
@@ -260,6 +261,30 @@ std::optional<Expression> express_clip(const Node& node, std::span<const TensorT
   return w.finish();
 }
 
+// Of wide integers and float64, between known bounds.
+bool lower_clip(LowerContext& context) {
+  if (lower_pointwise(context)) return true;
+  const DType dtype = context.input_type(0).dtype;
+  const bool is_old = context.node.version < kBoundsAreInputsSince;
+  if (is_old || (dtype != DType::i64 && dtype != DType::i32 && dtype != DType::f64)) return false;
+  for (int i = 1; i < context.input_count(); ++i) {
+    if (context.has_input(i) && (!context.constant(i).defined() || context.constant(i).size() != 1)) return false;
+  }
+  return visit_row_type(dtype, [&]<class T>() {
+    constexpr bool kIsReal = std::is_floating_point_v<T>;
+    T low = kIsReal ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::lowest();
+    T high = kIsReal ? std::numeric_limits<T>::infinity() : std::numeric_limits<T>::max();
+    if (context.has_input(1)) low = *static_cast<const T*>(context.constant(1).raw());
+    if (context.has_input(2)) high = *static_cast<const T*>(context.constant(2).raw());
+    const auto clip = [low, high](T value) {
+      const T raised = value < low ? low : value;
+      return raised > high ? high : raised;
+    };
+    return add_row_step(
+        context, [clip](const RowOperands& row) { unary_row<T, T>(row, clip); }, "rows");
+  });
+}
+
 // --- the table -------------------------------------------------------------------------------------------------------
 
 OpDef activation(std::string_view name, int since, std::vector<AttributeSpec> attributes, ReferenceFn* reference,
@@ -287,6 +312,10 @@ OpDef with_inputs(OpDef def, int least, int most, InferFn* infer) {
 std::vector<OpDef> activation_ops() {
   namespace f = functors;
   constexpr std::string_view kMicrosoft = "com.microsoft";
+  OpDef clip =
+      with_inputs(activation("Clip", 1, {{"min", Kind::real}, {"max", Kind::real}}, reference_clip, express_clip), 1, 3,
+                  infer_clip);
+  clip.lower = lower_clip;
   return {
       activation("Relu", 1, {}, reference_unary<f::Relu, kNumbers>, express<relu>),
       activation("LeakyRelu", 1, {{"alpha", Kind::real}}, reference_unary<f::LeakyRelu, kReals>, express<leaky_relu>),
@@ -309,8 +338,7 @@ std::vector<OpDef> activation_ops() {
       activation("Shrink", 9, {{"bias", Kind::real}, {"lambd", Kind::real}}, reference_unary<f::Shrink, kNumbers>,
                  express<shrink>),
       with_inputs(activation("PRelu", 1, {}, reference_prelu, express_prelu), 2, 2, infer_prelu),
-      with_inputs(activation("Clip", 1, {{"min", Kind::real}, {"max", Kind::real}}, reference_clip, express_clip), 1, 3,
-                  infer_clip),
+      clip,
       activation("Gelu", 1, {}, reference_unary<f::GeluErf, kReals>, express<gelu_erf>, kMicrosoft),
       activation("QuickGelu", 1, {{"alpha", Kind::real}}, reference_unary<f::QuickGelu, kReals>, express<quick_gelu>,
                  kMicrosoft),

@@ -168,18 +168,25 @@ void run_grid_sample(ReferenceContext& context) {
 
 // ---- Lowering of float32 pictures: points in groups, each with its taps once for all channels
 
-// Elements of a plane with their weights, for a group of points; `taps` for each point, tap by tap.
+// Elements of a plane with their weights, for a group of points, tap by tap. As many points as leave half of L1 to the
+// planes: the more there are, the more often a plane that is near is read.
 struct PointGroup {
-  static constexpr int64_t kPoints = 128, kMostTaps = 16;
-  std::array<int32_t, kPoints * kMostTaps> offset;
-  std::array<float, kPoints * kMostTaps> weight;
+  static constexpr int64_t kEntries = 2048;
+  std::array<int32_t, kEntries> offset;
+  std::array<float, kEntries> weight;
 };
 
 struct PictureSampler {
   Sampler sampler;
   int64_t images, channels, height, width, points;
+  int threads;
 
-  int64_t groups() const { return (points + PointGroup::kPoints - 1) / PointGroup::kPoints; }
+  // Of an image whose points fit one group the threads still have a part each.
+  int64_t group_points() const {
+    const int64_t parts = std::max<int64_t>((threads + images - 1) / std::max<int64_t>(images, 1), 1);
+    return std::clamp<int64_t>((points + parts - 1) / parts, 1, PointGroup::kEntries / taps());
+  }
+  int64_t groups() const { return (points + group_points() - 1) / group_points(); }
   int64_t taps() const {
     const int64_t of_axis = sampler.interpolation == Interpolation::nearest  ? 1
                             : sampler.interpolation == Interpolation::linear ? 2
@@ -188,6 +195,7 @@ struct PictureSampler {
   }
 
   void find_taps(const float* grid, int64_t count, PointGroup& group) const {
+    const int64_t stride = PointGroup::kEntries / taps();
     for (int64_t point = 0; point < count; ++point) {
       const Taps across = sampler.taps(static_cast<double>(grid[2 * point]), width),
                  down = sampler.taps(static_cast<double>(grid[2 * point + 1]), height);
@@ -195,7 +203,7 @@ struct PictureSampler {
       for (size_t y = 0; y < static_cast<size_t>(down.count); ++y) {
         for (size_t x = 0; x < static_cast<size_t>(across.count); ++x, ++tap) {
           const bool is_inside = down.index[y] >= 0 && across.index[x] >= 0;
-          const auto at = static_cast<size_t>(tap * PointGroup::kPoints + point);
+          const auto at = static_cast<size_t>(tap * stride + point);
           group.offset[at] = is_inside ? static_cast<int32_t>(down.index[y] * width + across.index[x]) : 0;
           group.weight[at] = is_inside ? static_cast<float>(down.weight[y] * across.weight[x]) : 0.0f;
         }
@@ -208,7 +216,8 @@ struct PictureSampler {
     for (int64_t point = 0; point < count; ++point) {
       float sum = 0;
       for (int64_t tap = 0; tap < kTaps; ++tap) {
-        const auto at = static_cast<size_t>(tap * PointGroup::kPoints + point);
+        constexpr int64_t kPoints = PointGroup::kEntries / kTaps;
+        const auto at = static_cast<size_t>(tap * kPoints + point);
         sum += group.weight[at] * plane[group.offset[at]];
       }
       to[point] = sum;
@@ -217,8 +226,8 @@ struct PictureSampler {
 
   // Group `number` of all images' groups.
   void run(const float* x, const float* grid, float* out, int64_t number) const {
-    const int64_t image = number / groups(), begin = number % groups() * PointGroup::kPoints;
-    const int64_t count = std::min(PointGroup::kPoints, points - begin);
+    const int64_t image = number / groups(), begin = number % groups() * group_points();
+    const int64_t count = std::min(group_points(), points - begin);
     PointGroup group;
     find_taps(grid + (image * points + begin) * 2, count, group);
     for (int64_t c = 0; c < channels; ++c) {
@@ -244,7 +253,8 @@ bool lower_grid_sample(LowerContext& context) {
       dims[1],
       dims[2],
       dims[3],
-      where[1] * where[2]};
+      where[1] * where[2],
+      context.target.threads};
   const int64_t tasks = picture.images * picture.groups();
   if (tasks * picture.channels == 0) return true;
   const BufferId from = context.buffer(context.input(0)), places = context.buffer(context.input(1)),

@@ -92,6 +92,20 @@ TEST(RowLoops, RaiseToKnownPowers) {
   }
 }
 
+TEST(RowLoops, ClipIntegersAndWideFloats) {
+  std::mt19937 random(15);
+  for (const DType dtype : {DType::i64, DType::i32, DType::f64}) {
+    for (const bool has_high : {true, false}) {
+      OpTester tester("Clip", 13);
+      tester.input(random_of(dtype, {3, 41}, random)).constant(random_of(dtype, {}, random, -7, -3));
+      if (has_high) tester.constant(random_of(dtype, {}, random, 4, 9));
+      const auto made = tester.lowered(Isa::avx2, 1);
+      ASSERT_TRUE(made);
+      expect_same_bytes((*made)[0], tester.result(), std::string(name_of(dtype)));
+    }
+  }
+}
+
 TEST(RowLoops, RaiseFloatsToKnownIntegers) {
   std::mt19937 random(8);
   OpTester tester("Pow");
