@@ -26,6 +26,8 @@ struct BilinearScheme {
   int a_blocks() const { return rows * inner; }
   int b_blocks() const { return inner * columns; }
   int c_blocks() const { return rows * columns; }
+  // Elements of all sums of A's blocks for each row of A.
+  int64_t sums_per_row(int64_t k) const { return static_cast<int64_t>(products.size()) * k / a_blocks(); }
   // What it takes is the sum of other products alone: C comes from a single pass over k.
   bool takes_sums() const;
 };

@@ -1,6 +1,6 @@
 #pragma once
-// A pointwise convolution by Strassen's seven half-sized products (ops/strassen.h), bound to its kernels. Its pixels
-// are cut into pieces, each a product by itself: threads exchange no sums.
+// A pointwise convolution by fewer products of blocks (ops/strassen.h), bound to its kernels. Its pixels are cut into
+// pieces, each a product by itself: threads exchange no sums.
 #include <optional>
 #include <vector>
 
@@ -10,7 +10,7 @@
 
 namespace lathe {
 
-// One tap, stride 1, whole blocks of channels with even halves, and an accuracy level that allows it.
+// One tap, stride 1, whole blocks of channels with even halves or thirds, and an accuracy level that allows it.
 bool is_strassen(const ConvProblem& problem, Isa isa);
 // Untuned: it pays.
 bool prefers_strassen(const ConvProblem& problem, Isa isa, int threads);
@@ -43,16 +43,18 @@ class StrassenConv {
     int64_t image, begin, count;
   };
   Piece piece_of(int64_t number) const;
+  int64_t most_pixels() const;  // of a piece
   void run_piece(const ConvArguments& arguments, const Piece& piece, float* sums, const void* next) const noexcept;
   void finish(const ConvArguments& arguments, const Piece& piece, int64_t row, int64_t rows,
               int64_t column) const noexcept;
 
   ConvProblem problem_;
   std::vector<int64_t> operand_batch_bytes_;
-  int64_t pieces_;  // of each image; all have the same pixels, or one less
+  int64_t pieces_;  // of each image; all have the same pixels, or one or two less
+  int parts_;       // of the output channels of a piece
   int shares_;
   Strassen core_;                // of the large ones
-  std::optional<Strassen> low_;  // of those of one less, when there are any
+  std::optional<Strassen> low_;  // of those of less, when there are any
   ConvFinish finish_;            // empty: nothing to do
 };
 

@@ -247,6 +247,18 @@ void add_sums_step(LowerContext& context, const GemmProblem& problem, const Boun
   context.add(std::move(step));
 }
 
+// Of the constant: read once, also when it is packed for further shapes.
+bool has_even_columns(const LowerContext& context, const MatrixView& view, bool transposed) {
+  const std::string text =
+      fmt::format("even columns of {}x{} {}", view.rows, view.columns, transposed ? "transposed" : "plain");
+  const Tensor answer = context.packed(context.input(1), text, [&] {
+    Tensor even(DType::boolean, {1});
+    *even.mutable_data<bool>() = lathe::has_even_columns(view);
+    return even;
+  });
+  return *answer.data<bool>();
+}
+
 // Two steps for each part of k: all threads need all sums of A's blocks. False: the plan cannot be emitted, or the
 // weights are not for it.
 bool lower_strassen(LowerContext& context, const ProductNode& product, const GemmProblem& problem,
@@ -255,7 +267,7 @@ bool lower_strassen(LowerContext& context, const ProductNode& product, const Gem
   const bool transposed = product.form.transpose_b;
   MatrixView view{constant.data<float>(), problem.k, problem.n, problem.n, 1};
   if (transposed) view = {constant.data<float>(), problem.k, problem.n, 1, problem.k};
-  if (!has_even_columns(view)) return false;
+  if (!has_even_columns(context, view, transposed)) return false;
   BoundStrassen bound{bind_buffers(context, product), nullptr};
   try {
     bound.product = std::make_shared<const StrassenProduct>(problem, plan);

@@ -40,48 +40,67 @@ void choose_tile(const GemmProblem& problem, GemmPlan& plan) {
   plan.vecs = static_cast<int>(std::min<int64_t>(plan.vecs, divide_up(problem.n, lanes)));
 }
 
-GemmSplit choose_split(const GemmProblem& problem, const GemmPlan& plan) {
-  const auto imbalance = [&](int64_t items) {
-    return static_cast<double>(divide_up(items, problem.threads) * problem.threads) / static_cast<double>(items);
-  };
-  const int64_t panels = divide_up(problem.n, int64_t{plan.vecs} * vector_lanes(problem.isa)) * problem.batches;
-  // A split by rows makes every thread stream all of B.
-  return imbalance(panels) <= 1.1 * imbalance(divide_up(problem.m, plan.rows)) ? GemmSplit::columns : GemmSplit::rows;
+// How much longer the thread with most of these items takes than it would if all were cut.
+double imbalance(int64_t items, int threads) {
+  return static_cast<double>(divide_up(items, threads) * threads) / static_cast<double>(items);
 }
 
-// Sums of quadrants cost as much for short products as for tall ones, and visits to C as much for few channels.
-bool prefers_strassen(const GemmProblem& problem) {
-  return problem.allows_strassen && pays_strassen() && problem.m >= 96 && problem.n / problem.threads >= 384 &&
-         problem.k >= 384;
+GemmSplit choose_split(const GemmProblem& problem, const GemmPlan& plan) {
+  const int64_t panels = divide_up(problem.n, int64_t{plan.vecs} * vector_lanes(problem.isa)) * problem.batches;
+  // A split by rows makes every thread stream all of B.
+  return imbalance(panels, problem.threads) <= 1.1 * imbalance(divide_up(problem.m, plan.rows), problem.threads)
+             ? GemmSplit::columns
+             : GemmSplit::rows;
 }
 
 void choose_fast_tile(const GemmProblem& problem, int64_t columns, GemmPlan& plan) {
   plan.vecs = 2;
   plan.rows = has_avx512(problem.isa) ? 14 : 6;
   if (!has_avx512(problem.isa)) return;
-  if (plan.fast == FastProduct::hopcroft_kerr && columns % 64 == 0) {
-    plan.vecs = 4;
-    plan.rows = 6;
-  } else if (columns % 48 == 0) {
+  const bool is_wide = columns % 64 == 0;
+  if (columns % 48 == 0 && !(is_wide && plan.fast == FastProduct::hopcroft_kerr)) {
     plan.vecs = 3;
     plan.rows = 8;
+  } else if (is_wide) {
+    plan.vecs = 4;
+    plan.rows = 6;
   }
 }
 
-// The plan itself where the extents are odd.
+// Packed sums of B are 1.67 times what B is: with few rows for each thread the memory would not keep up. Sums that are
+// made while B is loaded are made for each tile, and cost short products more. Threads make A's sums each for itself,
+// or exchange them.
+bool prefers_fast(const GemmProblem& problem, const GemmPlan& fast) {
+  constexpr double kOverhead = 14, kMostImbalance = 1.1;
+  const bool is_packed = fast.fast == FastProduct::hopcroft_kerr;
+  const BilinearScheme& scheme = is_packed ? kHopcroftKerr233 : kStrassen222;
+  const bool is_costly = !is_packed && !has_avx512(problem.isa);  // lower tiles of narrower vectors load B more often
+  const double least_gain = problem.threads > 1 ? 0.06 : is_costly ? 0.045 : 0.015;
+  if (strassen_gain(scheme, problem.n / problem.threads, problem.k, kOverhead) < least_gain) return false;
+  const int64_t width = int64_t{scheme.columns} * fast.vecs * vector_lanes(problem.isa);
+  if (imbalance(problem.n / width, problem.threads) > kMostImbalance) return false;
+  if (is_packed) return problem.m >= std::max(24, 16 * problem.threads);
+  return problem.m >= (problem.k >= 512 && !is_costly ? 32 : 96);
+}
+
+// The plan itself where no scheme pays, or where the extents are odd.
 GemmPlan fast_plan(const GemmProblem& problem, const GemmPlan& plan) {
   GemmPlan fast = plan;
   fast.split = GemmSplit::columns;
-  fast.row_block = 512;
   // Fifteen products for eighteen gain more than seven for eight.
   fast.fast = FastProduct::hopcroft_kerr;
   fast.k_block = 4096;
+  // The sums of a block of rows shall stay near L2 while all panels pass.
+  constexpr int64_t kSumsBytes = 2 << 20;
+  const int64_t sums_of_row = kHopcroftKerr233.sums_per_row(problem.k) * 4;
+  fast.row_block = static_cast<int>(std::clamp<int64_t>(kSumsBytes / std::max<int64_t>(sums_of_row, 1), 128, 512));
   choose_fast_tile(problem, problem.n / kHopcroftKerr233.columns, fast);
-  if (is_valid(fast, problem)) return fast;
+  if (is_valid(fast, problem) && prefers_fast(problem, fast)) return fast;
   fast.fast = FastProduct::strassen;
   fast.k_block = 1024;
+  fast.row_block = 512;
   choose_fast_tile(problem, problem.n / kStrassen222.columns, fast);
-  return is_valid(fast, problem) ? fast : plan;
+  return is_valid(fast, problem) && prefers_fast(problem, fast) ? fast : plan;
 }
 
 }  // namespace
@@ -170,7 +189,7 @@ GemmPlan default_gemm_plan(const GemmProblem& problem) {
   plan.pack_b = problem.b == GemmOperandB::row_major && problem.m >= 4 * plan.rows &&
                 (problem.n >= 512 || shares_cache_set(problem.b_stride > 0 ? problem.b_stride : problem.n));
   while (!is_valid(plan, problem) && plan.vecs > 1) --plan.vecs;  // AVX2's mask takes a register
-  return prefers_strassen(problem) ? fast_plan(problem, plan) : plan;
+  return problem.allows_strassen && pays_strassen() ? fast_plan(problem, plan) : plan;
 }
 
 GemmPlan choose_gemm_plan(const GemmProblem& problem, PlanSource& plans) {

@@ -1,9 +1,6 @@
 #include "ops/strassen.h"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
-#include <limits>
 
 #include "src/base/divide.h"
 
@@ -27,38 +24,6 @@ BOperand b_operand(const BilinearScheme::Product& product) {
   return b;
 }
 
-// A product's sum of B's blocks, which lie one behind the other.
-void add_blocks(const BilinearScheme::Product& product, const float* blocks, int64_t size, float* sum) {
-  std::fill(sum, sum + size, 0.0F);
-  for (size_t block = 0; block < product.b.size(); ++block) {
-    if (product.b[block] == 0) continue;
-    const auto sign = static_cast<float>(product.b[block]);
-    const float* from = blocks + static_cast<int64_t>(block) * size;
-    for (int64_t i = 0; i < size; ++i) sum[i] += sign * from[i];
-  }
-}
-
-// The bits of the largest absolute value; those of infinity and NaN are larger than all others.
-[[gnu::target("avx2")]] uint32_t largest_bits(const float* row, int64_t count) {
-  int32_t largest = 0;
-  for (int64_t i = 0; i < count; ++i) largest = std::max(largest, std::bit_cast<int32_t>(row[i]) & 0x7fffffff);
-  return static_cast<uint32_t>(largest);
-}
-
-// A power of two, so that no digit is lost, which brings a row's largest element between 1 and 2; and what undoes it.
-struct RowSize {
-  RowScale scale;
-  float size;
-};
-RowSize size_of_row(uint32_t largest) {
-  constexpr uint32_t kExponentBit = 23, kInfinity = 255, kAll = ~uint32_t{0};
-  const uint32_t exponent = largest >> kExponentBit;
-  if (largest == 0) return {{1, kAll}, 0};
-  if (exponent == kInfinity) return {{1, 0}, std::numeric_limits<float>::quiet_NaN()};
-  const uint32_t inverse = std::clamp<uint32_t>(254 - exponent, 1, 253);
-  return {{std::bit_cast<float>(inverse << kExponentBit), kAll}, std::bit_cast<float>((254 - inverse) << kExponentBit)};
-}
-
 Isa kernel_isa(Isa isa) { return has_avx512(isa) ? Isa::avx512 : Isa::avx2; }
 
 }  // namespace
@@ -78,6 +43,12 @@ int64_t parts_of_k(const StrassenShape& shape) {
 }
 
 bool pays_strassen() { return cpu_facts().vendor == "AuthenticAMD"; }
+
+double strassen_gain(const BilinearScheme& scheme, int64_t n, int64_t k, double overhead) {
+  const auto products = static_cast<double>(scheme.products.size());
+  const auto plain = static_cast<double>(scheme.rows * scheme.inner * scheme.columns);
+  return 1 - products / plain - overhead / static_cast<double>(n) - overhead / static_cast<double>(k);
+}
 
 Strassen::Strassen(const StrassenShape& shape) : shape_(shape) {
   if (!has_quadrants(shape)) throw JitError("a matrix without even blocks");
@@ -195,91 +166,6 @@ int64_t Strassen::Part::tile_of(int64_t row_of_half) const {
 }
 
 int64_t Strassen::Part::row_of(int64_t tile) const { return tile * height - std::max<int64_t>(0, tile - tall); }
-
-int64_t Strassen::sums_of_blocks() const {
-  return parts_.back().sums + blocks_ * products() * sums_stride(parts_.back());
-}
-
-int64_t Strassen::sums_elements() const {
-  constexpr int64_t kScaleFloats = sizeof(RowScale) / sizeof(float);
-  return sums_of_blocks() + (shape_.scales_rows ? shape_.m * (1 + kScaleFloats) : 0);
-}
-
-void Strassen::find_sizes(Range rows, const float* a, int64_t row_stride, float* sums) const noexcept {
-  float* sizes = sums + sums_of_blocks();
-  for (int64_t row = rows.begin; row < rows.end; ++row) {
-    const RowSize found = size_of_row(largest_bits(a + row * row_stride, shape_.k));
-    sizes[row] = found.size;
-    std::memcpy(sizes + shape_.m + 2 * row, &found.scale, sizeof(RowScale));
-  }
-}
-
-// Part by part of k, panel by panel: the panels of all sums, or of all blocks, one behind the other.
-void Strassen::pack(const MatrixView& matrix, float scale, float* packed) const {
-  const PanelFormat format{shape_.width(), vector_lanes(shape_.isa)};
-  const int64_t size = block_k_ * shape_.width(), block_columns = shape_.n / scheme().columns;
-  const auto pack_block = [&](int64_t block, int64_t panel, int number, float* to) {
-    const int64_t row = (scheme().inner * block + number / scheme().columns) * block_k_;
-    const int64_t column = number % scheme().columns * block_columns + panel * shape_.width();
-    MatrixView view = matrix;
-    view.data += row * matrix.row_stride + column * matrix.column_stride;
-    view.rows = block_k_;
-    view.columns = shape_.width();
-    pack_panels(view, format, 0, 1, scale, to);
-  };
-  std::vector<float> blocks(static_cast<size_t>(scheme().b_blocks() * size));
-  for (int64_t block = 0; block < blocks_; ++block) {
-    for (int64_t panel = 0; panel < panels(); ++panel) {
-      for (int i = 0; i < scheme().b_blocks(); ++i)
-        pack_block(block, panel, i, scheme().packs_sums ? blocks.data() + i * size : packed + i * size);
-      for (int64_t i = 0; scheme().packs_sums && i < products(); ++i)
-        add_blocks(scheme().products[static_cast<size_t>(i)], blocks.data(), size, packed + i * size);
-      packed += packed_blocks() * size;
-    }
-  }
-}
-
-void Strassen::sum(const float* a, const StrassenMatrix& a_layout, float* sums, int share, int shares) const noexcept {
-  for (const Part& part : parts_) {
-    const Range mine = split_evenly(static_cast<long>(part.half), share, shares);
-    if (shape_.scales_rows) {
-      find_sizes({part.row + mine.begin, part.row + mine.end}, a, a_layout.row_stride, sums);
-      find_sizes({part.bottom + mine.begin, part.bottom + mine.end}, a, a_layout.row_stride, sums);
-    }
-    for (int64_t block = 0; block < blocks_; ++block) {
-      for (int64_t row = mine.begin; row < mine.end;) {
-        const int64_t end = std::min<int64_t>(mine.end, part.row_of(part.tile_of(row) + 1));
-        sum_tile(part, block, {row, end}, a, a_layout, sums);
-        row = end;
-      }
-    }
-  }
-}
-
-// Rows of one tile, in the order in which the products read them.
-void Strassen::sum_tile(const Part& part, int64_t block, Range rows, const float* a, const StrassenMatrix& a_layout,
-                        float* sums) const noexcept {
-  const int64_t lanes = vector_lanes(shape_.isa), tile = part.tile_of(rows.begin), first = part.row_of(tile);
-  const int64_t height = part.row_of(tile + 1) - first;
-  BlockSumsArgs args;
-  args.in = a + (part.row + rows.begin) * a_layout.row_stride +
-            scheme().inner * block * block_k_ / lanes * a_layout.vector_stride;
-  args.out =
-      sums + part.sums + block * products() * sums_stride(part) + first * block_k_ + (rows.begin - first) * lanes;
-  args.in_block_row_bytes = (part.bottom - part.row) * a_layout.row_stride * 4;
-  args.in_block_column_bytes = block_k_ / lanes * a_layout.vector_stride * 4;
-  args.out_sum_bytes = sums_stride(part) * 4;
-  // Down the tile's rows first: so the sums are written line by line.
-  args.rows = block_k_ / lanes;
-  args.vectors = rows.end - rows.begin;
-  args.in_stride_bytes = a_layout.vector_stride * 4;
-  args.out_stride_bytes = height * lanes * 4;
-  args.in_vector_bytes = a_layout.row_stride * 4;
-  args.out_vector_bytes = lanes * 4;
-  args.scales = row_scales(sums) + part.row + rows.begin;
-  args.scales_block_row_bytes = (part.bottom - part.row) * static_cast<int64_t>(sizeof(RowScale));
-  sums_(&args);
-}
 
 const float* Strassen::block_of_b(const Operands& operands, int64_t block, int64_t panel, int64_t number) const {
   return operands.b + ((block * panels() + panel) * packed_blocks() + number) * block_k_ * shape_.width();

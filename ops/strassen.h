@@ -43,6 +43,10 @@ int64_t parts_of_k(const StrassenShape& shape);
 // Untuned: this CPU adds beside its multiply-adds, so that B's sums cost nothing.
 bool pays_strassen();
 
+// Untuned: the part of the plain product's time that is saved. Sums of A take as long as `overhead` columns of B, and
+// visits to C as so many steps of k.
+double strassen_gain(const BilinearScheme& scheme, int64_t n, int64_t k, double overhead);
+
 // A or C in memory, in elements.
 struct StrassenMatrix {
   int64_t row_stride = 0;     // from row to row
@@ -134,8 +138,13 @@ class Strassen {
     return reinterpret_cast<const RowScale*>(row_sizes(sums) + shape_.m);
   }
   void find_sizes(Range rows, const float* a, int64_t row_stride, float* sums) const noexcept;
+  // Addresses of one block of k, from this row of the halves on.
+  BlockSumsArgs sums_from(const Part& part, int64_t block, int64_t row, const float* a, const StrassenMatrix& a_layout,
+                          float* sums) const noexcept;
   void sum_tile(const Part& part, int64_t block, Range rows, const float* a, const StrassenMatrix& a_layout,
                 float* sums) const noexcept;
+  void sum_vectors(const Part& part, int64_t block, const float* a, const StrassenMatrix& a_layout,
+                   float* sums) const noexcept;
   void make_parts();
   void make_folds();
   void emit_kernels();

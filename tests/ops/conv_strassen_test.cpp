@@ -97,6 +97,34 @@ TEST(StrassenConvolution, AgreesWithTheReferenceOverRandomShapes) {
   EXPECT_EQ(plans.used, cases);
 }
 
+// Halves and thirds, several pieces for each thread or one for all of them, pieces and tiles of unequal height, and
+// channels so far apart that the sums are made channel by channel.
+TEST(StrassenConvolution, AgreesWithTheReferenceForManyPixelsAndThirds) {
+  std::mt19937 random(33);
+  const PointwiseCase cases[] = {
+      {1, 96, 192, 46, 46, true, false, 1},  {1, 96, 192, 46, 46, true, true, 3},  {1, 48, 96, 7, 8, false, true, 2},
+      {2, 144, 192, 5, 22, true, true, 1},   {3, 384, 96, 32, 32, true, false, 2}, {1, 64, 128, 64, 64, true, true, 1},
+      {1, 64, 128, 64, 64, false, false, 2}, {1, 96, 128, 61, 53, true, false, 1}, {1, 480, 96, 2, 7, true, false, 1},
+      {1, 96, 96, 64, 32, true, true, 1},    {2, 192, 288, 17, 40, true, true, 2}, {1, 288, 1152, 6, 6, true, true, 2},
+      {1, 288, 1152, 5, 5, true, false, 3},
+  };
+  for (const PointwiseCase& c : cases) {
+    for (const Isa isa : isas()) {
+      SCOPED_TRACE(::testing::Message() << c << " " << name_of(isa));
+      const OneNode one = make_node(c, vector_lanes(isa), random);
+      StrassenPlans plans;
+      const Tensor expected = one.expected();
+      const std::optional<Tensor> got = one.run(isa, c.threads, plans);
+      ASSERT_TRUE(got.has_value());
+      EXPECT_EQ(plans.used, 1);
+      const double terms = static_cast<double>(c.in_channels);
+      for (int64_t k = 0; k < expected.size(); ++k)
+        ASSERT_NEAR(got->data<float>()[k], expected.data<float>()[k], terms * std::sqrt(terms) * 2e-7)
+            << "element " << k;
+    }
+  }
+}
+
 TEST(StrassenConvolution, TakesThePixelsOfAStrideFirst) {
   std::mt19937 random(32);
   for (const PointwiseCase& c :

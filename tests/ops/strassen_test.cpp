@@ -226,6 +226,18 @@ TEST_P(StrassenTest, IsTheRuleForLargeProductsOnlyAndWhereAddersAreFree) {
   EXPECT_EQ(rule(problem), pays_strassen() ? FastProduct::strassen : FastProduct::none);
   problem.m = 16;
   EXPECT_EQ(rule(problem), FastProduct::none);
+  problem = {1, 64, 768, 192, GemmOperandB::packed, {}, GetParam()};
+  problem.allows_strassen = true;
+  EXPECT_EQ(rule(problem), pays_strassen() ? FastProduct::hopcroft_kerr : FastProduct::none);
+  problem.k = 96;  // sums of A and visits to C cost more than is saved
+  EXPECT_EQ(rule(problem), FastProduct::none);
+  // One panel for two threads.
+  problem = {1, 784, 192, 1536, GemmOperandB::packed, {}, GetParam()};
+  problem.allows_strassen = true;
+  if (GetParam() == Isa::avx512) {
+    problem.threads = 2;
+    EXPECT_NE(rule(problem), FastProduct::hopcroft_kerr);
+  }
 }
 
 TEST_P(StrassenTest, PlansAreReadAsTheyWereWrittenAndAsBeforeThereWereTwoSchemes) {
