@@ -179,7 +179,7 @@ const std::vector<Pass>& load_passes() {
       // Before what takes convolutions or the sums behind them one by one.
       {"sum-convolutions", passes::sum_convolutions, 2},
       {"group-convolutions", passes::group_convolutions, 2},
-      // While the Transposes lie where the model has them; for the two passes below.
+      // While Transposes and what they feed lie where the model has them; for the two passes below.
       {"convolve-pixels", passes::convolve_pixels, 2},
       {"sink-upsamples", passes::sink_upsamples, 2},
       {"join-convolutions", passes::join_convolutions, 2},

@@ -52,10 +52,24 @@ double enlargement(const Graph& graph, const Node& node) {
   return factor;
 }
 
+// One pixel that Expand or Tile repeats all over a picture; as above.
+double repetition(const Graph& graph, const Node& node) {
+  if ((!is_op(node, "Expand") && !is_op(node, "Tile")) || node.epilogue) return 0;
+  const TensorType &x = graph.value(node.inputs[0]).type, &y = graph.value(node.outputs[0]).type;
+  if (x.dtype != DType::f32 || x.rank() < 3 || x.rank() != y.rank() || !same_dim(x.dims[0], y.dims[0])) return 0;
+  double factor = 1;
+  for (size_t axis = 1; axis < x.dims.size(); ++axis) {
+    if (axis == 1 ? !same_dim(x.dims[1], y.dims[1]) : x.dims[axis].extent != 1) return 0;
+    // An extent that is not known is taken for two.
+    if (axis > 1) factor *= y.dims[axis].known() ? static_cast<double>(y.dims[axis].extent) : 2;
+  }
+  return factor;
+}
+
 struct Part {
   ValueId value = ValueId::none;
   int64_t first = 0, channels = 0;  // of the convolution's inputs
-  NodeId resize = NodeId::none;     // none: stays in the convolution
+  NodeId resize = NodeId::none;     // or Expand, Tile; none: stays in the convolution
 };
 
 class Sinker {
@@ -97,13 +111,27 @@ class Sinker {
     const auto outputs = static_cast<double>(weights_.dims()[0]), all = static_cast<double>(weights_.dims()[1]);
     for (Part& part : parts_) {
       const NodeId reader = concat_ == NodeId::none ? id_ : concat_;
-      const NodeId resize = rewriter_.producer_if(part.value, "Resize");
-      if (resize == NodeId::none || rewriter_.only_user(part.value) != reader || rewriter_.uses(part.value).size() != 1)
+      const NodeId resize = graph_.value(part.value).producer;
+      if (resize == NodeId::none || !rewriter_.is_live(resize) || rewriter_.only_user(part.value) != reader ||
+          rewriter_.uses(part.value).size() != 1)
         continue;
-      const double factor = enlargement(graph_, graph_.node(resize)), inputs = static_cast<double>(part.channels);
+      const Node& node = graph_.node(resize);
+      const double factor = std::max(enlargement(graph_, node), repetition(graph_, node)),
+                   inputs = static_cast<double>(part.channels);
       if (factor < 1.5) continue;
       const double saved = inputs * outputs * (1 - 1 / factor), moved = kElementCost * (outputs - inputs);
       if (saved - moved > kWorthwhile * all * outputs) part.resize = resize;
+    }
+    // What is only repeated needs a picture that it spreads over.
+    const auto is_repeated = [this](const Part& part) {
+      return part.resize != NodeId::none && !is_op(graph_.node(part.resize), "Resize");
+    };
+    if (!std::all_of(parts_.begin(), parts_.end(), [&](const Part& part) {
+          return is_repeated(part) || (part.resize != NodeId::none && is_pixel(part));
+        }))
+      return;
+    for (Part& part : parts_) {
+      if (is_repeated(part)) part.resize = NodeId::none;
     }
   }
 

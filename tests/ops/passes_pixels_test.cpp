@@ -122,6 +122,19 @@ TEST(SinkUpsamples, OnePixelSpreadsByItself) {
   EXPECT_EQ(alone.sunk(alone.net.conv(pixels, {64, 128, 1, 1})), "Conv Resize Conv Add");
 }
 
+// A global feature beside each point, as PointNet has it.
+TEST(SinkUpsamples, OnePixelThatIsRepeatedSpreadsByItself) {
+  Neck expanded, tiled, alone;
+  const ValueId all = expanded.net.op("Expand", {expanded.picture(64, 1), expanded.net.integers({2, 64, 6, 6})});
+  const ValueId parts = expanded.joined({expanded.picture(32), all});
+  EXPECT_EQ(expanded.sunk(expanded.net.conv(parts, {64, 96, 1, 1})), "Conv Conv Add");
+  const ValueId line = tiled.net.op("Tile", {tiled.net.input(Dims{2, 64, 1}), tiled.net.integers({1, 1, 30})});
+  const ValueId points = tiled.joined({line, tiled.net.input(Dims{2, 16, 30})});
+  EXPECT_EQ(tiled.sunk(tiled.net.conv(points, {64, 80, 1})), "Conv Conv Add");
+  const ValueId only = alone.net.op("Expand", {alone.picture(64, 1), alone.net.integers({2, 64, 6, 6})});
+  EXPECT_EQ(alone.sunk(alone.net.conv(only, {64, 64, 1, 1})), "Expand Conv");
+}
+
 TEST(SinkUpsamples, LeavesWhatWouldBeMoreToEnlarge) {
   Neck wider, smaller;
   EXPECT_EQ(wider.sunk(wider.net.conv(wider.by_scale(wider.picture(8), 2), {64, 8, 1, 1})), "Resize Conv");
@@ -156,15 +169,23 @@ struct Projection {
   ValueId picture;
 
   Projection() { picture = net.input(Dims{2, 6, 4, 5}); }
-  ValueId rows(const Ints& flat = {2, 6, 20}) { return net.transpose(net.reshape(picture, flat), {0, 2, 1}); }
-  ValueId times(ValueId x, int64_t outputs = 8) {
-    return net.op("Add", {net.weights({outputs}), net.op("MatMul", {x, net.weights({6, outputs})})});
+  ValueId rows_of(ValueId x, int64_t channels) { return net.transpose(net.reshape(x, {2, channels, 20}), {0, 2, 1}); }
+  ValueId rows() { return rows_of(picture, 6); }
+  ValueId times(ValueId x, int64_t outputs = 8, int64_t inputs = 6) {
+    return net.op("Add", {net.weights({outputs}), net.op("MatMul", {x, net.weights({inputs, outputs})})});
   }
   std::string convolved(ValueId result) {
     net.output(result);
     return ops_of(rewritten(net, {passes::convolve_pixels, passes::remove_dead}));
   }
   ValueId back(ValueId x, const Ints& dims = {2, 8, 4, 5}) { return net.reshape(net.transpose(x, {0, 2, 1}), dims); }
+  ValueId depthwise(ValueId x, int64_t channels = 8) {
+    return net.conv(x, {channels, 1, 3, 3}, {{"pads", Ints{1, 1, 1, 1}}, {"group", channels}});
+  }
+  ValueId gelu(ValueId x) {
+    const ValueId inner = net.op("Add", {net.op("Erf", {net.op("Div", {x, net.scalar(1.5f)})}), net.scalar(1)});
+    return net.op("Mul", {net.op("Mul", {x, inner}), net.scalar(0.5f)});
+  }
 };
 constexpr const char* kRows = "Reshape Transpose MatMul Add Transpose Reshape";
 
@@ -172,6 +193,33 @@ TEST(ConvolvePixels, ThereAndBackIsAConvolution) {
   Projection biased, plain;
   EXPECT_EQ(biased.convolved(biased.back(biased.times(biased.rows()))), "MatMul+Add");
   EXPECT_EQ(plain.convolved(plain.back(plain.net.op("MatMul", {plain.rows(), plain.net.weights({6, 8})}))), "MatMul");
+}
+
+TEST(ConvolvePixels, CopiesTheFewerChannelsBeforeAWiderPicture) {
+  Projection wider, narrower;
+  const ValueId x = wider.net.input(Dims{2, 20, 6});
+  EXPECT_EQ(wider.convolved(wider.depthwise(wider.back(wider.times(x)))), "Transpose Reshape MatMul+Add Conv");
+  const ValueId y = narrower.net.input(Dims{2, 20, 12});
+  EXPECT_EQ(narrower.convolved(narrower.depthwise(narrower.back(narrower.times(y, 8, 12)))),
+            "MatMul Add Transpose Reshape Conv");
+}
+
+TEST(ConvolvePixels, CopiesTheFewerChannelsBehindANarrowerProduct) {
+  Projection narrower, wider;
+  const ValueId x = narrower.gelu(narrower.rows_of(narrower.depthwise(narrower.picture, 6), 6));
+  EXPECT_EQ(narrower.convolved(narrower.times(x, 4)), "Conv Div Erf Add Mul Mul MatMul+Add Reshape Transpose");
+  const ValueId y = wider.rows_of(wider.depthwise(wider.picture, 6), 6);
+  EXPECT_EQ(wider.convolved(wider.times(y, 8)), "Conv Reshape Transpose MatMul Add");
+}
+
+TEST(ConvolvePixels, LeavesPointwiseWorkThatOthersRead) {
+  Projection shared, masked;
+  const ValueId x = shared.net.op("Relu", {shared.rows_of(shared.depthwise(shared.picture, 6), 6)});
+  shared.net.output(shared.net.op("Softmax", {x}));
+  EXPECT_EQ(shared.convolved(shared.times(x, 4)), "Conv Reshape Transpose Relu Softmax MatMul Add");
+  const ValueId rows = masked.rows_of(masked.depthwise(masked.picture, 6), 6);
+  const ValueId by_row = masked.net.op("Mul", {rows, masked.net.weights({20, 1})});
+  EXPECT_EQ(masked.convolved(masked.times(by_row, 4)), "Conv Reshape Transpose Mul MatMul Add");
 }
 
 TEST(ConvolvePixels, LeavesOtherPicturesOrdersAndReaders) {
