@@ -225,6 +225,7 @@ const std::vector<Pass>& bind_passes() {
       {"unroll-loops", passes::unroll_loops, 1},
       // Those whose parts depend on an extent.
       {"expand-composites", passes::expand_composites, 1},
+      {"expand-einsum", passes::expand_einsum, 1},
       {"fold-constants", passes::fold_constants, 1},
       {"remove-identities", passes::remove_identities, 1},
       // What an order costs depends on all three extents.

@@ -11,6 +11,7 @@ bool bypass_expand(Graph& graph, const PassContext& context);
 bool choose_layouts(Graph& graph, const PassContext& context);
 bool convolve_pixels(Graph& graph, const PassContext& context);
 bool expand_composites(Graph& graph, const PassContext& context);
+bool expand_einsum(Graph& graph, const PassContext& context);
 bool expand_gradients(Graph& graph, const PassContext& context);
 bool fold_affine(Graph& graph, const PassContext& context);
 bool fold_batch_norm(Graph& graph, const PassContext& context);

@@ -1,0 +1,174 @@
+// An Einsum of two operands that is a product of matrices (or of stacks of them) becomes a MatMul between Transposes,
+// which the other passes know: attention in this spelling, too.
+#include <algorithm>
+#include <cctype>
+
+#include "graph/passes/passes.h"
+#include "graph/passes/rewrite.h"
+
+namespace lathe::passes {
+namespace {
+
+constexpr int kMatMulVersion = 13, kTransposeVersion = 13, kReshapeVersion = 14;
+using Ints = std::vector<int64_t>;
+
+bool has(const std::string& letters, char letter) { return letters.find(letter) != std::string::npos; }
+
+std::string those(const std::string& letters, auto&& is_wanted) {
+  std::string some;
+  std::copy_if(letters.begin(), letters.end(), std::back_inserter(some), is_wanted);
+  return some;
+}
+
+// "bhik,bhjk->bhij" by what each letter is to the product.
+struct Equation {
+  std::string a, b, result;               // letters of the operands, in order
+  std::string stack, rows, columns, sum;  // in all three; in a and the result; in b and the result; in a and b
+};
+
+bool is_repeated(const std::string& letters) {
+  return std::any_of(letters.begin(), letters.end(),
+                     [&](char letter) { return std::count(letters.begin(), letters.end(), letter) > 1; });
+}
+
+std::optional<Equation> equation_of(const Node& node) {
+  const std::string text = those(node.attributes.get_string("equation", ""), [](char c) { return c != ' '; });
+  const size_t comma = text.find(','), arrow = text.find("->");
+  if (comma == std::string::npos || arrow == std::string::npos || comma > arrow) return std::nullopt;
+  Equation found{.a = text.substr(0, comma), .b = text.substr(comma + 1, arrow - comma - 1)};
+  found.result = text.substr(arrow + 2);
+  for (const std::string* letters : {&found.a, &found.b, &found.result}) {
+    const bool are_letters = std::all_of(letters->begin(), letters->end(),
+                                         [](char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; });
+    if (!are_letters || is_repeated(*letters)) return std::nullopt;
+  }
+  found.stack = those(found.a, [&](char c) { return has(found.b, c) && has(found.result, c); });
+  found.sum = those(found.a, [&](char c) { return has(found.b, c) && !has(found.result, c); });
+  found.rows = those(found.a, [&](char c) { return !has(found.b, c) && has(found.result, c); });
+  found.columns = those(found.b, [&](char c) { return !has(found.a, c) && has(found.result, c); });
+  // Sums along an axis of one operand alone are another node's work; and each letter of the result comes from
+  // somewhere.
+  if (found.a.size() != found.stack.size() + found.rows.size() + found.sum.size()) return std::nullopt;
+  if (found.b.size() != found.stack.size() + found.columns.size() + found.sum.size()) return std::nullopt;
+  if (found.result.size() != found.stack.size() + found.rows.size() + found.columns.size()) return std::nullopt;
+  return found;
+}
+
+class Expander {
+ public:
+  Expander(Rewriter& rewriter, const PassContext& context, NodeId id)
+      : rewriter_(rewriter), graph_(rewriter.graph()), context_(context), id_(id) {}
+
+  void expand() {
+    const Node& node = graph_.node(id_);
+    if (!is_op(node, "Einsum") || node.epilogue || node.inputs.size() != 2 || node.outputs[0] == ValueId::none) return;
+    const std::optional<Equation> equation = equation_of(node);
+    if (!equation || !fits(*equation)) return;
+    const ValueId a = node.inputs[0], b = node.inputs[1], result = node.outputs[0];
+    if (equation->rows.size() == 1 && equation->columns.size() == 1 && equation->sum.size() == 1) {
+      multiply(*equation, a, b, result);
+    } else if (equation->stack.empty() && graph_.value(b).is_constant()) {
+      multiply_flat(*equation, a, b, result);
+    }
+  }
+
+ private:
+  // Extents of shared letters are certainly equal: none of them spreads.
+  bool fits(const Equation& equation) const {
+    const Node& node = graph_.node(id_);
+    const TensorType &a = graph_.value(node.inputs[0]).type, &b = graph_.value(node.inputs[1]).type;
+    if (a.dtype != DType::f32 || b.dtype != DType::f32 || !a.has_rank || !b.has_rank) return false;
+    if (a.dims.size() != equation.a.size() || b.dims.size() != equation.b.size()) return false;
+    return std::all_of(equation.a.begin(), equation.a.end(), [&](char letter) {
+      return !has(equation.b, letter) || same_dim(a.dims[equation.a.find(letter)], b.dims[equation.b.find(letter)]);
+    });
+  }
+
+  ValueId added(std::string_view op, int version, std::vector<ValueId> inputs, TensorType type, const Ints& perm = {}) {
+    const ValueId made = rewriter_.add_value(graph_.value(inputs[0]).name, std::move(type));
+    Node node{.op = &context_.ops.require("", op, version),
+              .version = version,
+              .name = "",
+              .inputs = std::move(inputs),
+              .outputs = {made}};
+    if (!perm.empty()) node.attributes.set("perm", perm);
+    rewriter_.add(std::move(node), id_);
+    return made;
+  }
+
+  // The value with its axes in another order.
+  ValueId turned(ValueId x, const std::string& from, const std::string& to) {
+    if (from == to) return x;
+    const TensorType type = graph_.value(x).type;
+    TensorType other = type;
+    Ints perm;
+    for (size_t i = 0; i < to.size(); ++i) {
+      perm.push_back(static_cast<int64_t>(from.find(to[i])));
+      other.dims[i] = type.dims[from.find(to[i])];
+    }
+    return added("Transpose", kTransposeVersion, {x}, std::move(other), perm);
+  }
+
+  void finish(ValueId made, ValueId result) {
+    rewriter_.erase(id_);
+    rewriter_.move_output(result, graph_.value(made).producer);
+  }
+
+  void multiply(const Equation& equation, ValueId a, ValueId b, ValueId result) {
+    // Stacks lie as the result has them.
+    const std::string stack = those(equation.result, [&](char c) { return has(equation.stack, c); });
+    const ValueId left = turned(a, equation.a, stack + equation.rows + equation.sum),
+                  right = turned(b, equation.b, stack + equation.sum + equation.columns);
+    TensorType type = graph_.value(left).type;
+    type.dims.back() = graph_.value(right).type.dims.back();
+    const ValueId product = added("MatMul", kMatMulVersion, {left, right}, std::move(type));
+    finish(turned(product, stack + equation.rows + equation.columns, equation.result), result);
+  }
+
+  // Weights as one matrix; the rows may have any axes.
+  void multiply_flat(const Equation& equation, ValueId a, ValueId b, ValueId result) {
+    if (equation.rows.empty() || equation.columns.empty() || equation.sum.empty()) return;
+    if (equation.result != equation.rows + equation.columns) return;
+    const TensorType &x = graph_.value(a).type, &w = graph_.value(b).type;
+    int64_t inputs = 1, outputs = 1;
+    for (const char letter : equation.sum) inputs *= w.dims[equation.b.find(letter)].extent;
+    for (const char letter : equation.columns) outputs *= w.dims[equation.b.find(letter)].extent;
+    if (inputs < 1 || outputs < 1 || equation.a != equation.rows + equation.sum) return;
+    Ints flat(equation.rows.size(), 0), whole(equation.rows.size(), 0);
+    flat.push_back(inputs);
+    for (const char letter : equation.columns) whole.push_back(w.dims[equation.b.find(letter)].extent);
+    TensorType rows = x;
+    rows.dims.resize(equation.rows.size() + 1);
+    rows.dims.back() = {inputs, ""};
+    TensorType columns = rows;
+    columns.dims.back() = {outputs, ""};
+    const ValueId left = equation.sum.size() == 1 ? a : reshaped(a, flat, rows);
+    const ValueId right = reshaped(turned(b, equation.b, equation.sum + equation.columns), {inputs, outputs},
+                                   TensorType::of(DType::f32, {inputs, outputs}));
+    const ValueId product = added("MatMul", kMatMulVersion, {left, right}, std::move(columns));
+    finish(equation.columns.size() == 1 ? product : reshaped(product, whole, graph_.value(result).type), result);
+  }
+
+  ValueId reshaped(ValueId x, const Ints& extents, TensorType type) {
+    const auto count = static_cast<int64_t>(extents.size());
+    const ValueId shape =
+        rewriter_.add_constant(graph_.value(x).name + "/shape", Tensor::from<int64_t>({count}, extents));
+    return added("Reshape", kReshapeVersion, {x, shape}, std::move(type));
+  }
+
+  Rewriter& rewriter_;
+  Graph& graph_;
+  const PassContext& context_;
+  NodeId id_;
+};
+
+}  // namespace
+
+bool expand_einsum(Graph& graph, const PassContext& context) {
+  for (const std::string_view op : {"MatMul", "Transpose", "Reshape"}) {
+    if (context.ops.find("", op, kReshapeVersion) == nullptr) return false;
+  }
+  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) { Expander(rewriter, context, id).expand(); });
+}
+
+}  // namespace lathe::passes
