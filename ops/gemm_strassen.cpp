@@ -31,34 +31,19 @@ int64_t part_count(const StrassenShape& shape) { return shape.scheme->takes_sums
 // The epilogue of what was gathered: brought back to its size, it is added to what earlier parts of k have left in C.
 // Further inputs: the size, one for all columns, and C.
 GemmEpilogue sized(const std::optional<GemmEpilogue>& epilogue, bool adds_c) {
-  GemmEpilogue result;
-  if (epilogue) result.inputs = epilogue->inputs;
-  Expression& e = result.expression;
-  e.inputs.assign(result.inputs.size() + 1, DType::f32);
-  const auto add_input = [&](GemmInputAccess access) {
-    result.inputs.push_back(access);
-    e.inputs.push_back(DType::f32);
-    return e.add({.op = ExprOp::input, .a = static_cast<int>(result.inputs.size())});
-  };
-  const int gathered = e.add({.op = ExprOp::input, .a = 0}), size = add_input(GemmInputAccess::uniform);
-  int product = e.add({.op = ExprOp::mul, .a = gathered, .b = size});
+  Expression product;
+  product.inputs = {DType::f32, DType::f32};
+  const int gathered = product.add({.op = ExprOp::input, .a = 0}), size = product.add({.op = ExprOp::input, .a = 1});
+  const int brought_back = product.add({.op = ExprOp::mul, .a = gathered, .b = size});
   if (adds_c) {
-    const int c = add_input(GemmInputAccess::columns);
-    product = e.add({.op = ExprOp::add, .a = product, .b = c});
+    product.inputs.push_back(DType::f32);
+    product.add({.op = ExprOp::add, .a = brought_back, .b = product.add({.op = ExprOp::input, .a = 2})});
   }
-  if (!epilogue) return result;
-  std::vector<int> moved;  // the epilogue's node -> the result's
-  for (ExprNode node : epilogue->expression.nodes) {
-    if (node.op == ExprOp::input && node.a == 0) {
-      moved.push_back(product);
-      continue;
-    }
-    if (node.op != ExprOp::input) {
-      for (int* operand : {&node.a, &node.b, &node.c})
-        if (*operand >= 0) *operand = moved[static_cast<size_t>(*operand)];
-    }
-    moved.push_back(e.add(node));
-  }
+  GemmEpilogue result;
+  result.expression = epilogue ? extend_input(epilogue->expression, 0, product) : product;
+  if (epilogue) result.inputs = epilogue->inputs;
+  result.inputs.push_back(GemmInputAccess::uniform);
+  if (adds_c) result.inputs.push_back(GemmInputAccess::columns);
   return result;
 }
 

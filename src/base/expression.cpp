@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string_view>
 
@@ -318,20 +319,14 @@ float evaluate(const Expression& expression, const float* inputs) {
   return as_stored(values[count - 1], expression.output);
 }
 
-Expression substitute(const Expression& outer, int slot, const Expression& inner) {
-  check_nodes(outer);
-  check_nodes(inner);
-  LATHE_CHECK(slot >= 0 && static_cast<size_t>(slot) < outer.inputs.size(),
-              "substitution into an input that is not there");
-  Expression result;
-  result.inputs = outer.inputs;
-  result.inputs.erase(result.inputs.begin() + slot);
-  const int others = static_cast<int>(result.inputs.size());
-  result.inputs.insert(result.inputs.end(), inner.inputs.begin(), inner.inputs.end());
-  result.output = outer.output;
+namespace {
 
+// `inner` in place of input `slot` of `outer`, over the inputs of `result`: where those of either are among them.
+Expression nest(const Expression& outer, int slot, const Expression& inner, Expression result,
+                const std::vector<int>& of_outer, const std::vector<int>& of_inner) {
+  result.output = outer.output;
   for (ExprNode node : inner.nodes) {
-    if (node.op == ExprOp::input) node.a += others;
+    if (node.op == ExprOp::input) node.a = of_inner[static_cast<size_t>(node.a)];
     result.nodes.push_back(node);
   }
   append_store(result, inner.output);
@@ -345,7 +340,7 @@ Expression substitute(const Expression& outer, int slot, const Expression& inner
       continue;
     }
     if (node.op == ExprOp::input) {
-      node.a -= node.a > slot;
+      node.a = of_outer[static_cast<size_t>(node.a)];
     } else {
       for (int* operand : {&node.a, &node.b, &node.c})
         if (*operand >= 0) *operand = moved[static_cast<size_t>(*operand)];
@@ -353,6 +348,45 @@ Expression substitute(const Expression& outer, int slot, const Expression& inner
     moved.push_back(result.add(node));
   }
   return result;
+}
+
+void check_nesting(const Expression& outer, int slot, const Expression& inner) {
+  check_nodes(outer);
+  check_nodes(inner);
+  LATHE_CHECK(slot >= 0 && static_cast<size_t>(slot) < outer.inputs.size(),
+              "substitution into an input that is not there");
+}
+
+std::vector<int> numbers_from(int first, size_t count) {
+  std::vector<int> numbers(count);
+  std::iota(numbers.begin(), numbers.end(), first);
+  return numbers;
+}
+
+}  // namespace
+
+Expression substitute(const Expression& outer, int slot, const Expression& inner) {
+  check_nesting(outer, slot, inner);
+  Expression result;
+  result.inputs = outer.inputs;
+  result.inputs.erase(result.inputs.begin() + slot);
+  const std::vector<int> of_inner = numbers_from(static_cast<int>(result.inputs.size()), inner.inputs.size());
+  result.inputs.insert(result.inputs.end(), inner.inputs.begin(), inner.inputs.end());
+  std::vector<int> of_outer = numbers_from(0, outer.inputs.size());
+  for (size_t i = static_cast<size_t>(slot) + 1; i < of_outer.size(); ++i) --of_outer[i];
+  return nest(outer, slot, inner, std::move(result), of_outer, of_inner);
+}
+
+Expression extend_input(const Expression& outer, int slot, const Expression& inner) {
+  check_nesting(outer, slot, inner);
+  LATHE_CHECK(!inner.inputs.empty(), "nothing would be read from the input");
+  Expression result;
+  result.inputs = outer.inputs;
+  result.inputs[static_cast<size_t>(slot)] = inner.inputs[0];
+  std::vector<int> of_inner = numbers_from(static_cast<int>(outer.inputs.size()) - 1, inner.inputs.size());
+  of_inner[0] = slot;
+  result.inputs.insert(result.inputs.end(), inner.inputs.begin() + 1, inner.inputs.end());
+  return nest(outer, slot, inner, std::move(result), numbers_from(0, outer.inputs.size()), of_inner);
 }
 
 double flop_per_element(const Expression& expression) {

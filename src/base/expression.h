@@ -73,6 +73,9 @@ std::string to_string(const Expression& expression);                // "max(x0 +
 float evaluate(const Expression& expression, const float* inputs);  // the plain reference; `inputs` already float32
 // Puts `inner` in place of input `slot` of `outer`; inner's inputs are appended behind outer's others.
 Expression substitute(const Expression& outer, int slot, const Expression& inner);
+// Puts `inner` between input `slot` and `outer`: inner's input 0 is then input `slot`, its others are appended behind
+// outer's.
+Expression extend_input(const Expression& outer, int slot, const Expression& inner);
 // Arithmetic operations for one element, for the profile's FLOP count (a transcendental counts 10).
 double flop_per_element(const Expression& expression);
 

@@ -176,6 +176,14 @@ TEST(Substitute, KeepsWhatStoringTheInnerResultWouldDo) {
   EXPECT_EQ(value_of(substitute(widen, 0, to_byte), {-7}), 1);
 }
 
+TEST(ExtendInput, KeepsTheInputsPlaceAndAppendsTheOthers) {
+  const Expression result = extend_input(binary(ExprOp::sub), 0, binary(ExprOp::mul));
+  EXPECT_EQ(to_string(result), "(x0 * x2) - x1");
+  EXPECT_EQ(value_of(result, {5, 1, 7}), 34);
+  EXPECT_EQ(to_string(extend_input(binary(ExprOp::sub), 1, binary(ExprOp::mul))), "x0 - (x1 * x2)");
+  EXPECT_EQ(extend_input({.nodes = {in(0)}, .inputs = {DType::f32}}, 0, binary(ExprOp::mul)), binary(ExprOp::mul));
+}
+
 TEST(Substitute, CountsFlop) {
   EXPECT_EQ(flop_per_element(unary(ExprOp::exp)), 10);
   EXPECT_EQ(flop_per_element(substitute(binary(ExprOp::add), 0, unary(ExprOp::neg))), 2);
