@@ -27,6 +27,10 @@ void choose_tile(StrassenShape& shape) {
   } else if (columns % 64 == 0) {
     shape.vecs = 4;
     shape.rows = 6;
+  } else if (columns % 32 != 0) {  // 80, 112: single vectors, as direct convolutions have them
+    shape.vecs = 1;
+    shape.rows = 24;
+    shape.embed_broadcast = true;
   }
 }
 
