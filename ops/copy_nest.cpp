@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "ops/byte_transpose.h"
+#include "ops/copy_bytes.h"
 #include "src/base/check.h"
 #include "src/base/thread_team.h"
 
@@ -227,7 +228,7 @@ void copy_runs(const char* from, char* to, const MoveAxis loop, int64_t bytes) {
     return copy_short_runs<16>(from + rest, to + rest, loop);
   }
   for (int64_t i = 0; i < loop.count; ++i)
-    std::memcpy(to + i * loop.to_stride, from + i * loop.from_stride, static_cast<size_t>(bytes));
+    copy_bytes(to + i * loop.to_stride, from + i * loop.from_stride, static_cast<size_t>(bytes));
 }
 
 }  // namespace
@@ -331,7 +332,7 @@ void CopyNest::walk(size_t axis, const char* from, char* to) const {
 
 void CopyNest::inner(const char* from, char* to) const {
   if (kind_ == Inner::run) {
-    std::memcpy(to, from, static_cast<size_t>(run_bytes_));
+    copy_bytes(to, from, static_cast<size_t>(run_bytes_));
     return;
   }
   if (kind_ == Inner::transpose) return transpose(from, to);

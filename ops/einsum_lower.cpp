@@ -110,6 +110,14 @@ Moves needed_moves(const ProductAxes& axes) {
   return {true, true};
 }
 
+// Kernels turn a B that lies transposed for each product anew, and several have the same one: better once, ahead of
+// all.
+bool turns_b_again(const ProductAxes& axes, bool is_constant) {
+  const ProductAxes trial = joined(axes);
+  const bool is_transposed = !trial.columns.empty() && trial.columns.back().b != 1;
+  return is_transposed && trial.rows.size() > 1 && !is_constant;
+}
+
 // The operand with its axes in the order of the product: ahead of time when it is constant.
 BufferId packed_operand(LowerContext& context, int input, const std::vector<MoveAxis>& moves) {
   Dims dims;
@@ -164,7 +172,8 @@ StridedProduct product_of(const ProductAxes& axes) {
 bool lower_pair(LowerContext& context, const Roles& roles, const std::vector<int64_t>& extents) {
   std::optional<ProductAxes> axes = classify(roles, extents);
   if (!axes || (!axes->columns.empty() && axes->columns.back().c != 1)) return false;
-  const Moves moves = needed_moves(*axes);
+  Moves moves = needed_moves(*axes);
+  moves.b = moves.b || turns_b_again(*axes, context.constant(roles.b_input).defined());
   BufferId a = context.buffer(context.input(roles.a_input)), b = context.buffer(context.input(roles.b_input));
   if (moves.a) a = packed_operand(context, roles.a_input, pack_axes(*axes, true));
   if (moves.b) b = packed_operand(context, roles.b_input, pack_axes(*axes, false));

@@ -32,17 +32,21 @@ std::optional<Taps> taps_of(const ResizeMode& mode, const ResizeAxis& axis) {
 }
 
 // Each element twice, 8 to 16, in two rows that may be the same.
-[[gnu::target("avx2")]] void double_elements(const float* from, int64_t count, float* to, float* again) {
+[[gnu::target("avx2"), gnu::always_inline]] inline void double_eight(const float* from, float* to, float* again) {
   const __m256i low = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3), high = _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7);
+  const __m256 x = _mm256_loadu_ps(from);
+  const __m256 left = _mm256_permutevar8x32_ps(x, low), right = _mm256_permutevar8x32_ps(x, high);
+  _mm256_storeu_ps(to, left);
+  _mm256_storeu_ps(to + 8, right);
+  _mm256_storeu_ps(again, left);
+  _mm256_storeu_ps(again + 8, right);
+}
+
+[[gnu::target("avx2")]] void double_elements(const float* from, int64_t count, float* to, float* again) {
   int64_t i = 0;
-  for (; i + 8 <= count; i += 8) {
-    const __m256 x = _mm256_loadu_ps(from + i);
-    const __m256 left = _mm256_permutevar8x32_ps(x, low), right = _mm256_permutevar8x32_ps(x, high);
-    _mm256_storeu_ps(to + 2 * i, left);
-    _mm256_storeu_ps(to + 2 * i + 8, right);
-    _mm256_storeu_ps(again + 2 * i, left);
-    _mm256_storeu_ps(again + 2 * i + 8, right);
-  }
+  for (; i + 8 <= count; i += 8) double_eight(from + i, to + 2 * i, again + 2 * i);
+  // The last ones together with some of those before.
+  if (i < count && count >= 8) return double_eight(from + count - 8, to + 2 * (count - 8), again + 2 * (count - 8));
   for (; i < count; ++i) to[2 * i] = to[2 * i + 1] = again[2 * i] = again[2 * i + 1] = from[i];
 }
 

@@ -1,8 +1,8 @@
 // Gather: runs along one axis.
 #include <algorithm>
-#include <cstring>
 
 #include "lathe/error.h"
+#include "ops/copy_bytes.h"
 #include "ops/copy_elements.h"
 #include "ops/copy_infer.h"
 #include "ops/copy_step.h"
@@ -125,7 +125,7 @@ struct Lookup {
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       const char* next = ahead > 0 && row + 1 < rows.end ? source(row + 1) : from;
       for (int64_t at = 0; at < ahead; at += kLine) __builtin_prefetch(next + at);
-      std::memcpy(to + row * run, source(row), static_cast<size_t>(run));
+      copy_bytes(to + row * run, source(row), static_cast<size_t>(run));
     }
   }
 };

@@ -41,20 +41,31 @@ std::optional<Expression> express(const Node&, std::span<const TensorType> input
   return w.finish(dtype);
 }
 
-// Elements as bits of their width.
-template <class T>
-[[gnu::target("avx2")]] void choose_row(const RowOperands& row) {
+// Of a condition for each element, and operands that move or stay.
+template <class T, bool YesMoves, bool NoMoves>
+[[gnu::target("avx2")]] void choose_elements(const RowOperands& row) {
   const auto* condition = static_cast<const uint8_t*>(row.in[0]);
   const auto *yes = static_cast<const T*>(row.in[1]), *no = static_cast<const T*>(row.in[2]);
   auto* out = static_cast<T*>(row.out);
-  const int64_t step = row.stride[0], of_yes = row.stride[1], of_no = row.stride[2];
-  if (step == 1 && of_yes == 1 && of_no == 1) {
-    for (int64_t i = 0; i < row.length; ++i) {
-      const T a = yes[i], b = no[i];
-      out[i] = condition[i] != 0 ? a : b;
-    }
-    return;
+  const int64_t length = row.length;
+  const T one_yes = *yes, one_no = *no;
+  for (int64_t i = 0; i < length; ++i) {
+    const T a = YesMoves ? yes[i] : one_yes, b = NoMoves ? no[i] : one_no;
+    out[i] = condition[i] != 0 ? a : b;
   }
+}
+
+// Elements as bits of their width.
+template <class T>
+[[gnu::target("avx2")]] void choose_row(const RowOperands& row) {
+  const int64_t step = row.stride[0], of_yes = row.stride[1], of_no = row.stride[2];
+  if (step == 1 && of_yes == 1 && of_no == 1) return choose_elements<T, true, true>(row);
+  if (step == 1 && of_yes == 1 && of_no == 0) return choose_elements<T, true, false>(row);
+  if (step == 1 && of_yes == 0 && of_no == 1) return choose_elements<T, false, true>(row);
+  if (step == 1 && of_yes == 0 && of_no == 0) return choose_elements<T, false, false>(row);
+  const auto* condition = static_cast<const uint8_t*>(row.in[0]);
+  const auto *yes = static_cast<const T*>(row.in[1]), *no = static_cast<const T*>(row.in[2]);
+  auto* out = static_cast<T*>(row.out);
   for (int64_t i = 0; i < row.length; ++i) {
     const T a = yes[i * of_yes], b = no[i * of_no];
     out[i] = condition[i * step] != 0 ? a : b;
