@@ -134,8 +134,8 @@ ConvInt8Tile choose_conv_int8_tile(const ConvInt8Problem& problem) {
 
 std::optional<ConvInt8Tile> overlapped_conv_int8_tile(const ConvInt8Problem& problem) {
   // Beyond so many groups the outputs are a small part of the work, and whole tiles make better use of a broadcast.
-  // Each of the first groups hides a pixel of them.
-  constexpr int64_t kMostGroups = 256, kGroupsAhead = 16;
+  // The first groups hide them; more of them what reads a residual, too.
+  constexpr int64_t kMostGroups = 256, kGroupsAhead = 16, kGroupsAheadOfResiduals = 32;
   constexpr int kPixels = 14;  // two sets of them leave registers for a weight, a broadcast and two temporaries
   constexpr int64_t kLeastTiles = 7;
   // Small pictures are cut finer, but for long sums, which would read a weight too often.
@@ -150,7 +150,10 @@ std::optional<ConvInt8Tile> overlapped_conv_int8_tile(const ConvInt8Problem& pro
   if (is_narrow && (pixels < kLeastTiles * kPixels / 2 || groups > kMostGroupsOfSmall)) return std::nullopt;
   ConvInt8Tile tile{1, 1, static_cast<int>(std::min<int64_t>(is_narrow ? kPixels / 2 : kPixels, shape.x.out))};
   // Whole input blocks, with all taps. Of channels in groups not every output has as many.
-  const int64_t ahead = std::min(groups, kGroupsAhead) / (in_lanes * shape.taps());
+  const std::vector<ConvOperand>& operands = problem.epilogue.operands;
+  const bool has_residual = std::find(operands.begin(), operands.end(), ConvOperand::full) != operands.end();
+  const int64_t beside = has_residual ? kGroupsAheadOfResiduals : kGroupsAhead;
+  const int64_t ahead = std::min(groups, beside) / (in_lanes * shape.taps());
   tile.ahead = problem.channel_groups > 1 ? 1 : static_cast<int>(std::max<int64_t>(1, ahead));
   tile.group = tiles_together(problem, tile);
   return tile;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "ops/conv_program.h"
+#include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -256,9 +257,9 @@ void ConvInt8Program::run(const ConvInt8Arguments& arguments, int share) const n
       split_evenly(static_cast<long>(problem_.shape.batch) * tiles, split_.pixel_part(share), split_.pixels);
   const int64_t together = plan_.group > 0 ? plan_.group : std::max(1L, units.end - units.begin);
   for (int64_t unit = units.begin; unit < units.end; unit += together) {
-    for (int64_t g = groups.begin; g < groups.end; ++g) {
-      const ConvBlockGroup& group = groups_[static_cast<size_t>(g)];
-      Panel panel{&group, unit, std::min<int64_t>(unit + together, units.end), nullptr, 0};
+    const int64_t unit_end = std::min<int64_t>(unit + together, units.end);
+    for (int64_t g = groups.begin; g < groups.end;) {
+      Panel panel{&groups_[static_cast<size_t>(g)], 1, unit, unit_end, nullptr, 0};
       const bool ends_share = g + 1 == groups.end && panel.unit_end == units.end;
       if (ends_share && arguments.next_weights != nullptr) {
         panel.next = static_cast<const char*>(arguments.next_weights);
@@ -266,10 +267,31 @@ void ConvInt8Program::run(const ConvInt8Arguments& arguments, int share) const n
       } else if (g + 1 < static_cast<int64_t>(groups_.size())) {
         panel.next = static_cast<const char*>(arguments.weights) + weights_at(groups_[static_cast<size_t>(g + 1)]);
         panel.next_bytes = weights_bytes(groups_[static_cast<size_t>(g + 1)]);
+        // Each streams the weights of the one behind it, which must be there.
+        if (is_one_run(unit, unit_end)) panel.groups = std::max<int64_t>(1, groups_alike(g, groups.end) - 1);
       }
       run_panel(arguments, panel);
+      g += panel.groups;
     }
   }
+}
+
+// Block groups from `first` on that differ in their places only, and those by steady steps.
+int64_t ConvInt8Program::groups_alike(int64_t first, int64_t end) const noexcept {
+  const auto at = [&](int64_t i) -> const ConvBlockGroup& { return groups_[static_cast<size_t>(i)]; };
+  int64_t last = first + 1;
+  for (; last < end; ++last) {
+    const bool is_steady = at(last).in_first - at(last - 1).in_first == at(first + 1).in_first - at(first).in_first;
+    if (at(last).count != at(first).count || at(last).in_count != at(first).in_count || !is_steady) break;
+  }
+  return last - first;
+}
+
+// All tiles are one call's.
+bool ConvInt8Program::is_one_run(int64_t unit_begin, int64_t unit_end) const noexcept {
+  const auto tiles = static_cast<int64_t>(tiling_.tiles.size());
+  return unit_begin % tiles + unit_end - unit_begin <= tiles &&
+         runs_[static_cast<size_t>(unit_begin % tiles)].tiles >= unit_end - unit_begin;
 }
 
 void ConvInt8Program::set_operands(const ConvInt8Arguments& arguments, const ConvBlockGroup& group, int64_t image,
@@ -283,6 +305,25 @@ void ConvInt8Program::set_operands(const ConvInt8Arguments& arguments, const Con
     call.operands[i] = at;
     call.operand_block_bytes[i] = problem_.shape.out_pixels() * problem_.shape.lanes * bytes;
     call.operand_step[i] = call.target_step / problem_.out_bytes() * bytes;
+  }
+}
+
+// From the last tile of a block group to the first one of the next.
+void ConvInt8Program::set_turns(const Panel& panel, int64_t tiles, ConvInt8Call& call) const noexcept {
+  call.tiles_in_panel = tiles;
+  if (panel.groups == 1) return;
+  const ConvBlockGroup &group = panel.group[0], &next = panel.group[1];
+  call.source_turn = (next.in_first - group.in_first) * call.source_block_bytes - tiles * call.source_step;
+  call.target_turn = group.count * call.target_block_bytes - tiles * call.target_step;
+  call.weights_turn = weights_at(next) - weights_at(group);
+  call.init_turn = int64_t{group.count} * problem_.shape.lanes * static_cast<int64_t>(sizeof(int32_t));
+  const ConvEpilogue& epilogue = problem_.epilogue;
+  for (size_t i = 0; i < epilogue.operands.size(); ++i) {
+    const int64_t block = epilogue.operands[i] == ConvOperand::full
+                              ? call.operand_block_bytes[i]
+                              : problem_.shape.lanes * bits_of(epilogue.expression->inputs[i + 1]) / 8;
+    call.operand_turn[i] =
+        group.count * block - (epilogue.operands[i] == ConvOperand::full ? tiles * call.operand_step[i] : 0);
   }
 }
 
@@ -304,26 +345,27 @@ void ConvInt8Program::run_panel(const ConvInt8Arguments& arguments, const Panel&
   for (int64_t unit = panel.unit_begin; unit < panel.unit_end;) {
     const ConvTile& tile = tiling_.tiles[static_cast<size_t>(number)];
     const TileRun& run = runs_[static_cast<size_t>(number)];
-    int64_t together = std::min(run.tiles, panel.unit_end - unit);
+    const int64_t together = std::min(run.tiles, panel.unit_end - unit);
     const int64_t plane = group.first * target_block + tile.target;
     call.source = static_cast<const char*>(arguments.source) +
                   (image * problem_.shape.in_blocks() + group.in_first) * source_block + tile.source;
     call.target = static_cast<char*>(arguments.target) + image * problem_.shape.out_blocks() * target_block + plane;
     call.source_step = run.source_step;
     call.target_step = run.target_step;
+    call.prefetch = call.weights;
+    call.prefetch_step = call.prefetch_until = 0;
     if (next_left > 0) {
       call.prefetch = next;
       call.prefetch_step = int64_t{kernels.prefetch_lines()} * kLine;
       const int64_t bytes = std::max<int64_t>(1, call.prefetch_step * kernels.rounds(tile.shape) * whole);
-      together = std::min(together, (next_left + bytes - 1) / bytes);
-      next += bytes * together;
-      next_left -= bytes * together;
-    } else {
-      call.prefetch = call.weights;
-      call.prefetch_step = 0;
+      const int64_t prefetching = std::min(together, divide_up(next_left, bytes));
+      call.prefetch_until = prefetching + 1;
+      next += bytes * prefetching;
+      next_left -= bytes * prefetching;
     }
-    call.tiles = together;
+    call.tiles = together * panel.groups;
     set_operands(arguments, group, image, plane / problem_.out_bytes(), call);
+    set_turns(panel, together, call);
     kernels.entry(tile.shape)(&call);
     unit += together;
     number += together;

@@ -77,8 +77,10 @@ class ConvInt8Program {
   void run(const ConvInt8Arguments& arguments, int share) const noexcept;
 
  private:
+  // Some block groups, alike, one after the other over the same tiles.
   struct Panel {
     const ConvBlockGroup* group;
+    int64_t groups;
     int64_t unit_begin, unit_end;
     const char* next;
     int64_t next_bytes;
@@ -96,6 +98,9 @@ class ConvInt8Program {
   int64_t weights_at(const ConvBlockGroup& group) const { return group.weights * problem_.shape.phases[0].taps() * 4; }
   int64_t weights_bytes(const ConvBlockGroup& group) const;
   int64_t groups_read(const ConvBlockGroup& group) const;  // of 32 bits
+  int64_t groups_alike(int64_t first, int64_t end) const noexcept;
+  bool is_one_run(int64_t unit_begin, int64_t unit_end) const noexcept;
+  void set_turns(const Panel& panel, int64_t tiles, ConvInt8Call& call) const noexcept;
   void run_panel(const ConvInt8Arguments& arguments, const Panel& panel) const noexcept;
   void set_operands(const ConvInt8Arguments& arguments, const ConvBlockGroup& group, int64_t image, int64_t element,
                     ConvInt8Call& call) const noexcept;

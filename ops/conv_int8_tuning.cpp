@@ -89,7 +89,7 @@ SearchSpace space_of(const ConvInt8Problem& problem) {
                  {"group", {0, 4, 16, 64}},
                  {"ahead", !can_overlap                 ? up_to(0)
                            : problem.channel_groups > 1 ? up_to(1)
-                                                        : std::vector<int>{0, 1, 2, 4}}};
+                                                        : std::vector<int>{0, 1, 2, 4, 8, 16}}};
   space.fallback = {{"blocks", 0}, {"rows", 0}, {"cols", 0}, {"group", 0}, {"ahead", 0}};
   space.allowed = [registers, shape = problem.shape.phases[0], fallback = space.fallback](const Candidate& candidate) {
     if (candidate == fallback) return true;

@@ -13,9 +13,10 @@
 
 namespace lathe {
 
-// Arguments of one call: tiles of the same shape, at a steady pace. Weights come in the order in which they are used:
-// [input block][tap][group of the block][output block][lane]. The call moves source, target, prefetch and the operands
-// that move with the target behind what it has done, and counts the tiles down.
+// Arguments of one call: tiles of the same shape, at a steady pace, of one panel of output blocks or of several of the
+// same width one after the other. Weights come in the order in which they are used:
+// [input block][tap][group of the block][output block][lane]. The call moves all addresses behind what it has done, and
+// counts the tiles down.
 struct ConvInt8Call {
   const char* source = nullptr;  // the first tile's origin in the first input block
   const char* weights = nullptr;
@@ -26,13 +27,19 @@ struct ConvInt8Call {
   int64_t blocks = 0;                        // whole input blocks, at least one
   int64_t source_block_bytes = 0;            // from one input block to the next
   int64_t target_block_bytes = 0;            // from one output block to the next
-  int64_t tiles = 1;                         // at least one
+  int64_t tiles = 1;                         // at least one; of all panels
   int64_t source_step = 0, target_step = 0;  // bytes from one tile to the next
   // Of the epilogue: moved like target (full), or to the first output block; to the next output block; to the next
   // tile.
   const void* operands[ConvEpilogue::kMaxOperands] = {};
   int64_t operand_block_bytes[ConvEpilogue::kMaxOperands] = {};
   int64_t operand_step[ConvEpilogue::kMaxOperands] = {};
+  int64_t tiles_in_panel = int64_t{1} << 62;  // unless there is one panel
+  int64_t prefetch_until = 0;  // the tile of each panel, counted from 1, that is the first to prefetch nothing; 0: none
+  // In bytes, from behind a panel's last tile to the next one's first; from panel to panel.
+  int64_t source_turn = 0, target_turn = 0, weights_turn = 0, init_turn = 0;
+  int64_t operand_turn[ConvEpilogue::kMaxOperands] = {};
+  int64_t starts_left = 0, ends_left = 0, prefetches_left = 0;  // the call's own
 };
 
 // Everything that the code depends on, besides the shapes of the tiles.
