@@ -67,8 +67,8 @@ class OutputEmitter : public WinogradInt8Emitter {
     }
   }
 
-  // The four rows of A'^T x, where x is clobbered:
-  //   2 -4 -4 1 1 0;  0 -4 4 2 -2 0;  0 -4 -4 4 4 0;  0 -4 4 8 -8 8
+  // The four rows of A'^T x, each without its power of two (power_of_2()), where x is clobbered:
+  //   2 -4 -4 1 1 0;  (0 -4 4 2 -2 0) / 2;  (0 -4 -4 4 4 0) / 4;  (0 -4 4 8 -8 8) / 4
   std::array<Vec, 4> transform(const Line& x, int size) {
     if (size == WinogradInt8::kSmallSize) return transform_small(x);
     const auto& [sums, far_sums, result] = temps_;
@@ -76,17 +76,15 @@ class OutputEmitter : public WinogradInt8Emitter {
     vpsubd(x[1], x[1], x[2]);
     vpaddd(far_sums, x[3], x[4]);
     vpsubd(x[3], x[3], x[4]);
-    vpslld(sums, sums, 2);
-    vpslld(x[1], x[1], 2);
-    vpaddd(x[0], x[0], x[0]);
     vpsubd(x[0], x[0], sums);
+    vpsubd(x[0], x[0], sums);
+    vpaddd(x[0], x[0], x[0]);
     vpaddd(x[0], x[0], far_sums);
-    vpaddd(result, x[3], x[3]);
+    vpsubd(result, x[3], x[1]);
     vpsubd(result, result, x[1]);
-    vpslld(far_sums, far_sums, 2);
     vpsubd(far_sums, far_sums, sums);
     vpaddd(x[5], x[5], x[3]);
-    vpslld(x[5], x[5], 3);
+    vpaddd(x[5], x[5], x[5]);
     vpsubd(x[5], x[5], x[1]);
     return {x[0], result, far_sums, x[5]};
   }
@@ -124,19 +122,21 @@ class OutputEmitter : public WinogradInt8Emitter {
     if (is_small) temps = {values[1], values[2], temps_[0], temps_[1], temps_[2]};
     temps.insert(temps.end(), spare_.begin(), spare_.end());
     const std::span<const Vec> stored = std::span<const Vec>(results).first(static_cast<size_t>(plan_.columns));
-    for (const Vec& sum : stored) {
+    for (size_t column = 0; column < stored.size(); ++column) {
+      const Vec& sum = stored[column];
       vpmulld(sum, sum, inverse_);
-      vpsrad(sum, sum, power_of_2());
+      vpsrad(sum, sum, power_of_2(tile_rows_, row) + power_of_2(tile_columns_, static_cast<int>(column)));
       vpaddd(sum, sum, init_);
     }
     apply_epilogue(stored, temps);
     store_row(results, temps[0]);
   }
 
-  // The factor of the results, but for its 9: 24 = 8 * 3 along the axes of large tiles, 6 = 2 * 3 of small ones.
-  int power_of_2() const {
-    const auto of = [](int size) { return size == WinogradInt8::kSmallSize ? 1 : 3; };
-    return of(tile_rows_) + of(tile_columns_);
+  // The factor of result i along an axis, but for its 3: 24 = 8 * 3 in large tiles, 6 = 2 * 3 in small ones, less what
+  // the transform has left out.
+  static int power_of_2(int size, int i) {
+    static constexpr int kLarge[] = {3, 2, 1, 1};
+    return size == WinogradInt8::kSmallSize ? 1 : kLarge[i];
   }
 
   // As many pixels at a time as there are temporaries for.
