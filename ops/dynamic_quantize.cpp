@@ -1,6 +1,6 @@
 #include "ops/dynamic_quantize.h"
 
-#include <emmintrin.h>
+#include <immintrin.h>
 
 #include <algorithm>
 #include <cmath>
@@ -19,25 +19,26 @@ struct ValueRange {
   float low = 0, high = 0;  // holds 0
 };
 
-float lane_of(__m128 lanes, bool least) {
-  alignas(16) float each[4];
-  _mm_store_ps(each, lanes);
-  return least ? *std::min_element(each, each + 4) : *std::max_element(each, each + 4);
-}
-
-ValueRange range_of(const float* x, int64_t count) noexcept {
+[[gnu::target("avx2")]] ValueRange range_of(const float* x, int64_t count) noexcept {
   // Four of each: the latency of a minimum is four cycles.
-  __m128 low[4] = {}, high[4] = {};
+  constexpr int64_t kLanes = 8, kTogether = 4;
+  __m256 low[kTogether] = {}, high[kTogether] = {};
   int64_t i = 0;
-  for (; i + 16 <= count; i += 16) {
-    for (int k = 0; k < 4; ++k) {
-      const __m128 lanes = _mm_loadu_ps(x + i + 4 * k);
-      low[k] = _mm_min_ps(lanes, low[k]);
-      high[k] = _mm_max_ps(lanes, high[k]);
+  for (; i + kTogether * kLanes <= count; i += kTogether * kLanes) {
+    for (int64_t k = 0; k < kTogether; ++k) {
+      const __m256 lanes = _mm256_loadu_ps(x + i + k * kLanes);
+      low[k] = _mm256_min_ps(lanes, low[k]);
+      high[k] = _mm256_max_ps(lanes, high[k]);
     }
   }
-  ValueRange range{lane_of(_mm_min_ps(_mm_min_ps(low[0], low[1]), _mm_min_ps(low[2], low[3])), true),
-                   lane_of(_mm_max_ps(_mm_max_ps(high[0], high[1]), _mm_max_ps(high[2], high[3])), false)};
+  ValueRange range;
+  alignas(32) float each[kLanes];
+  for (int64_t k = 0; k < kTogether; ++k) {
+    _mm256_store_ps(each, low[k]);
+    range.low = std::min(range.low, *std::min_element(each, each + kLanes));
+    _mm256_store_ps(each, high[k]);
+    range.high = std::max(range.high, *std::max_element(each, each + kLanes));
+  }
   for (; i < count; ++i) {
     range.low = std::min(range.low, x[i]);
     range.high = std::max(range.high, x[i]);
@@ -55,17 +56,25 @@ Quantization quantization_of(const ValueRange& range) noexcept {
   return {scale, static_cast<int>(std::nearbyint(std::clamp(-range.low / scale, 0.0F, 255.0F)))};
 }
 
-void quantize(const float* x, int64_t count, const Quantization& q, uint8_t* out) noexcept {
-  const __m128 scale = _mm_set1_ps(q.scale);
-  const __m128i zero = _mm_set1_epi32(q.zero);
-  const auto four = [&](const float* at) {
-    return _mm_add_epi32(_mm_cvtps_epi32(_mm_div_ps(_mm_loadu_ps(at), scale)), zero);
-  };
+// Quotients by the reciprocal, put right by what is left: as divisions would round them, where no step loses bits.
+bool has_exact_reciprocal(float scale) noexcept { return scale >= 0x1p-60F && scale <= 0x1p60F; }
+
+[[gnu::target("avx2,fma")]] void quantize(const float* x, int64_t count, const Quantization& q, uint8_t* out) noexcept {
+  constexpr int64_t kLanes = 8, kTogether = 4;
+  const __m256 scale = _mm256_set1_ps(q.scale), reciprocal = _mm256_set1_ps(1 / q.scale);
+  const __m256i zero = _mm256_set1_epi32(q.zero), order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   int64_t i = 0;
-  for (; i + 16 <= count; i += 16) {
-    const __m128i low = _mm_packs_epi32(four(x + i), four(x + i + 4));
-    const __m128i high = _mm_packs_epi32(four(x + i + 8), four(x + i + 12));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), _mm_packus_epi16(low, high));
+  for (; has_exact_reciprocal(q.scale) && i + kTogether * kLanes <= count; i += kTogether * kLanes) {
+    __m256i sums[kTogether];
+    for (int64_t k = 0; k < kTogether; ++k) {
+      const __m256 value = _mm256_loadu_ps(x + i + k * kLanes), near = _mm256_mul_ps(value, reciprocal);
+      const __m256 quotient = _mm256_fmadd_ps(_mm256_fnmadd_ps(near, scale, value), reciprocal, near);
+      sums[k] = _mm256_add_epi32(_mm256_cvtps_epi32(quotient), zero);
+    }
+    // Packing works within 128 bits.
+    const __m256i low = _mm256_packs_epi32(sums[0], sums[1]), high = _mm256_packs_epi32(sums[2], sums[3]);
+    const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), order);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), bytes);
   }
   for (; i < count; ++i) {
     const float value = std::nearbyint(x[i] / q.scale) + static_cast<float>(q.zero);
