@@ -14,6 +14,8 @@
 namespace lathe {
 namespace {
 
+constexpr int64_t kMostChanged = 1 << 16;  // elements of an epilogue's constant that are worth another one
+
 // What the steps of one product need to know; they keep it.
 struct Int8Lowering {
   bool a_is_signed = false, b_is_signed = false;
@@ -75,6 +77,12 @@ Int8Problem problem_of(const LowerContext& context, const Int8Lowering& l) {
     epilogue.inputs.push_back(extra.strides.back() == 0 ? GemmInputAccess::uniform : GemmInputAccess::columns);
   }
   problem.epilogue = std::move(epilogue);
+  problem.may_change.assign(problem.epilogue->expression.inputs.size(), false);
+  for (size_t i = 0; i < node.extra.size(); ++i) {
+    const Tensor constant = context.graph.value(node.extra[i].value).constant;
+    const size_t slot = problem.may_change.size() - node.extra.size() + i;
+    problem.may_change[slot] = constant.defined() && constant.dtype() == DType::f32 && constant.size() <= kMostChanged;
+  }
   return problem;
 }
 
@@ -287,6 +295,15 @@ struct BoundProduct {
   }
 };
 
+Tensor changed(const LowerContext& context, ValueId id, const InputChange& change) {
+  const Tensor constant = context.graph.value(id).constant;
+  Tensor result(DType::f32, constant.dims());
+  for (int64_t i = 0; i < constant.size(); ++i) {
+    result.mutable_data<float>()[i] = static_cast<float>(change.factor * constant.data<float>()[i] + change.offset);
+  }
+  return result;
+}
+
 void bind_inputs(const Int8Lowering& l, const LowerContext& context, BoundProduct& bound) {
   if (l.node.scale.size() > 1) {
     Tensor scale = Tensor::from<float>({static_cast<int64_t>(l.node.scale.size())}, l.node.scale);
@@ -294,8 +311,12 @@ void bind_inputs(const Int8Lowering& l, const LowerContext& context, BoundProduc
   }
   for (const Int8Extra& extra : l.node.extra) {
     const int64_t element = bits_of(context.type(extra.value).dtype) / 8;
+    const size_t slot = bound.inputs.size() + 1;
     bound.operands.input_strides[bound.inputs.size()] = extra.strides[l.node.shape.batch.size()] * element;
-    bound.inputs.push_back(context.buffer(extra.value));
+    const std::vector<InputChange>& changes = bound.product->changes();
+    const bool is_changed = slot < changes.size() && !changes[slot].is_none();
+    bound.inputs.push_back(is_changed ? context.constant_buffer(changed(context, extra.value, changes[slot]))
+                                      : context.buffer(extra.value));
   }
 }
 

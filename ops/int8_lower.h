@@ -32,6 +32,20 @@ Expression scaled_expression(const std::optional<Expression>& outer, std::vector
 // `takes_gelu`: the kernel has Int8Store::gelu.
 Int8Store split_requantization(Expression& expression, std::span<const float> factors, bool takes_gelu = false);
 
+// What becomes of an input: factor * x + offset.
+struct InputChange {
+  double factor = 1, offset = 0;
+  bool is_none() const { return factor == 1 && offset == 0; }
+};
+// The same, where inputs of some slots may be changed ahead: they take in constants beside them. `changes`: by slot.
+// Requires: as many `may_change`.
+Int8Store split_requantization(Expression& expression, bool takes_gelu, const std::vector<bool>& may_change,
+                               std::vector<InputChange>& changes);
+
+// A pointwise expression that rounds a quotient of sums of multiples of bytes on its way to bytes: one multiple of
+// each, its factor rounded once.
+void join_requantization(Expression& expression);
+
 // Behind a kernel that stores bytes: factor * x0, stored so. nullopt: the expression is another one.
 struct Requantization {
   float factor = 1;

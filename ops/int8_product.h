@@ -7,6 +7,7 @@
 
 #include "jit/kernels/gemm_int8.h"
 #include "ops/gemm_plan.h"
+#include "ops/int8_lower.h"
 
 namespace lathe {
 
@@ -15,6 +16,7 @@ struct Int8Problem {
   Int8Dot dot = Int8Dot::pairs;
   bool has_rows = false;  // a term for each row
   std::optional<GemmEpilogue> epilogue;
+  std::vector<bool> may_change = {};  // by slot of the epilogue: Int8Product::changes() may ask for another input
   Isa isa = Isa::avx2;
   int threads = 1;
   int64_t a_stride = 0;  // bytes between rows; 0: dense
@@ -55,6 +57,8 @@ class Int8Product {
   // `offsets`: one for each batch; empty: a single product. Throws JitError when the plan cannot be emitted.
   Int8Product(const Int8Problem& problem, const GemmPlan& plan, std::vector<Int8Offsets> offsets = {});
   void run(const Int8Operands& operands, int share, int shares) const noexcept;
+  // By slot of the epilogue, or none: what its input must become before it is given to run().
+  const std::vector<InputChange>& changes() const { return changes_; }
 
  private:
   struct Panel {
@@ -72,6 +76,7 @@ class Int8Product {
   GemmPlan plan_;
   std::optional<GemmEpilogue> epilogue_;  // as the kernels take it: bytes are made by `store_`
   Int8Store store_;
+  std::vector<InputChange> changes_;
   std::vector<Int8Offsets> offsets_;
   int lanes_;
   int64_t groups_;  // of k

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "ops/int8_lower.h"
 #include "ops/number_cast.h"
 #include "ops/pointwise_loops.h"
 #include "ops/work_split.h"
@@ -142,7 +143,8 @@ Step make_step(const LowerContext& context, const Fused& fused, std::vector<Poin
 bool lower_pointwise(LowerContext& context) {
   const auto fused = expression_of(context);
   if (!fused || !inputs_exist(*fused)) return false;
-  const Fused used = compact(context, *fused);
+  Fused used = compact(context, *fused);
+  join_requantization(used.expression);
   if (!types_agree(context, used)) return false;
   std::vector<TensorType> types;
   for (const ValueId id : used.operands) types.push_back(context.type(id));

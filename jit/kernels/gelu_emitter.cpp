@@ -56,7 +56,6 @@ void GeluEmitter::gelu(std::span<const Vec> vecs, std::span<const Vec> temps) {
   // In pieces, so that additions do the rest: the multipliers have enough to do.
   each([&](const Z& x, const Z& distance, const Z&, const Z&, const Z&) {
     vpandd(distance, x, ptr_b[rip + numbers_.magnitude]);
-    vmulps(distance, distance, ptr_b[rip + numbers_.pieces_a_unit]);
   });
   each([&](const Z&, const Z& distance, const Z& piece, const Z&, const Z&) {
     vaddps(piece, distance, ptr_b[rip + numbers_.rounder]);
@@ -91,10 +90,9 @@ void GeluEmitter::emit_gelu_tables(float factor) {
     dd(bits);
   };
   number(numbers_.magnitude, 0x7fffffff);
-  number(numbers_.pieces_a_unit, std::bit_cast<uint32_t>(1 / GeluPieces::kWidth));
   number(numbers_.rounder, std::bit_cast<uint32_t>(kRounder));
   number(numbers_.last, std::bit_cast<uint32_t>(kRounder + GeluPieces::kCount - 1));
-  number(numbers_.half, std::bit_cast<uint32_t>(factor / 2));
+  number(numbers_.half, std::bit_cast<uint32_t>(factor / 2 * GeluPieces::kWidth));
 }
 
 }  // namespace lathe

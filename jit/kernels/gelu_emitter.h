@@ -1,5 +1,6 @@
 #pragma once
-// factor * x * Phi(x) of float32 lanes on AVX-512, by tables in place of a division: cubics over |x|.
+// factor * y * Phi(y) of float32 lanes x on AVX-512, y = x * Int8Store::kGeluUnit, by tables in place of a division:
+// cubics over |x|.
 #include <array>
 #include <span>
 
@@ -9,8 +10,9 @@ namespace lathe {
 
 // x * Phi(x) = x / 2 + g(|x|); g by pieces, the last of which is the line |x| / 2 that it tends to.
 struct GeluPieces {
-  static constexpr int kCount = 16;        // what one vector holds
-  static constexpr float kWidth = 0.328F;  // where the error at the line's begin is that of the first cubic
+  static constexpr int kCount = 16;  // what one vector holds
+  static constexpr float kWidth =
+      Int8Store::kGeluUnit;  // where the error at the line's begin is that of the first cubic
   std::array<std::array<float, kCount>, 4>
       coefficients;  // [power of the distance from the piece's middle, in widths][piece]
 };
@@ -29,7 +31,7 @@ class GeluEmitter : public Int8Emitter {
 
  private:
   struct Numbers {
-    Xbyak::Label magnitude, pieces_a_unit, rounder, last, half;
+    Xbyak::Label magnitude, rounder, last, half;
   };
   Numbers numbers_;
   std::array<Xbyak::Label, 4> tables_;

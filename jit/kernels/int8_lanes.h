@@ -30,9 +30,10 @@ struct Int8Store {
   int zero = 0;
   // Results are less than 2^31 in size and are no NaN.
   bool is_bounded = false;
-  // Not 0: of a result x, the kernel stores this times x * Phi(x), the GELU, off by less than 7e-6 + 2e-7 |x|
-  // before the factor (GeluEmitter; AVX-512 only).
+  // Not 0: results are in units of kGeluUnit; of x such, x * kGeluUnit = y, the kernel stores this times y * Phi(y),
+  // the GELU, off by less than 7e-6 + 2e-7 |y| before the factor (GeluEmitter; AVX-512 only).
   float gelu = 0;
+  static constexpr float kGeluUnit = 0.328F;
   bool operator==(const Int8Store&) const = default;
 };
 inline bool stores_bytes(const Int8Store& how) { return how.dtype == DType::u8 || how.dtype == DType::i8; }

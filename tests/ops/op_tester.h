@@ -44,9 +44,9 @@ class OpTester {
   }
 
   // Pointwise work behind the node, over its result and these operands.
-  OpTester& epilogue(Expression expression, const std::vector<Tensor>& operands) {
+  OpTester& epilogue(Expression expression, const std::vector<Tensor>& operands, bool are_constant = false) {
     epilogue_ = Epilogue{std::move(expression), static_cast<int>(operands.size())};
-    for (const Tensor& operand : operands) add(operand, false);
+    for (const Tensor& operand : operands) add(operand, are_constant);
     return *this;
   }
 
