@@ -1,7 +1,8 @@
 // Where one wide product makes queries, keys and values together, exporters take them apart like this:
 //   [..., 3 * heads * size] -Reshape-> [..., 3, heads, size] -Transpose-> [3, ...] -Slice, Gather or Split-> one of
 //   them
-// An attention reads such a part of the product where it lies.
+// or, before heads are taken apart, by a Split of the columns. An attention reads such a part of the product where it
+// lies.
 #include <algorithm>
 
 #include "graph/passes/passes.h"
@@ -126,6 +127,65 @@ std::optional<Unpacked> unpacked(const Rewriter& rewriter, const Graph& graph, V
   return result;
 }
 
+// Some columns of a wide value, by a Split of its last axis.
+struct Columns {
+  ValueId source = ValueId::none;
+  int64_t begin = 0, count = 0;
+};
+
+std::optional<Columns> columns_of(const Rewriter& rewriter, const Graph& graph, ValueId value) {
+  const NodeId split = graph.value(value).producer;
+  if (split == NodeId::none || !rewriter.is_live(split) || !is_op(graph.node(split), "Split")) return std::nullopt;
+  const Node& node = graph.node(split);
+  const TensorType& type = graph.value(node.inputs[0]).type;
+  const int64_t axis = node.attributes.get_int("axis", 0);
+  if (!type.has_rank || type.rank() < 2 || (axis != -1 && axis != type.rank() - 1)) return std::nullopt;
+  Columns found{node.inputs[0]};
+  for (const ValueId output : node.outputs) {
+    if (output == ValueId::none || graph.value(output).type.rank() != type.rank()) return std::nullopt;
+    found.count = graph.value(output).type.dims.back().extent;
+    if (found.count < 1) return std::nullopt;
+    if (output == value) return found;
+    found.begin += found.count;
+  }
+  return std::nullopt;
+}
+
+// Nobody wants what the node makes: it is left over from a fusion.
+bool is_dead(const Rewriter& rewriter, const Graph& graph, NodeId id, int depth = 0) {
+  constexpr int kDeepest = 3;
+  const Node& node = graph.node(id);
+  return depth < kDeepest && std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId output) {
+           if (output == ValueId::none) return true;
+           const std::vector<Graph::Use> uses = rewriter.uses(output);
+           return !rewriter.is_output(output) && std::all_of(uses.begin(), uses.end(), [&](const Graph::Use& use) {
+             return is_dead(rewriter, graph, use.node, depth + 1);
+           });
+         });
+}
+
+bool is_read_by(const Rewriter& rewriter, const Graph& graph, ValueId value, Graph::Use reader) {
+  const std::vector<Graph::Use> uses = rewriter.uses(value);
+  return !rewriter.is_output(value) && std::all_of(uses.begin(), uses.end(), [&](const Graph::Use& use) {
+    return use.node == reader.node ? use.slot == reader.slot : is_dead(rewriter, graph, use.node);
+  });
+}
+
+// True: the attention reads its operand as a range of columns of another value.
+bool read_columns(Rewriter& rewriter, NodeId id, size_t slot) {
+  Graph& graph = rewriter.graph();
+  const ValueId operand = graph.node(id).inputs[slot];
+  if (!is_read_by(rewriter, graph, operand, {id, static_cast<int>(slot)})) return false;
+  const std::optional<Columns> found = columns_of(rewriter, graph, operand);
+  if (!found) return false;
+  std::vector<int64_t> parts = graph.node(id).attributes.get_ints("parts", {0, 0, 0, 0, 0, 0});
+  parts[2 * slot] = found->begin;
+  parts[2 * slot + 1] = found->count;
+  graph.node(id).attributes.set("parts", std::move(parts));
+  rewriter.set_input(id, slot, found->source);
+  return true;
+}
+
 bool unpack(Rewriter& rewriter, NodeId id) {
   static constexpr const char* kPerms[] = {"perm_q", "perm_k", "perm_v"};
   Graph& graph = rewriter.graph();
@@ -135,7 +195,12 @@ bool unpack(Rewriter& rewriter, NodeId id) {
     Attributes& attributes = graph.node(id).attributes;
     std::vector<int64_t> heads = attributes.get_ints("heads", {0, 0, 0, 0});
     std::vector<int64_t> parts = attributes.get_ints("parts", {0, 0, 0, 0, 0, 0});
-    if (heads[slot] != 0 || parts[2 * slot + 1] != 0) continue;
+    if (parts[2 * slot + 1] != 0) continue;
+    if (read_columns(rewriter, id, slot)) {
+      changed = true;
+      continue;
+    }
+    if (heads[slot] != 0) continue;
     const std::optional<Unpacked> found = unpacked(rewriter, graph, graph.node(id).inputs[slot]);
     if (!found) continue;
     Perm perm = attributes.get_ints(kPerms[slot]);

@@ -117,6 +117,29 @@ TEST(UnpackHeads, ReadsPartsOfOneProductHoweverTheyArePicked) {
   }
 }
 
+// Queries, keys and values beside one another, each with all its heads.
+std::string of_columns(const std::vector<int64_t>& columns, int64_t axis, bool is_read_twice = false) {
+  PassNet net;
+  const ValueId y = net.op("MatMul", {net.input(Dims{2, kLength, 8}), net.weights({8, 3 * kHeads * kSize})});
+  const std::vector<ValueId> parts = split(net, y, columns, axis);
+  const auto heads = [&](ValueId x, std::vector<int64_t> perm) {
+    return net.transpose(net.reshape(x, {0, kLength, kHeads, kSize}), std::move(perm));
+  };
+  const ValueId q = net.op("Mul", {heads(parts[0], {0, 2, 1, 3}), net.scalar(0.5f)});
+  const ValueId k = heads(parts[1], {0, 2, 3, 1}), v = heads(parts[2], {0, 2, 1, 3});
+  const ValueId shares = net.op("Softmax", {net.op("MatMul", {q, k})}, {{"axis", int64_t{-1}}});
+  net.output(net.reshape(net.transpose(net.op("MatMul", {shares, v}), {0, 2, 1, 3}), {0, kLength, kHeads * kSize}));
+  if (is_read_twice) net.output(net.op("Relu", {parts[2]}));
+  return ops_of(rewritten(net, kAttention));
+}
+
+TEST(UnpackHeads, ReadsColumnsOfOneProduct) {
+  constexpr int64_t kAll = kHeads * kSize;
+  EXPECT_EQ(of_columns({kAll, kAll, kAll}, 2), "MatMul MatMul+Mul+Softmax+MatMul");
+  EXPECT_EQ(of_columns({kAll, kAll, kAll}, -1), "MatMul MatMul+Mul+Softmax+MatMul");
+  EXPECT_EQ(of_columns({kAll, kAll, kAll}, -1, true), "MatMul Split MatMul+Mul+Softmax+MatMul Relu");
+}
+
 TEST(UnpackHeads, LeavesAxesInAnotherOrder) {
   PassNet net;
   const ValueId y = net.input(Dims{2, kLength, kHeads * 3 * kSize});
