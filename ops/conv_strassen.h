@@ -51,7 +51,6 @@ class StrassenConv {
   ConvProblem problem_;
   std::vector<int64_t> operand_batch_bytes_;
   int64_t pieces_;  // of each image; all have the same pixels, or one or two less
-  int parts_;       // of the output channels of a piece
   int shares_;
   Strassen core_;                // of the large ones
   std::optional<Strassen> low_;  // of those of less, when there are any
