@@ -8,7 +8,8 @@ listed shapes, then with a batch of 3, and with another picture size or sequence
 copy of the model. A change that ONNX Runtime refuses is one that the model does not allow, and is reported as such.
 The error is the largest difference over the largest value of ONNX Runtime's output.
 Needs the Python packages onnx, onnxruntime and numpy. LATHE_ISA in the environment caps the instruction set as usual.
-The tolerance is 1e-4, for quantized models 2e-2 or, where it is larger, NOISE times the distance of ONNX Runtime's
+The tolerance is 1e-4 or, where it is larger, SENSITIVITY times what a rounding of the inputs does to ONNX Runtime's
+outputs: no engine is nearer to another on an input that a model amplifies so. For quantized models it is 2e-2 or, where it is larger, NOISE times the distance of ONNX Runtime's
 outputs with its optimizer on from those with it off: a model that rounds activations in every layer can turn a last
 bit of one layer into several percent of its outputs, and no two ways to sum agree better than that.
 Exit status: 0 when all are within their tolerance, else 1.
@@ -25,7 +26,7 @@ import onnx
 import onnxruntime
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TOLERANCE, QUANTIZED_TOLERANCE, NOISE = 1e-4, 2e-2, 1.25
+TOLERANCE, QUANTIZED_TOLERANCE, NOISE, SENSITIVITY = 1e-4, 2e-2, 1.25, 10
 
 
 def variants(inputs):
@@ -110,6 +111,20 @@ def largest_error(expected, got):
     return worst
 
 
+def change_by_rounding(path, feeds, expected, random):
+    """The largest error when the last bit of every float32 input is up or down: of four draws."""
+    worst = 0.0
+    for _ in range(4):
+        moved = {
+            name: np.nextafter(value, np.where(random.random(value.shape) < 0.5, np.float32(-np.inf), np.float32(np.inf)))
+            if value.dtype == np.float32
+            else value
+            for name, value in feeds.items()
+        }
+        worst = max(worst, largest_error(expected, runtime_outputs(path, moved)))
+    return worst
+
+
 def check(entry, models, lathe, threads):
     """Yields (variant, threads, error or None, tolerance, message)."""
     random = np.random.default_rng(1)
@@ -130,7 +145,10 @@ def check(entry, models, lathe, threads):
                 tolerance = max(QUANTIZED_TOLERANCE, NOISE * noise)
             for count in threads:
                 got, message = lathe_outputs(lathe, path, feeds, count, folder, len(expected))
-                yield what, count, largest_error(expected, got) if got else float("inf"), tolerance, message
+                error = largest_error(expected, got) if got else float("inf")
+                if got and error > tolerance and "int8" not in entry["name"]:
+                    tolerance = max(tolerance, SENSITIVITY * change_by_rounding(path, feeds, expected, np.random.default_rng(2)))
+                yield what, count, error, tolerance, message
 
 
 def main():
