@@ -10,7 +10,8 @@ namespace lathe::passes {
 namespace {
 
 constexpr int kAddVersion = 14;
-constexpr size_t kMostTerms = 24;
+// Of one sum, and of the nodes that add them up: a longer chain is taken in parts.
+constexpr size_t kMostTerms = 24, kMostSums = 2 * kMostTerms;
 using Numbers = std::vector<double>;
 
 // One summand: `whole` times `outer`, where `whole` is an affine function of `core`.
@@ -81,7 +82,8 @@ class Summer {
     Term term{.whole = value, .core = value, .outer = outer, .affine = Affine::none(axis_.channels), .chain = {}};
     NodeId maker = own_maker(term.core, reader);
     while (maker != NodeId::none && strip(term, maker)) maker = own_maker(term.core, maker);
-    if (maker != NodeId::none && is_sum(graph_.node(maker)) && terms_.size() < kMostTerms) {
+    const bool has_room = terms_.size() < kMostTerms && sums_.size() < kMostSums;
+    if (maker != NodeId::none && is_sum(graph_.node(maker)) && has_room) {
       Numbers factors = outer;
       for (size_t c = 0; c < axis_.channels; ++c) {
         shift_[c] += outer[c] * term.affine.shift[c];

@@ -129,6 +129,17 @@ TEST(SumConvolutions, LeavesResultsThatOthersReadAndSumsOfTheValueAlone) {
   EXPECT_EQ(alone.summed(alone.add(alone.per_channel("Mul", alone.x), alone.x)), "Relu Mul Add");
 }
 
+TEST(SumConvolutions, TakesLongChainsInParts) {
+  Block block({1, 4, 1, 1});
+  ValueId sum = block.x;
+  for (int i = 0; i < 30000; ++i) sum = block.add(sum, block.net.op("Relu", {block.x}));
+  block.net.output(sum);
+  Graph graph = block.net.graph;
+  infer_types(graph);
+  const Limits limits;
+  EXPECT_FALSE(passes::sum_convolutions(graph, {OpRegistry::builtin(), limits, 8}));
+}
+
 TEST(SumConvolutions, LeavesOneChannelThatSpreadsOverMany) {
   PassNet net;
   const ValueId x = net.input(Dims{1, 1, 5, 5});
