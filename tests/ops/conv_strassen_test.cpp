@@ -70,6 +70,22 @@ OneNode make_node(const PointwiseCase& c, int lanes, std::mt19937& random) {
   return one;
 }
 
+// On every instruction set, with one node by block products.
+void expect_agreement(const PointwiseCase& c, std::mt19937& random) {
+  for (const Isa isa : isas()) {
+    SCOPED_TRACE(::testing::Message() << c << " " << name_of(isa));
+    const OneNode one = make_node(c, vector_lanes(isa), random);
+    StrassenPlans plans;
+    const Tensor expected = one.expected();
+    const std::optional<Tensor> got = one.run(isa, c.threads, plans);
+    ASSERT_TRUE(got.has_value());
+    EXPECT_EQ(plans.used, 1);
+    const double terms = static_cast<double>(c.in_channels);
+    for (int64_t k = 0; k < expected.size(); ++k)
+      ASSERT_NEAR(got->data<float>()[k], expected.data<float>()[k], terms * std::sqrt(terms) * 2e-7) << "element " << k;
+  }
+}
+
 TEST(StrassenConvolution, AgreesWithTheReferenceOverRandomShapes) {
   std::mt19937 random(31);
   const auto pick = [&](int64_t low, int64_t high) {
@@ -108,42 +124,15 @@ TEST(StrassenConvolution, AgreesWithTheReferenceForManyPixelsAndThirds) {
       {1, 96, 160, 9, 14, true, true, 1},    {2, 96, 240, 6, 8, true, false, 1},   {1, 96, 96, 64, 32, true, true, 1},
       {2, 192, 288, 17, 40, true, true, 2},  {1, 288, 1152, 6, 6, true, true, 2},  {1, 288, 1152, 5, 5, true, false, 3},
   };
-  for (const PointwiseCase& c : cases) {
-    for (const Isa isa : isas()) {
-      SCOPED_TRACE(::testing::Message() << c << " " << name_of(isa));
-      const OneNode one = make_node(c, vector_lanes(isa), random);
-      StrassenPlans plans;
-      const Tensor expected = one.expected();
-      const std::optional<Tensor> got = one.run(isa, c.threads, plans);
-      ASSERT_TRUE(got.has_value());
-      EXPECT_EQ(plans.used, 1);
-      const double terms = static_cast<double>(c.in_channels);
-      for (int64_t k = 0; k < expected.size(); ++k)
-        ASSERT_NEAR(got->data<float>()[k], expected.data<float>()[k], terms * std::sqrt(terms) * 2e-7)
-            << "element " << k;
-    }
-  }
+  for (const PointwiseCase& c : cases) expect_agreement(c, random);
 }
 
 TEST(StrassenConvolution, TakesThePixelsOfAStrideFirst) {
   std::mt19937 random(32);
   for (const PointwiseCase& c :
        {PointwiseCase{1, 256, 256, 28, 29, true, true, 1, 2}, PointwiseCase{2, 256, 320, 27, 23, true, false, 1, 2},
-        PointwiseCase{1, 256, 256, 40, 41, false, true, 1, 3}}) {
-    for (const Isa isa : isas()) {
-      SCOPED_TRACE(::testing::Message() << c << " " << name_of(isa));
-      const OneNode one = make_node(c, vector_lanes(isa), random);
-      StrassenPlans plans;
-      const Tensor expected = one.expected();
-      const std::optional<Tensor> got = one.run(isa, c.threads, plans);
-      ASSERT_TRUE(got.has_value());
-      EXPECT_EQ(plans.used, 1);
-      const double terms = static_cast<double>(c.in_channels);
-      for (int64_t k = 0; k < expected.size(); ++k)
-        ASSERT_NEAR(got->data<float>()[k], expected.data<float>()[k], terms * std::sqrt(terms) * 2e-7)
-            << "element " << k;
-    }
-  }
+        PointwiseCase{1, 256, 256, 40, 41, false, true, 1, 3}})
+    expect_agreement(c, random);
 }
 
 TEST(StrassenConvolution, IsForPointwiseOnesAtAnAccuracyThatAllowsIt) {
