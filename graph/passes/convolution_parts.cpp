@@ -13,6 +13,13 @@ bool same_window(const Graph& graph, const Node& a, const Node& b) {
   return std::equal(x.begin() + 1, x.end(), y.begin() + 1, y.end());
 }
 
+bool has_no_pads(const Node& node) {
+  const std::string mode = node.attributes.get_string("auto_pad", "NOTSET");
+  const std::vector<int64_t> pads = node.attributes.get_ints("pads");
+  return mode == "VALID" ||
+         (mode == "NOTSET" && std::all_of(pads.begin(), pads.end(), [](int64_t count) { return count == 0; }));
+}
+
 Tensor joined_rows(const std::vector<Tensor>& parts, Dims dims) {
   Tensor all(DType::f32, std::move(dims));
   auto* to = static_cast<char*>(all.mutable_raw());

@@ -1,5 +1,5 @@
 #pragma once
-// What passes that make one convolution of several ask and build.
+// What passes ask of convolutions, and build of several.
 #include <vector>
 
 #include "graph/passes/rewrite.h"
@@ -8,6 +8,9 @@ namespace lathe {
 
 // Windows that step, spread and pad alike over kernels of one size. Requires: constant weights.
 bool same_window(const Graph& graph, const Node& a, const Node& b);
+
+// Of a convolution or pool: nothing is added around the picture.
+bool has_no_pads(const Node& node);
 
 // The rows of all float32 parts behind one another, under these extents.
 Tensor joined_rows(const std::vector<Tensor>& parts, Dims dims);

@@ -2,6 +2,7 @@
 // pool, it goes first.
 #include <algorithm>
 
+#include "graph/passes/convolution_parts.h"
 #include "graph/passes/passes.h"
 #include "graph/passes/rewrite.h"
 
@@ -13,13 +14,6 @@ constexpr int64_t kFewestChannels = 16;
 
 bool is_one_each(const std::vector<int64_t>& numbers) {
   return std::all_of(numbers.begin(), numbers.end(), [](int64_t number) { return number == 1; });
-}
-
-bool has_no_pads(const Node& node) {
-  const std::string mode = node.attributes.get_string("auto_pad", "NOTSET");
-  const std::vector<int64_t> pads = node.attributes.get_ints("pads");
-  return mode == "VALID" ||
-         (mode == "NOTSET" && std::all_of(pads.begin(), pads.end(), [](int64_t count) { return count == 0; }));
 }
 
 // Each result is of one pixel of the operand, of several channels.

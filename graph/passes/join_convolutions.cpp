@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "graph/passes/affine.h"
+#include "graph/passes/convolution_parts.h"
 #include "graph/passes/passes.h"
 #include "graph/passes/rewrite.h"
 
@@ -36,13 +37,6 @@ std::optional<Convolution> as_convolution(const Rewriter& rewriter, const Graph&
   if (bias.dtype() != DType::f32 || bias.size() != made.outputs()) return std::nullopt;
   made.bias = as_doubles(bias);
   return made;
-}
-
-bool has_no_pads(const Node& node) {
-  const std::string mode = node.attributes.get_string("auto_pad", "NOTSET");
-  const std::vector<int64_t> pads = node.attributes.get_ints("pads");
-  return mode == "VALID" ||
-         (mode == "NOTSET" && std::all_of(pads.begin(), pads.end(), [](int64_t p) { return p == 0; }));
 }
 
 bool is_worthwhile(const Convolution& first, const Convolution& second) {
