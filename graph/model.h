@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "graph/external_data.h"
 #include "graph/graph.h"
+#include "graph/onnx/external_data.h"
 #include "graph/op_schema.h"
 #include "src/base/limits.h"
 

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "graph/infer.h"
-#include "ops/copy_elements.h"
+#include "ops/copy/copy_elements.h"
 #include "ops/numbers.h"
 
 namespace lathe {

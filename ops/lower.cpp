@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "ops/constant_release.h"
-#include "ops/conv_chain_lower.h"
+#include "ops/conv/conv_chain_lower.h"
 #include "ops/reference_step.h"
 #include "src/base/check.h"
 #include "src/base/divide.h"

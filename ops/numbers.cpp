@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "lathe/error.h"
-#include "ops/copy_elements.h"
+#include "ops/copy/copy_elements.h"
 #include "src/base/check.h"
 
 namespace lathe {

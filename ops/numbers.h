@@ -25,7 +25,7 @@ double rounded_to(DType dtype, double value);
 
 // Stores `value`, rounded. Requires: a type that reals_of reads.
 void store_real(Tensor& tensor, int64_t i, double value);
-// A tensor of these elements. The two counts must agree. Throws as make_output (ops/copy_elements.h).
+// A tensor of these elements. The two counts must agree. Throws as make_output (ops/copy/copy_elements.h).
 Tensor tensor_of_reals(const ReferenceContext& context, DType dtype, Dims dims, std::span<const double> elements);
 
 // Copies single elements of whole-byte types and strings between tensors of one type.

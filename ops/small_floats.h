@@ -1,5 +1,5 @@
 #pragma once
-// Floating point of 8 and 4 bits, one element to a byte (ops/copy_elements.h spreads packed ones).
+// Floating point of 8 and 4 bits, one element to a byte (ops/copy/copy_elements.h spreads packed ones).
 #include <cstdint>
 
 #include "lathe/dtype.h"

@@ -5,10 +5,10 @@
 #include <optional>
 #include <utility>
 
-#include "ops/conv_int8_tuning.h"
-#include "ops/conv_tuning.h"
-#include "ops/gemm_tuning.h"
-#include "ops/int8_product.h"
+#include "ops/conv/conv_int8_tuning.h"
+#include "ops/conv/conv_tuning.h"
+#include "ops/gemm/gemm_tuning.h"
+#include "ops/int8/int8_product.h"
 #include "ops/work_split.h"
 #include "src/base/expression_text.h"
 

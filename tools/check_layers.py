@@ -31,11 +31,11 @@ BASE_PUBLIC = {"accuracy.h", "custom_op.h", "dtype.h", "error.h", "tensor.h", "v
 
 # Third-party header (prefix of its name) -> files that may include it.
 DOORS = [
-    (r"(onnx|google/protobuf)/", r"graph/onnx_[^/]*$|tests/"),
+    (r"(onnx|google/protobuf)/", r"graph/onnx/|tests/"),
     (r"sqlite3", r"cache/"),
     (r"(xbyak|asmjit)/", r"jit/|tests/jit/"),
     (r"hwloc", r"src/base/topology\.cpp$"),
-    (r"re2/", r"ops/regex\.cpp$"),
+    (r"re2/", r"ops/text/regex\.cpp$"),
     (r"(jpeglib|png|tiffio|openjpeg)\.h|webp/", r"ops/codecs/"),
     (r"CLI/", r"tools/"),
     (r"nlohmann/", r"tools/|tests/tools/"),
@@ -100,7 +100,7 @@ def self_test():
            ("src/base/a.cpp", '"', "graph/graph.h"), ("graph/graph.cpp", "<", "onnx/onnx.pb.h"),
            ("src/base/a.h", '"', "lathe/session.h"), ("ops/a.cpp", "<", "boost/any.hpp"), ("jit/a.cpp", '"', "emitter.h"),
            ("tuner/a.cpp", '"', "jit/kernel.h"), ("include/lathe/a.h", "<", "fmt/format.h")]
-    good = [("ops/a.cpp", '"', "jit/kernel.h"), ("graph/onnx_model.cpp", "<", "onnx/onnx.pb.h"),
+    good = [("ops/a.cpp", '"', "jit/kernel.h"), ("graph/onnx/onnx_model.cpp", "<", "onnx/onnx.pb.h"),
             ("src/base/tensor.cpp", '"', "lathe/tensor.h"), ("cache/sqlite.h", "<", "sqlite3.h"),
             ("src/runtime/a.cpp", '"', "lathe/session.h"), ("jit/a.cpp", "<", "sys/mman.h")]
     for path, bracket, name in bad:

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "graph/model.h"
-#include "graph/onnx_export.h"
+#include "graph/onnx/onnx_export.h"
 #include "src/base/box.h"
 #include "src/runtime/session_state.h"
 #include "tools/compare.h"

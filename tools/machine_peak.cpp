@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "jit/kernels/fma_peak.h"
-#include "jit/kernels/memory_peak.h"
+#include "jit/kernels/peak/fma_peak.h"
+#include "jit/kernels/peak/memory_peak.h"
 #include "lathe/tensor.h"
 #include "src/base/cpu.h"
 #include "src/base/thread_team.h"

@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 
-#include "ops/conv_chain_lower.h"
+#include "ops/conv/conv_chain_lower.h"
 #include "ops/task_text.h"
 #include "tools/node_task.h"
 

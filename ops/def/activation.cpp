@@ -2,10 +2,10 @@
 #include <cmath>
 #include <limits>
 
-#include "ops/activation_functors.h"
-#include "ops/elementwise.h"
-#include "ops/pointwise_lowering.h"
-#include "ops/row_loops.h"
+#include "ops/pointwise/activation_functors.h"
+#include "ops/pointwise/elementwise.h"
+#include "ops/pointwise/pointwise_lowering.h"
+#include "ops/pointwise/row_loops.h"
 
 namespace lathe::ops {
 namespace {

@@ -5,12 +5,12 @@
 #include <limits>
 
 #include "graph/expression_attribute.h"
-#include "ops/attention_lower.h"
-#include "ops/attention_shape.h"
-#include "ops/broadcast.h"
-#include "ops/copy_elements.h"
+#include "ops/attention/attention_lower.h"
+#include "ops/attention/attention_shape.h"
+#include "ops/copy/copy_elements.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "ops/pointwise/broadcast.h"
 
 namespace lathe::ops {
 namespace {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/copy_infer.h"
+#include "ops/copy/copy_infer.h"
 #include "ops/expansion.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"

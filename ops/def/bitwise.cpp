@@ -1,8 +1,8 @@
 // BitShift, BitwiseAnd, BitwiseOr, BitwiseXor, BitwiseNot.
 #include <concepts>
 
-#include "ops/elementwise.h"
-#include "ops/row_loops.h"
+#include "ops/pointwise/elementwise.h"
+#include "ops/pointwise/row_loops.h"
 
 namespace lathe::ops {
 namespace {

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <limits>
 
-#include "ops/elementwise.h"
-#include "ops/number_cast.h"
-#include "ops/pointwise_lowering.h"
-#include "ops/row_loops.h"
+#include "ops/pointwise/elementwise.h"
+#include "ops/pointwise/number_cast.h"
+#include "ops/pointwise/pointwise_lowering.h"
+#include "ops/pointwise/row_loops.h"
 
 namespace lathe::ops {
 namespace {

@@ -2,12 +2,12 @@
 #include <cmath>
 #include <cstring>
 
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
-#include "ops/gemm_plan.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
+#include "ops/gemm/gemm_plan.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
-#include "ops/pointwise_loops.h"
+#include "ops/pointwise/pointwise_loops.h"
 #include "ops/work_split.h"
 #include "src/base/checked_size.h"
 #include "src/base/thread_team.h"

@@ -3,9 +3,9 @@
 #include <cmath>
 #include <memory>
 
-#include "jit/kernels/normalize.h"
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
+#include "jit/kernels/rows/normalize.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"

@@ -1,10 +1,10 @@
 // Concat: inputs behind each other along one axis. Version 1 has a default axis of 1.
 #include <algorithm>
 
-#include "ops/channel_gather.h"
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
-#include "ops/copy_step.h"
+#include "ops/copy/channel_gather.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
+#include "ops/copy/copy_step.h"
 #include "ops/op_def.h"
 
 namespace lathe::ops {

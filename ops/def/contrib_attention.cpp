@@ -1,9 +1,9 @@
 // com.microsoft's Attention (projection included), its quantized form QAttention, and MultiHeadAttention.
 #include <cmath>
 
-#include "ops/contrib_attention.h"
-#include "ops/contrib_products.h"
-#include "ops/copy_infer.h"
+#include "ops/attention/contrib_attention.h"
+#include "ops/copy/copy_infer.h"
+#include "ops/gemm/contrib_products.h"
 
 namespace lathe::ops {
 namespace {

@@ -1,10 +1,10 @@
 // com.microsoft's GatherBlockQuantized: rows of a table of few bits, quantized in blocks.
 #include <algorithm>
 
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
 #include "ops/expansion.h"
-#include "ops/matmul_shape.h"
+#include "ops/gemm/matmul_shape.h"
 #include "ops/numbers.h"
 #include "src/base/checked_size.h"
 

@@ -1,5 +1,5 @@
 // com.microsoft's convolutions and pooling: with an activation or a sum fused, and channels last.
-#include "ops/conv_node.h"
+#include "ops/conv/conv_node.h"
 #include "ops/expansion.h"
 
 namespace lathe::ops {

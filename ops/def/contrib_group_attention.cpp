@@ -4,9 +4,9 @@
 #include <cmath>
 #include <limits>
 
-#include "ops/contrib_attention.h"
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
+#include "ops/attention/contrib_attention.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
 #include "ops/numbers.h"
 
 namespace lathe::ops {

@@ -1,6 +1,6 @@
 // com.microsoft's products of quantized matrices with float32 results: MatMulIntegerToFloat, DynamicQuantizeMatMul,
 // QGemm.
-#include "ops/contrib_products.h"
+#include "ops/gemm/contrib_products.h"
 
 namespace lathe::ops {
 namespace {

@@ -1,14 +1,14 @@
 // com.microsoft's MatMulNBits: a [..., K] times weights of N rows, each of ceil(K / block) blocks of few bits with a
-// scale and a zero point each. With 4 or 8 bits they stay small in memory (ops/bits_product.h).
+// scale and a zero point each. With 4 or 8 bits they stay small in memory (ops/gemm/bits_product.h).
 #include <algorithm>
 
 #include "graph/text.h"
 #include "lathe/error.h"
-#include "ops/bits_product.h"
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
 #include "ops/expansion.h"
-#include "ops/gemm_plan.h"
+#include "ops/gemm/bits_product.h"
+#include "ops/gemm/gemm_plan.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/work_split.h"

@@ -1,5 +1,5 @@
 // com.microsoft's sums that carry something along: BiasAdd, BiasSplitGelu, BiasDropout, BiasSoftmax.
-#include "ops/copy_infer.h"
+#include "ops/copy/copy_infer.h"
 #include "ops/expansion.h"
 
 namespace lathe::ops {

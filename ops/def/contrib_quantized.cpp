@@ -1,7 +1,7 @@
 // com.microsoft's operators between quantized tensors: what they do lies between DequantizeLinear and QuantizeLinear.
 #include <cstring>
 
-#include "ops/copy_infer.h"
+#include "ops/copy/copy_infer.h"
 #include "ops/expansion.h"
 
 namespace lathe::ops {

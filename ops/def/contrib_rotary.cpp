@@ -1,6 +1,6 @@
 // com.microsoft's RotaryEmbedding: the angles are rows of two tables, by the token's position.
-#include "ops/contrib_attention.h"
-#include "ops/copy_infer.h"
+#include "ops/attention/contrib_attention.h"
+#include "ops/copy/copy_infer.h"
 #include "ops/numbers.h"
 
 namespace lathe::ops {

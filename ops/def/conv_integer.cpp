@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/conv_node.h"
+#include "ops/conv/conv_node.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <limits>
 
-#include "ops/conv_axes.h"
-#include "ops/conv_lower.h"
-#include "ops/conv_node.h"
-#include "ops/conv_spread.h"
+#include "ops/conv/conv_axes.h"
+#include "ops/conv/conv_lower.h"
+#include "ops/conv/conv_node.h"
+#include "ops/conv/conv_spread.h"
 #include "ops/expansion.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"

@@ -1,7 +1,7 @@
 // Conv, for one and more spatial axes.
-#include "ops/conv_lower.h"
-#include "ops/conv_node.h"
-#include "ops/conv_volume.h"
+#include "ops/conv/conv_lower.h"
+#include "ops/conv/conv_node.h"
+#include "ops/conv/conv_volume.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"

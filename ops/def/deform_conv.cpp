@@ -1,8 +1,8 @@
 // DeformConv over two spatial axes: each tap of each output pixel reads where an offset says.
 #include <cmath>
 
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
 #include "ops/expansion.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"

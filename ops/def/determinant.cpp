@@ -2,7 +2,7 @@
 #include <cmath>
 #include <utility>
 
-#include "ops/copy_elements.h"
+#include "ops/copy/copy_elements.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 

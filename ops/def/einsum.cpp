@@ -3,10 +3,10 @@
 #include <stdexcept>
 
 #include "lathe/error.h"
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
-#include "ops/einsum_equation.h"
-#include "ops/einsum_lower.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
+#include "ops/einsum/einsum_equation.h"
+#include "ops/einsum/einsum_lower.h"
 #include "ops/numbers.h"
 #include "src/base/checked_size.h"
 

@@ -1,9 +1,9 @@
 // Expand (broadcast to a shape) and Tile (repeat along axes).
 #include <algorithm>
 
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
-#include "ops/copy_step.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
+#include "ops/copy/copy_step.h"
 #include "ops/op_def.h"
 
 namespace lathe::ops {

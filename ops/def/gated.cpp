@@ -1,8 +1,8 @@
 // SwiGLU: a gate through Swish times a value.
 #include <cmath>
 
-#include "ops/elementwise.h"
-#include "ops/pointwise_lowering.h"
+#include "ops/pointwise/elementwise.h"
+#include "ops/pointwise/pointwise_lowering.h"
 
 namespace lathe::ops {
 namespace {

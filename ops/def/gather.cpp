@@ -2,11 +2,11 @@
 #include <algorithm>
 
 #include "lathe/error.h"
-#include "ops/copy_bytes.h"
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
-#include "ops/copy_step.h"
-#include "ops/gather_indices.h"
+#include "ops/copy/copy_bytes.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
+#include "ops/copy/copy_step.h"
+#include "ops/copy/gather_indices.h"
 #include "ops/op_def.h"
 #include "src/base/thread_team.h"
 

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
-#include "ops/gather_indices.h"
-#include "ops/index_check.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
+#include "ops/copy/gather_indices.h"
+#include "ops/copy/index_check.h"
 #include "ops/op_def.h"
 #include "ops/work_split.h"
 #include "src/base/thread_team.h"

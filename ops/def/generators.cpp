@@ -4,10 +4,10 @@
 #include <cstring>
 
 #include "lathe/error.h"
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
-#include "ops/copy_step.h"
-#include "ops/index_check.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
+#include "ops/copy/copy_step.h"
+#include "ops/copy/index_check.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 #include "ops/work_split.h"

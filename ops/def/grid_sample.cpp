@@ -3,8 +3,8 @@
 #include <array>
 #include <cmath>
 
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"

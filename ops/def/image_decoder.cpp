@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ops/codecs/image_codec.h"
-#include "ops/copy_elements.h"
+#include "ops/copy/copy_elements.h"
 #include "ops/op_def.h"
 
 namespace lathe::ops {

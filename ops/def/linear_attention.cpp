@@ -3,10 +3,10 @@
 #include <cmath>
 #include <cstring>
 
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
-#include "ops/gemm_plan.h"
-#include "ops/linear_attention.h"
+#include "ops/attention/linear_attention.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
+#include "ops/gemm/gemm_plan.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/work_split.h"

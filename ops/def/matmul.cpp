@@ -2,14 +2,14 @@
 #include <algorithm>
 #include <array>
 
-#include "ops/broadcast.h"
-#include "ops/copy_elements.h"
-#include "ops/gemm_lower.h"
-#include "ops/half_lower.h"
-#include "ops/matmul_shape.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/gemm/gemm_lower.h"
+#include "ops/gemm/half_lower.h"
+#include "ops/gemm/matmul_shape.h"
+#include "ops/gemm/plain_product.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
-#include "ops/plain_product.h"
+#include "ops/pointwise/broadcast.h"
 
 namespace lathe::ops {
 namespace {

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/copy_elements.h"
-#include "ops/int8_lower.h"
-#include "ops/matmul_shape.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/gemm/matmul_shape.h"
+#include "ops/int8/int8_lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 

@@ -1,8 +1,8 @@
 // lathe::MatMulViews: MatMul with the Transposes around it absorbed. The product takes input 0 with its axes in the
 // order perm_a, input 1 in the order perm_b, and stores its own axes in the order perm_y.
-#include "ops/copy_elements.h"
-#include "ops/gemm_lower.h"
-#include "ops/matmul_shape.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/gemm/gemm_lower.h"
+#include "ops/gemm/matmul_shape.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <unordered_map>
 
-#include "ops/copy_elements.h"
+#include "ops/copy/copy_elements.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 

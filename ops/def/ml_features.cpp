@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/copy_elements.h"
-#include "ops/ml_scores.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/ml/ml_scores.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 

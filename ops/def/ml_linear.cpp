@@ -1,8 +1,8 @@
 // LinearClassifier and LinearRegressor of ai.onnx.ml.
 #include <algorithm>
 
-#include "ops/copy_elements.h"
-#include "ops/ml_scores.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/ml/ml_scores.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 

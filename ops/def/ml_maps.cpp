@@ -4,8 +4,8 @@
 #include <cmath>
 #include <map>
 
-#include "ops/copy_elements.h"
-#include "ops/ml_scores.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/ml/ml_scores.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 #include "src/base/box.h"

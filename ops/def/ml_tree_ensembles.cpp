@@ -4,9 +4,9 @@
 
 #include "graph/text.h"
 #include "lathe/error.h"
-#include "ops/copy_elements.h"
+#include "ops/copy/copy_elements.h"
 #include "ops/lower.h"
-#include "ops/ml_trees.h"
+#include "ops/ml/ml_trees.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "ops/copy_infer.h"
+#include "ops/copy/copy_infer.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 

@@ -3,10 +3,10 @@
 #include <cmath>
 
 #include "graph/expand.h"
-#include "jit/kernels/normalize.h"
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
-#include "ops/int8_lower.h"
+#include "jit/kernels/rows/normalize.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
+#include "ops/int8/int8_lower.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"

@@ -4,9 +4,9 @@
 #include <numeric>
 #include <optional>
 
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
-#include "ops/copy_step.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
+#include "ops/copy/copy_step.h"
 #include "ops/op_def.h"
 
 namespace lathe::ops {

@@ -1,6 +1,6 @@
 // lathe::Pointwise, made by fusion: the node's epilogue over all its inputs, which broadcast to the output.
-#include "ops/elementwise.h"
-#include "ops/pointwise_lowering.h"
+#include "ops/pointwise/elementwise.h"
+#include "ops/pointwise/pointwise_lowering.h"
 
 namespace lathe::ops {
 

@@ -3,11 +3,11 @@
 #include <cmath>
 #include <limits>
 
-#include "ops/conv_node.h"
+#include "ops/conv/conv_node.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
-#include "ops/pool_lower.h"
-#include "ops/pool_windows.h"
+#include "ops/pool/pool_lower.h"
+#include "ops/pool/pool_windows.h"
 
 namespace lathe::ops {
 namespace {

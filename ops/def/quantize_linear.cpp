@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/dynamic_quantize.h"
-#include "ops/elementwise.h"
-#include "ops/number_cast.h"
+#include "ops/int8/dynamic_quantize.h"
 #include "ops/numbers.h"
-#include "ops/pointwise_lowering.h"
+#include "ops/pointwise/elementwise.h"
+#include "ops/pointwise/number_cast.h"
+#include "ops/pointwise/pointwise_lowering.h"
 
 namespace lathe::ops {
 namespace {

@@ -3,8 +3,8 @@
 // channel.
 #include <algorithm>
 
-#include "ops/conv_int8_lower.h"
-#include "ops/conv_node.h"
+#include "ops/conv/conv_int8_lower.h"
+#include "ops/conv/conv_node.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 

@@ -1,8 +1,8 @@
 // lathe::QuantizedMatMul: what DequantizeLinear of both operands and MatMul mean together, as a product of integers:
 // scale * ((A - a_zero) * (B - b_zero)). The product takes A with its axes in the order perm_a, B in the order perm_b.
-#include "ops/copy_elements.h"
-#include "ops/int8_lower.h"
-#include "ops/matmul_shape.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/gemm/matmul_shape.h"
+#include "ops/int8/int8_lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 

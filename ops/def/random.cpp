@@ -8,8 +8,8 @@
 #include <numbers>
 #include <random>
 
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 

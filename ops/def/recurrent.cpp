@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
-#include "ops/recurrent.h"
-#include "ops/recurrent_lower.h"
+#include "ops/recurrent/recurrent.h"
+#include "ops/recurrent/recurrent_lower.h"
 
 namespace lathe::ops {
 namespace {

@@ -5,14 +5,14 @@
 #include <limits>
 #include <numeric>
 
-#include "jit/kernels/reduce.h"
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
-#include "ops/copy_step.h"
+#include "jit/kernels/rows/reduce.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
+#include "ops/copy/copy_step.h"
 #include "ops/expansion.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
-#include "ops/reduction_stages.h"
+#include "ops/rows/reduction_stages.h"
 #include "ops/work_split.h"
 #include "src/base/thread_team.h"
 

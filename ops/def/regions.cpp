@@ -4,10 +4,10 @@
 #include <limits>
 
 #include "lathe/error.h"
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
-#include "ops/copy_nest.h"
-#include "ops/copy_step.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
+#include "ops/copy/copy_nest.h"
+#include "ops/copy/copy_step.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"

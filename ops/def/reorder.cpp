@@ -2,9 +2,9 @@
 // sets the output's layout; attribute "channel_block" repeats it (0: to plain).
 #include <algorithm>
 
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
-#include "ops/copy_step.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
+#include "ops/copy/copy_step.h"
 #include "ops/op_def.h"
 
 namespace lathe::ops {

@@ -2,9 +2,9 @@
 // Identity.
 #include <algorithm>
 
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
-#include "ops/copy_step.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
+#include "ops/copy/copy_step.h"
 #include "ops/op_def.h"
 #include "src/base/checked_size.h"
 

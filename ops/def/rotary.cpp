@@ -1,7 +1,7 @@
 // RotaryEmbedding: pairs of elements turned by an angle that depends on the token's position.
-#include "ops/contrib_attention.h"
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
+#include "ops/attention/contrib_attention.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 

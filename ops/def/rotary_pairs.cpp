@@ -3,8 +3,8 @@
 // second of each pair, negative, in the place of the first, and the first in the place of the second.
 #include <memory>
 
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
 #include "ops/lower.h"
 #include "ops/op_def.h"
 #include "src/base/thread_team.h"

@@ -4,8 +4,8 @@
 
 #include "graph/text.h"
 #include "lathe/error.h"
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 #include "src/base/box.h"

@@ -1,8 +1,8 @@
 // lathe::ShuffleChannels: channels as a matrix of `groups` rows, transposed: what exporters spell
 // Reshape-Transpose-Reshape.
-#include "ops/channel_gather.h"
-#include "ops/copy_elements.h"
-#include "ops/copy_step.h"
+#include "ops/copy/channel_gather.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_step.h"
 #include "ops/op_def.h"
 #include "src/base/checked_size.h"
 

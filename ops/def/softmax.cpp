@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "jit/kernels/softmax.h"
-#include "ops/copy_infer.h"
-#include "ops/copy_step.h"
+#include "jit/kernels/rows/softmax.h"
+#include "ops/copy/copy_infer.h"
+#include "ops/copy/copy_step.h"
 #include "ops/expansion.h"
-#include "ops/int8_lower.h"
+#include "ops/int8/int8_lower.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"

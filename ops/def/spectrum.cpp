@@ -3,10 +3,10 @@
 #include <stdexcept>
 
 #include "lathe/error.h"
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
-#include "ops/fourier_lines.h"
-#include "ops/gemm_plan.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
+#include "ops/fourier/fourier_lines.h"
+#include "ops/gemm/gemm_plan.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/work_split.h"

@@ -3,9 +3,9 @@
 #include <set>
 #include <string_view>
 
-#include "ops/elementwise.h"
-#include "ops/regex.h"
-#include "ops/text_case.h"
+#include "ops/pointwise/elementwise.h"
+#include "ops/text/regex.h"
+#include "ops/text/text_case.h"
 
 namespace lathe::ops {
 namespace {

@@ -5,7 +5,7 @@
 // after the other. Outputs: the new tensors, then the new moments.
 #include <cmath>
 
-#include "ops/copy_elements.h"
+#include "ops/copy/copy_elements.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 

@@ -1,9 +1,9 @@
 // Transpose: out[i...] = in[i at perm...].
 #include <numeric>
 
-#include "ops/copy_elements.h"
-#include "ops/copy_infer.h"
-#include "ops/copy_step.h"
+#include "ops/copy/copy_elements.h"
+#include "ops/copy/copy_infer.h"
+#include "ops/copy/copy_step.h"
 #include "ops/lower.h"
 #include "ops/op_def.h"
 

@@ -4,12 +4,12 @@
 #include <cmath>
 #include <concepts>
 
-#include "ops/elementwise.h"
 #include "ops/numbers.h"
-#include "ops/pointwise_lowering.h"
-#include "ops/row_loops.h"
+#include "ops/pointwise/elementwise.h"
+#include "ops/pointwise/pointwise_lowering.h"
+#include "ops/pointwise/row_loops.h"
+#include "ops/pointwise/trigonometry.h"
 #include "ops/small_floats.h"
-#include "ops/trigonometry.h"
 
 namespace lathe::ops {
 namespace {

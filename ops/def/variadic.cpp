@@ -1,9 +1,9 @@
 // Min, Max, Sum, Mean: any number of operands. Before opset 8 all must have one shape; broadcasting covers that.
 #include <cmath>
 
-#include "ops/elementwise.h"
-#include "ops/pointwise_lowering.h"
-#include "ops/row_loops.h"
+#include "ops/pointwise/elementwise.h"
+#include "ops/pointwise/pointwise_lowering.h"
+#include "ops/pointwise/row_loops.h"
 
 namespace lathe::ops {
 namespace {

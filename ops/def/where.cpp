@@ -1,8 +1,8 @@
 // Where: condition ? a : b, broadcast; any element type.
-#include "ops/elementwise.h"
 #include "ops/numbers.h"
-#include "ops/pointwise_lowering.h"
-#include "ops/row_loops.h"
+#include "ops/pointwise/elementwise.h"
+#include "ops/pointwise/pointwise_lowering.h"
+#include "ops/pointwise/row_loops.h"
 
 namespace lathe::ops {
 namespace {

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "graph/infer.h"
-#include "ops/custom_ops.h"
+#include "ops/custom/custom_ops.h"
 #include "src/base/box.h"
 #include "src/base/topology.h"
 #include "src/runtime/default_plans.h"

@@ -5,7 +5,7 @@
 
 #include "graph/infer.h"
 #include "graph/model.h"
-#include "graph/onnx_export.h"
+#include "graph/onnx/onnx_export.h"
 #include "graph/pipeline.h"
 #include "graph/spell_out.h"
 #include "ops/op_def.h"

@@ -1,4 +1,4 @@
-#include "graph/external_data.h"
+#include "graph/onnx/external_data.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "graph/onnx_type.h"
+#include "graph/onnx/onnx_type.h"
 #include "src/base/box.h"
 #include "tests/graph/import_fixture.h"
 

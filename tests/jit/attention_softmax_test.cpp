@@ -1,4 +1,4 @@
-#include "jit/kernels/attention_softmax.h"
+#include "jit/kernels/rows/attention_softmax.h"
 
 #include <gtest/gtest.h>
 

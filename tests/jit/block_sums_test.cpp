@@ -1,4 +1,4 @@
-#include "jit/kernels/block_sums.h"
+#include "jit/kernels/gemm/block_sums.h"
 
 #include <gtest/gtest.h>
 

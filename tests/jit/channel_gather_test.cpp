@@ -1,4 +1,4 @@
-#include "jit/kernels/channel_gather.h"
+#include "jit/kernels/copy/channel_gather.h"
 
 #include <gtest/gtest.h>
 

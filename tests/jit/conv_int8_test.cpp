@@ -1,5 +1,5 @@
 // The kernel of integer convolutions against plain loops, with memory that ends at a guard page.
-#include "jit/kernels/conv_int8.h"
+#include "jit/kernels/conv/conv_int8.h"
 
 #include <gtest/gtest.h>
 

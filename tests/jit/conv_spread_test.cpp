@@ -1,4 +1,4 @@
-#include "jit/kernels/conv_spread.h"
+#include "jit/kernels/conv/conv_spread.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include <set>
 #include <vector>
 
-#include "jit/kernels/conv_direct.h"
+#include "jit/kernels/conv/conv_direct.h"
 
 namespace lathe {
 namespace {

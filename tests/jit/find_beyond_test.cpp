@@ -1,4 +1,4 @@
-#include "jit/kernels/find_beyond.h"
+#include "jit/kernels/rows/find_beyond.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <random>
 
-#include "jit/kernels/gemm.h"
+#include "jit/kernels/gemm/gemm.h"
 #include "src/base/half.h"
 #include "tests/jit/guarded_bytes.h"
 

@@ -1,4 +1,4 @@
-#include "jit/kernels/gemm_int8.h"
+#include "jit/kernels/gemm/gemm_int8.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "jit/kernels/gemm.h"
+#include "jit/kernels/gemm/gemm.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "jit/kernels/normalize.h"
+#include "jit/kernels/rows/normalize.h"
 
 #include <gtest/gtest.h>
 

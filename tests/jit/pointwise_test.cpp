@@ -1,6 +1,6 @@
 // The generated pointwise loop against plain evaluation: random element types, accesses and lengths, with operands that
 // end at (and begin behind) pages without access.
-#include "jit/kernels/pointwise.h"
+#include "jit/kernels/pointwise/pointwise.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

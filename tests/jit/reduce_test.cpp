@@ -1,4 +1,4 @@
-#include "jit/kernels/reduce.h"
+#include "jit/kernels/rows/reduce.h"
 
 #include <gtest/gtest.h>
 

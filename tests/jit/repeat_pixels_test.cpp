@@ -1,4 +1,4 @@
-#include "jit/kernels/repeat_pixels.h"
+#include "jit/kernels/copy/repeat_pixels.h"
 
 #include <gtest/gtest.h>
 

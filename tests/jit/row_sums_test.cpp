@@ -1,10 +1,10 @@
-#include "jit/kernels/row_sums.h"
+#include "jit/kernels/gemm/row_sums.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "jit/kernels/int8_lanes.h"
+#include "jit/kernels/common/int8_lanes.h"
 #include "tests/jit/guarded_bytes.h"
 
 namespace lathe {

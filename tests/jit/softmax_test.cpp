@@ -1,4 +1,4 @@
-#include "jit/kernels/softmax.h"
+#include "jit/kernels/rows/softmax.h"
 
 #include <gtest/gtest.h>
 

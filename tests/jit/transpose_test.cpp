@@ -1,4 +1,4 @@
-#include "jit/kernels/transpose.h"
+#include "jit/kernels/copy/transpose.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "jit/kernels/winograd_stem.h"
+#include "jit/kernels/winograd/winograd_stem.h"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
-#include "jit/kernels/winograd.h"
+#include "jit/kernels/winograd/winograd.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
 
-#include "jit/kernels/winograd_matrices.h"
+#include "jit/kernels/winograd/winograd_matrices.h"
 #include "tests/jit/guarded_floats.h"
 
 namespace lathe {

@@ -1,4 +1,4 @@
-#include "ops/bilinear_scheme.h"
+#include "ops/gemm/bilinear_scheme.h"
 
 #include <gtest/gtest.h>
 

@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "lathe/error.h"
-#include "ops/conv_chain.h"
-#include "ops/conv_chain_lower.h"
+#include "ops/conv/conv_chain.h"
+#include "ops/conv/conv_chain_lower.h"
 #include "tests/ops/one_node.h"
 #include "tests/ops/step_memory.h"
 

@@ -1,5 +1,5 @@
 // Pointwise convolutions by Strassen's products, through the lowering of a node.
-#include "ops/conv_strassen.h"
+#include "ops/conv/conv_strassen.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <set>
 
-#include "ops/conv_program.h"
+#include "ops/conv/conv_program.h"
 #include "src/base/cpu.h"
 #include "tests/ops/one_node.h"
 

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "lathe/error.h"
-#include "ops/number_cast.h"
+#include "ops/pointwise/number_cast.h"
 #include "src/base/cpu.h"
 #include "src/base/half.h"
 #include "tests/ops/one_node.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <span>
 
-#include "jit/kernels/int8_lanes.h"
+#include "jit/kernels/common/int8_lanes.h"
 #include "ops/numbers.h"
 #include "tests/jit/guarded_bytes.h"
 #include "tests/ops/one_node.h"

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "jit/kernels/int8_lanes.h"
-#include "ops/int8_lower.h"
+#include "jit/kernels/common/int8_lanes.h"
+#include "ops/int8/int8_lower.h"
 #include "tests/ops/op_tester.h"
 
 namespace lathe {

@@ -1,5 +1,5 @@
-// Operators whose lowering is a plain loop (ops/row_loops.h, indices, running sums), against their references: the same
-// bits, over random shapes with tails.
+// Operators whose lowering is a plain loop (ops/pointwise/row_loops.h, indices, running sums), against their
+// references: the same bits, over random shapes with tails.
 #include <gtest/gtest.h>
 
 #include <algorithm>

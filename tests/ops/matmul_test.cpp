@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "lathe/error.h"
-#include "ops/gemm_product.h"
-#include "ops/gemm_tuning.h"
+#include "ops/gemm/gemm_product.h"
+#include "ops/gemm/gemm_tuning.h"
 #include "tests/ops/one_node.h"
 #include "tests/ops/pass_net.h"
 

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "jit/kernels/int8_lanes.h"
+#include "jit/kernels/common/int8_lanes.h"
 #include "tests/ops/op_tester.h"
 
 namespace lathe {

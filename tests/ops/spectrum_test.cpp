@@ -5,7 +5,7 @@
 #include <complex>
 #include <numbers>
 
-#include "ops/fourier.h"
+#include "ops/fourier/fourier.h"
 #include "tests/ops/op_tester.h"
 
 namespace lathe::testing {

@@ -1,4 +1,4 @@
-#include "ops/gemm_strassen.h"
+#include "ops/gemm/gemm_strassen.h"
 
 #include <gtest/gtest.h>
 

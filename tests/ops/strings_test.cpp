@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "ops/regex.h"
-#include "ops/text_case.h"
+#include "ops/text/regex.h"
+#include "ops/text/text_case.h"
 #include "tests/ops/op_tester.h"
 
 namespace lathe::testing {

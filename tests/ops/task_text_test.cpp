@@ -5,12 +5,12 @@
 #include <random>
 
 #include "lathe/error.h"
-#include "ops/conv_axes.h"
-#include "ops/conv_int8_tuning.h"
-#include "ops/conv_lower.h"
-#include "ops/conv_tuning.h"
-#include "ops/gemm_tuning.h"
-#include "ops/int8_product.h"
+#include "ops/conv/conv_axes.h"
+#include "ops/conv/conv_int8_tuning.h"
+#include "ops/conv/conv_lower.h"
+#include "ops/conv/conv_tuning.h"
+#include "ops/gemm/gemm_tuning.h"
+#include "ops/int8/int8_product.h"
 
 namespace lathe {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "ops/winograd_int8_program.h"
+#include "ops/winograd/winograd_int8_program.h"
 #include "tests/jit/guarded_bytes.h"
 
 namespace lathe {

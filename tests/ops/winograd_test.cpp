@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "ops/winograd_program.h"
-#include "ops/winograd_stem.h"
+#include "ops/winograd/winograd_program.h"
+#include "ops/winograd/winograd_stem.h"
 #include "tests/ops/one_node.h"
 
 namespace lathe {

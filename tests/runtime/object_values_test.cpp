@@ -3,7 +3,7 @@
 
 #include "lathe/error.h"
 #include "lathe/session.h"
-#include "ops/custom_ops.h"
+#include "ops/custom/custom_ops.h"
 #include "ops/op_def.h"
 #include "src/base/box.h"
 #include "src/runtime/session_state.h"

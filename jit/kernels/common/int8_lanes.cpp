@@ -1,0 +1,173 @@
+#include "jit/kernels/common/int8_lanes.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+
+namespace lathe {
+
+std::string to_string(Int8Dot dot) {
+  switch (dot) {
+    case Int8Dot::u8s8:
+      return "u8s8";
+    case Int8Dot::s8u8:
+      return "s8u8";
+    default:
+      return "pairs";
+  }
+}
+
+std::string to_string(const Int8Store& how) {
+  return std::string(name_of(how.dtype)) + "+" + std::to_string(how.zero) + (how.is_bounded ? "b" : "") +
+         (how.gelu != 0 ? fmt::format(" gelu {}", how.gelu) : "");
+}
+
+void Int8Emitter::dot(Int8Dot kind, const Vec& acc, const Vec& a, const Vec& b, const Vec& temp) {
+  if (kind == Int8Dot::u8s8) return vpdpbusd(acc, a, b);
+  if (kind == Int8Dot::s8u8) return vpdpbusd(acc, b, a);
+  if (has_vnni(isa())) return vpdpwssd(acc, a, b);
+  vpmaddwd(temp, a, b);
+  vpaddd(acc, acc, temp);
+}
+
+void Int8Emitter::load_as_float(const Vec& vec, const Xbyak::RegExp& at, DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return load(vec, at);
+    case DType::i32:
+      return vcvtdq2ps(vec, ptr[at]);
+    case DType::u8:
+      vpmovzxbd(vec, ptr[at]);
+      return vcvtdq2ps(vec, vec);
+    case DType::i8:
+      vpmovsxbd(vec, ptr[at]);
+      return vcvtdq2ps(vec, vec);
+    default:
+      throw JitError("lanes of this type cannot be loaded");
+  }
+}
+
+void Int8Emitter::load_as_float(const Vec& vec, const Xbyak::RegExp& at, DType dtype, const Xbyak::Opmask& mask) {
+  switch (dtype) {
+    case DType::f32:
+      return vmovups(vec | mask | T_z, ptr[at]);
+    case DType::i32:
+      return vcvtdq2ps(vec | mask | T_z, ptr[at]);
+    case DType::u8:
+      vpmovzxbd(vec | mask | T_z, ptr[at]);
+      return vcvtdq2ps(vec, vec);
+    case DType::i8:
+      vpmovsxbd(vec | mask | T_z, ptr[at]);
+      return vcvtdq2ps(vec, vec);
+    default:
+      throw JitError("lanes of this type cannot be loaded");
+  }
+}
+
+void Int8Emitter::store_as(const Xbyak::RegExp& at, const Vec& vec, DType dtype, const Vec& temp) {
+  if (dtype == DType::f32) return store(at, vec);
+  if (dtype != DType::i32 && dtype != DType::u8 && dtype != DType::i8) {
+    throw JitError("lanes cannot be stored as this type");
+  }
+  vcvtps2dq(vec, vec);
+  if (dtype == DType::i32) return store(at, vec);
+  if (has_masks()) return vpmovdb(ptr[at], vec);
+  const Xbyak::Xmm low(vec.getIdx()), high(temp.getIdx());
+  vextracti128(high, Xbyak::Ymm(vec.getIdx()), 1);
+  vpackssdw(low, low, high);
+  dtype == DType::u8 ? vpackuswb(low, low, low) : vpacksswb(low, low, low);
+  vmovq(ptr[at], low);
+}
+
+void Int8Emitter::store_as(const Xbyak::RegExp& at, const Vec& vec, DType dtype, const Xbyak::Opmask& mask) {
+  if (dtype == DType::f32) return vmovups(ptr[at] | mask, vec);
+  if (dtype != DType::i32 && dtype != DType::u8 && dtype != DType::i8) {
+    throw JitError("lanes cannot be stored as this type");
+  }
+  vcvtps2dq(vec, vec);
+  dtype == DType::i32 ? vmovdqu32(ptr[at] | mask, vec) : vpmovdb(ptr[at] | mask, vec);
+}
+
+void Int8Emitter::broadcast_as_float(const Vec& vec, const Xbyak::RegExp& at, DType dtype) {
+  const Xbyak::Xmm low(vec.getIdx());
+  switch (dtype) {
+    case DType::f32:
+      return broadcast(vec, at);
+    case DType::i32:
+      vpbroadcastd(vec, dword[at]);
+      return vcvtdq2ps(vec, vec);
+    case DType::u8:
+      vpbroadcastb(low, byte[at]);
+      vpmovzxbd(vec, low);
+      return vcvtdq2ps(vec, vec);
+    case DType::i8:
+      vpbroadcastb(low, byte[at]);
+      vpmovsxbd(vec, low);
+      return vcvtdq2ps(vec, vec);
+    default:
+      throw JitError("lanes of this type cannot be loaded");
+  }
+}
+
+// A saturating addition takes a turn of the multipliers, a plain one does not. The least number, which a conversion
+// gives for what it cannot hold, must not wrap around.
+bool Int8Emitter::adds_zero_early(const Int8Store& how) const {
+  return has_masks() && (how.zero > 0 || (how.zero < 0 && how.is_bounded));
+}
+
+// Packing works within 128 bits: it leaves, in each, four channels of every vector side by side.
+void Int8Emitter::requantize(std::span<const Vec> vecs, const Int8Store& how, const Vec& temp) {
+  const size_t count = vecs.size();
+  for (const Vec& vec : vecs) {
+    // Above the range of int32 a conversion gives its least number. Positive numbers compare like their bits, and these
+    // leave the multipliers alone.
+    if (!how.is_bounded) has_masks() ? vpminsd(vec, vec, ptr_b[rip + limit_]) : vpminsd(vec, vec, ptr[rip + limit_]);
+    vcvtps2dq(vec, vec);
+    if (adds_zero_early(how)) vpaddd(vec, vec, ptr_b[rip + zeros_]);
+  }
+  const Vec &all = vecs[0], &second = vecs[count > 1 ? 1 : 0];
+  vpackssdw(all, all, second);
+  if (count == 4) vpackssdw(vecs[2], vecs[2], vecs[3]);
+  const Vec& upper = count == 4 ? vecs[2] : all;
+  if (how.zero != 0 && !adds_zero_early(how)) {
+    vpaddsw(all, all, ptr[rip + zeros_]);
+    if (count == 4) vpaddsw(upper, upper, ptr[rip + zeros_]);
+  }
+  how.dtype == DType::u8 ? vpackuswb(all, all, upper) : vpacksswb(all, all, upper);
+  vmovups(temp, ptr[rip + pixel_order_]);
+  if (has_masks()) {
+    vpermd(Xbyak::Zmm(all.getIdx()), Xbyak::Zmm(temp.getIdx()), all);
+  } else {
+    vpermd(Xbyak::Ymm(all.getIdx()), Xbyak::Ymm(temp.getIdx()), all);
+  }
+}
+
+void Int8Emitter::store_requantized(const Xbyak::RegExp& at, std::span<const Vec> vecs, const Int8Store& how,
+                                    const Vec& temp) {
+  requantize(vecs, how, temp);
+  const Vec& all = vecs[0];
+  const int bytes = static_cast<int>(vecs.size()) * lanes();
+  if (bytes == 8) return vmovq(ptr[at], Xbyak::Xmm(all.getIdx()));
+  if (bytes == 16) return vmovups(ptr[at], Xbyak::Xmm(all.getIdx()));
+  if (bytes == 32) return vmovups(ptr[at], Xbyak::Ymm(all.getIdx()));
+  vmovups(ptr[at], all);
+}
+
+void Int8Emitter::emit_requantization(const Int8Store& how) {
+  align(64);
+  L(pixel_order_);
+  const int parts = lanes() / 4;
+  for (int pixel = 0; pixel < 4; ++pixel) {
+    for (int part = 0; part < parts; ++part) dd(static_cast<uint32_t>(part * 4 + pixel));
+  }
+  L(zeros_);
+  if (adds_zero_early(how)) {
+    dd(static_cast<uint32_t>(how.zero));
+  } else {
+    for (int i = 0; i < lanes() * 2; ++i) dw(static_cast<uint32_t>(static_cast<uint16_t>(how.zero)));
+  }
+  L(limit_);
+  for (int i = 0; i < lanes(); ++i) dd(std::bit_cast<uint32_t>(1e9F));
+}
+
+}  // namespace lathe

@@ -1,0 +1,55 @@
+#pragma once
+// Depthwise convolution (each channel with its own window): one call computes a strip of rows of one channel block,
+// over the whole width. Taps outside the input are not emitted.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "jit/kernel.h"
+#include "jit/kernels/conv/conv_epilogue.h"
+#include "jit/kernels/conv/conv_shape.h"
+#include "src/base/cpu.h"
+
+namespace lathe {
+
+struct DepthwiseCall {
+  const float* source = nullptr;   // the block's input row at which the strip's first output row begins, pads aside
+  const float* weights = nullptr;  // [tap][lane]
+  float* target = nullptr;         // the strip's first output pixel
+  const float* bias = nullptr;     // of this block; read by plans with a bias
+  const void* operands[ConvEpilogue::kMaxOperands] = {};  // moved like target (full), or to the block
+};
+
+struct DepthwisePlan {
+  Isa isa = Isa::avx2;
+  int rows = 1, cols = 1;  // pixels in registers
+  bool has_bias = false;
+  ConvEpilogue epilogue;
+};
+std::string to_string(const DepthwisePlan& plan);
+
+struct DepthwiseStrip {
+  int entry = 0;       // of DepthwiseKernels
+  int64_t source = 0;  // bytes from the plane's begin; may be outside
+  int64_t target = 0;
+};
+
+class DepthwiseKernels {
+ public:
+  using Function = void(const DepthwiseCall*);
+  // Requires: the shape's output is stored whole (step 1). Throws JitError.
+  static DepthwiseKernels make(const DepthwisePlan& plan, const ConvShape& shape);
+
+  Function* entry(int i) const { return entries_[static_cast<size_t>(i)]; }
+  const std::vector<DepthwiseStrip>& strips() const { return strips_; }
+
+ private:
+  std::shared_ptr<const CodePages> pages_;
+  std::vector<Function*> entries_;
+  std::vector<DepthwiseStrip> strips_;
+};
+
+// The plan by rule: as many pixels as registers hold. `cols_limit` shrinks it for epilogues that need registers.
+DepthwisePlan choose_depthwise_plan(Isa isa, const ConvShape& shape);
+
+}  // namespace lathe

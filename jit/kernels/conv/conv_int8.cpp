@@ -1,0 +1,82 @@
+#include "jit/kernels/conv/conv_int8.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "jit/kernels/conv/conv_int8_emitter.h"
+
+namespace lathe {
+namespace {
+
+// Emitted dot products in one set of tile shapes: beyond this, code would not even fit the caches.
+constexpr int64_t kMostProducts = 400'000;
+
+// 128 bits over everything in the shapes: kernels of equal shapes are shared between sizes of pictures.
+std::string digest_of(std::span<const ConvTileShape> shapes) {
+  uint64_t a = 0xcbf29ce484222325, b = 0x9e3779b97f4a7c15;
+  const auto add = [&](int64_t value) {
+    a = (a ^ static_cast<uint64_t>(value)) * 0x100000001b3;
+    a ^= a >> 29;
+    b = (b + static_cast<uint64_t>(value)) * 0xbf58476d1ce4e5b9;
+    b ^= b >> 32;
+  };
+  for (const ConvTileShape& shape : shapes) {
+    add(shape.pixels);
+    add(shape.taps_in_window);
+    for (const int32_t store : shape.stores) add(store);
+    add(static_cast<int64_t>(shape.taps.size()));
+    for (const ConvTapRun& tap : shape.taps) {
+      add(tap.index);
+      add(tap.run);
+      add(static_cast<int64_t>(tap.uses.size()));
+      for (const ConvUse& use : tap.uses) {
+        add(use.pixel);
+        add(use.source);
+      }
+    }
+  }
+  return fmt::format("{:016x}{:016x}", a, b);
+}
+
+}  // namespace
+
+std::string to_string(const ConvInt8Plan& plan) {
+  return fmt::format("{} {} b{} u{} g{} t{} a{} p{} {} > {}", name_of(plan.isa), to_string(plan.dot), plan.blocks,
+                     plan.unroll, plan.groups, plan.tail, plan.ahead, plan.prefetch_lines, to_string(plan.epilogue),
+                     to_string(plan.store));
+}
+
+bool fits_registers(const ConvInt8Plan& plan, int pixels) {
+  if (plan.dot != Int8Dot::pairs && !has_vnni(plan.isa)) return false;
+  const int others = 1 + dot_needs_temp(plan.isa, plan.dot);  // a broadcast, products on their way
+  const int sets = plan.ahead > 0 ? 2 : 1;
+  return pixels >= 1 && plan.blocks >= 1 && plan.blocks * (pixels * sets + 1) + others <= vector_registers(plan.isa);
+}
+
+ConvInt8Kernels ConvInt8Kernels::make(const ConvInt8Plan& plan, std::span<const ConvTileShape> shapes) {
+  int64_t products = 0;
+  for (const ConvTileShape& shape : shapes) {
+    if (!fits_registers(plan, shape.pixels)) throw JitError("a convolution tile needs too many registers");
+    for (const ConvTapRun& tap : shape.taps) {
+      products += static_cast<int64_t>(tap.uses.size()) * tap.run * plan.blocks * (plan.groups + plan.tail);
+    }
+  }
+  if (products > kMostProducts) throw JitError("a convolution needs too much code");
+  const std::string key = "conv_int8/" + to_string(plan) + "/" + digest_of(shapes);
+  ConvInt8Kernels kernels;
+  kernels.prefetch_lines_ = plan.prefetch_lines;
+  kernels.pages_ = cached_code(key, [&] { return ConvInt8Emitter(plan).emit(shapes, key); });
+  const auto* code = static_cast<const std::byte*>(kernels.pages_->entry());
+  const auto* offsets = reinterpret_cast<const uint32_t*>(code + kernels.pages_->bytes()) - shapes.size();
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    kernels.entries_.push_back(reinterpret_cast<Function*>(reinterpret_cast<uintptr_t>(code + offsets[i])));
+    int rounds = 0;
+    for (const ConvTapRun& tap : shapes[i].taps) rounds += (tap.run * plan.groups + plan.unroll - 1) / plan.unroll;
+    kernels.rounds_.push_back(rounds);
+  }
+  return kernels;
+}
+
+}  // namespace lathe

@@ -1,0 +1,418 @@
+#pragma once
+// The code of jit/kernels/conv/conv_int8.h. Its own header, so that what surrounds it stays short; nobody else includes
+// it.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <functional>
+
+#include "jit/kernels/conv/conv_int8.h"
+
+namespace lathe {
+
+class ConvInt8Emitter : public Int8Emitter {
+ public:
+  explicit ConvInt8Emitter(const ConvInt8Plan& plan)
+      : Int8Emitter(plan.isa), plan_(plan), pool_(claim_vecs("pool", free_vecs())) {
+    if (plan.epilogue.expression) {
+      epilogue_ = std::make_unique<EpilogueEmitter>(static_cast<Xbyak::CodeGenerator&>(*this), plan.isa,
+                                                    *plan.epilogue.expression);
+    }
+  }
+
+  std::shared_ptr<const CodePages> emit(std::span<const ConvTileShape> shapes, const std::string& name) {
+    std::vector<uint32_t> offsets;
+    for (const ConvTileShape& shape : shapes) {
+      align(64);
+      offsets.push_back(static_cast<uint32_t>(getSize()));
+      emit_tiles(shape);
+    }
+    if (epilogue_) epilogue_->emit_constants();
+    if (stores_bytes(plan_.store)) emit_requantization(plan_.store);
+    // The last words of the code are the entries' offsets, so that cached code can be used without its emitter.
+    align(4);
+    for (uint32_t offset : offsets) dd(offset);
+    return finish(name);
+  }
+
+ private:
+  void emit_tiles(const ConvTileShape& shape) {
+    shape_ = &shape;
+    begin();
+    load_arguments();
+    assign_registers();
+    plan_.ahead > 0 ? emit_overlapped() : emit_one_by_one();
+    if (plan_.prefetch_lines > 0) mov(qword[call_ + offsetof(ConvInt8Call, prefetch)], prefetch_);
+    end();
+  }
+
+  void emit_one_by_one() {
+    Xbyak::Label next_tile;
+    L(next_tile);
+    start_tile();
+    mov(blocks_left_, qword[call_ + offsetof(ConvInt8Call, blocks)]);
+    loop_down(blocks_left_, [&] { emit_block(plan_.groups, true); });
+    if (plan_.tail > 0) emit_block(plan_.tail, false);
+    finish_outputs();
+    dec(qword[call_ + offsetof(ConvInt8Call, tiles)]);
+    jnz(next_tile, T_NEAR);
+  }
+
+  // Two sets of accumulators take turns: while one sums up, the outputs of the other are finished.
+  void emit_overlapped() {
+    Xbyak::Label next_pair, last[2], done;
+    set_ = 0;
+    start_tile();
+    sum_up();
+    L(next_pair);
+    for (int set = 0; set < 2; ++set) {
+      dec(qword[call_ + offsetof(ConvInt8Call, tiles)]);
+      jz(last[set], T_NEAR);
+      queue_outputs(set);
+      set_ = 1 - set;
+      start_tile();
+      sum_up();
+    }
+    jmp(next_pair, T_NEAR);
+    for (int set = 0; set < 2; ++set) {
+      L(last[set]);
+      queue_outputs(set);
+      run_queue(1, 1);
+      if (set == 0) jmp(done, T_NEAR);
+    }
+    L(done);
+  }
+
+  // The first input blocks as straight code, with what is queued in between; the others in a loop.
+  void sum_up() {
+    Xbyak::Label done;
+    steps_done_ = 0;
+    for (int block = 0; block < plan_.ahead; ++block) emit_block(plan_.groups, true);
+    run_queue(1, 1);
+    mov(blocks_left_, qword[call_ + offsetof(ConvInt8Call, blocks)]);
+    sub(blocks_left_, plan_.ahead);
+    jz(done, T_NEAR);
+    loop_down(blocks_left_, [&] { emit_block(plan_.groups, true); });
+    L(done);
+  }
+
+  // What finishes the outputs of a set, in small parts.
+  void queue_outputs(int set) {
+    queue_.clear();
+    queue_done_ = 0;
+    for (int block = 0; block < plan_.blocks; ++block) {
+      queue_.emplace_back([this, block] { enter_block(block); });
+      for (int pixel = 0; pixel < shape_->pixels;) {
+        const int count = together(pixel);
+        std::vector<Vec> sums;
+        for (int i = 0; i < count; ++i) {
+          sums.push_back(accumulator(set, pixel + i, block));
+          queue_.emplace_back([this, sum = sums.back(), pixel, i, block] { apply_epilogue(sum, pixel + i, block); });
+        }
+        queue_.emplace_back([this, sums, pixel] { store_pixels(sums, pixel); });
+        pixel += count;
+      }
+    }
+    queue_.emplace_back([this] { advance_target(); });
+  }
+  // As much of the queue as is due after `done` of `all`.
+  void run_queue(int done, int all) {
+    const auto due = queue_.size() * static_cast<size_t>(done) / static_cast<size_t>(all);
+    while (queue_done_ < due) queue_[queue_done_++]();
+  }
+
+  void load_arguments() {
+    mov(source_block_, qword[call_ + offsetof(ConvInt8Call, source_block_bytes)]);
+    mov(target_block_, qword[call_ + offsetof(ConvInt8Call, target_block_bytes)]);
+    copy(offsetof(ConvInt8Call, ends_left), offsetof(ConvInt8Call, tiles_in_panel));
+    copy(offsetof(ConvInt8Call, starts_left), offsetof(ConvInt8Call, tiles_in_panel));
+    inc(qword[call_ + offsetof(ConvInt8Call, starts_left)]);  // counted before a tile, not behind it
+    begin_prefetches();
+  }
+  void copy(size_t to, size_t from) {
+    mov(scratch_, qword[call_ + from]);
+    mov(qword[call_ + to], scratch_);
+  }
+  void begin_prefetches() {
+    if (plan_.prefetch_lines == 0) return;
+    mov(prefetch_, qword[call_ + offsetof(ConvInt8Call, prefetch)]);
+    mov(prefetch_step_, qword[call_ + offsetof(ConvInt8Call, prefetch_step)]);
+    copy(offsetof(ConvInt8Call, prefetches_left), offsetof(ConvInt8Call, prefetch_until));
+  }
+  void count_prefetches() {
+    if (plan_.prefetch_lines == 0) return;
+    Xbyak::Label goes_on;
+    dec(qword[call_ + offsetof(ConvInt8Call, prefetches_left)]);
+    jnz(goes_on, T_NEAR);
+    xor_(prefetch_step_.cvt32(), prefetch_step_.cvt32());
+    L(goes_on);
+  }
+
+  void start_tile() {
+    turn(offsetof(ConvInt8Call, starts_left), [&] { turn_sources(); });
+    count_prefetches();
+    mov(source_, qword[call_ + offsetof(ConvInt8Call, source)]);
+    mov(weights_, qword[call_ + offsetof(ConvInt8Call, weights)]);
+    move_on(offsetof(ConvInt8Call, source), offsetof(ConvInt8Call, source_step));
+    start_accumulators();
+  }
+  // At a panel's end.
+  template <class Body>
+  void turn(size_t counter, Body body) {
+    Xbyak::Label goes_on;
+    dec(qword[call_ + counter]);
+    jnz(goes_on, T_NEAR);
+    copy(counter, offsetof(ConvInt8Call, tiles_in_panel));
+    body();
+    L(goes_on);
+  }
+  void turn_sources() {
+    move_on(offsetof(ConvInt8Call, source), offsetof(ConvInt8Call, source_turn));
+    move_on(offsetof(ConvInt8Call, weights), offsetof(ConvInt8Call, weights_turn));
+    move_on(offsetof(ConvInt8Call, init), offsetof(ConvInt8Call, init_turn));
+    move_on(offsetof(ConvInt8Call, prefetch), offsetof(ConvInt8Call, weights_turn));
+    begin_prefetches();
+  }
+  void turn_targets() {
+    move_on(offsetof(ConvInt8Call, target), offsetof(ConvInt8Call, target_turn));
+    for (size_t i = 0; i < operands().size(); ++i) {
+      if (operands()[i] == ConvOperand::scalar) continue;
+      move_on(offsetof(ConvInt8Call, operands) + 8 * i, offsetof(ConvInt8Call, operand_turn) + 8 * i);
+    }
+  }
+  void move_on(size_t place, size_t step) {
+    mov(scratch_, qword[call_ + step]);
+    add(qword[call_ + place], scratch_);
+  }
+  // Everything that belongs to the outputs goes on to the next tile.
+  void advance_target() {
+    move_on(offsetof(ConvInt8Call, target), offsetof(ConvInt8Call, target_step));
+    for (size_t i = 0; i < operands().size(); ++i) {
+      if (operands()[i] != ConvOperand::full) continue;
+      move_on(offsetof(ConvInt8Call, operands) + 8 * i, offsetof(ConvInt8Call, operand_step) + 8 * i);
+    }
+    turn(offsetof(ConvInt8Call, ends_left), [&] { turn_targets(); });
+  }
+
+  int temps_needed() const {
+    return std::max(epilogue_ ? epilogue_->temps_needed() : 0, stores_bytes(plan_.store) ? 1 : 0);
+  }
+
+  // Accumulators first, then broadcasts, then weights, then what products pass through; and, where outputs are finished
+  // in between, their temporaries.
+  void assign_registers() {
+    set_ = 0;
+    const int temps = plan_.ahead > 0 ? temps_needed() : 0;
+    products_ = static_cast<int>(pool_.size()) - temps - 1;
+    const int all = static_cast<int>(pool_.size()) - temps - dot_needs_temp(plan_.isa, plan_.dot);
+    accumulators_ = shape_->pixels * plan_.blocks * (plan_.ahead > 0 ? 2 : 1);
+    if (accumulators_ + plan_.blocks + 1 > all) throw JitError("the epilogue leaves too few registers for products");
+    weight_sets_ = all - accumulators_ >= 2 * plan_.blocks + 2 ? 2 : 1;
+    first_weight_ = all - weight_sets_ * plan_.blocks;
+    broadcasts_ = first_weight_ - accumulators_;
+    next_set_ = next_broadcast_ = 0;
+  }
+
+  const Vec& accumulator(int set, int pixel, int block) const {
+    return pool_[static_cast<size_t>((set * shape_->pixels + pixel) * plan_.blocks + block)];
+  }
+  const Vec& weight(int set, int block) const {
+    return pool_[static_cast<size_t>(first_weight_ + set * plan_.blocks + block)];
+  }
+
+  void start_accumulators() {
+    mov(scratch_, qword[call_ + offsetof(ConvInt8Call, init)]);
+    for (int block = 0; block < plan_.blocks; ++block) {
+      const Vec& first = accumulator(set_, 0, block);
+      load(first, scratch_ + block * vec_bytes());
+      for (int pixel = 1; pixel < shape_->pixels; ++pixel) vmovaps(accumulator(set_, pixel, block), first);
+    }
+  }
+
+  // All taps of one input block of `groups`, as straight code.
+  void emit_block(int groups, bool more_follow) {
+    const int step_bytes = plan_.blocks * vec_bytes();
+    for (const ConvTapRun& tap : shape_->taps) {
+      const int64_t weights_at = int64_t{tap.index} * groups * step_bytes;
+      const int steps = tap.run * groups;
+      for (int step = 0; step < steps; ++step) {
+        if (step % plan_.unroll == 0) prefetched_ = 0;
+        emit_step(tap, static_cast<int>(weights_at + int64_t{step} * step_bytes), step * 4, step % plan_.unroll);
+        if (step % plan_.unroll == plan_.unroll - 1 || step == steps - 1) end_round();
+      }
+    }
+    if (!more_follow) return;
+    add(source_, source_block_);
+    add(weights_, static_cast<uint32_t>(shape_->taps_in_window * groups * step_bytes));
+  }
+
+  void end_round() {
+    if (plan_.prefetch_lines == 0) return;
+    while (prefetched_ < plan_.prefetch_lines) prefetch_line();
+    add(prefetch_, prefetch_step_);
+  }
+  void prefetch_line() { prefetcht1(ptr[prefetch_ + kCacheLine * prefetched_++]); }
+
+  int straight_steps() const {
+    int steps = 0;
+    for (const ConvTapRun& tap : shape_->taps) steps += tap.run * plan_.groups;
+    return std::max(1, plan_.ahead * steps);
+  }
+
+  // One group of channels of all pixels times the weights of all output blocks.
+  void emit_step(const ConvTapRun& tap, int weights_at, int source_at, int step) {
+    const int set = next_set_++ % weight_sets_;
+    const int due = plan_.prefetch_lines * (step + 1) / plan_.unroll;
+    while (prefetched_ < due) prefetch_line();
+    for (int block = 0; block < plan_.blocks; ++block) {
+      load(weight(set, block), weights_ + (weights_at + block * vec_bytes()));
+    }
+    for (const ConvUse& use : tap.uses) {
+      const Vec& value = pool_[static_cast<size_t>(accumulators_ + next_broadcast_++ % broadcasts_)];
+      vpbroadcastd(value, dword[source_ + (use.source + source_at)]);
+      for (int block = 0; block < plan_.blocks; ++block) {
+        dot(plan_.dot, accumulator(set_, use.pixel, block), value, weight(set, block),
+            pool_[static_cast<size_t>(products_)]);
+      }
+    }
+    if (plan_.ahead > 0) run_queue(std::min(++steps_done_, straight_steps()), straight_steps());
+  }
+
+  // --- Outputs. Accumulators that the epilogue needs as temporaries wait on the stack.
+  void finish_outputs() {
+    const int temps = temps_needed(), all = static_cast<int>(pool_.size());
+    if (accumulators_ + temps <= all) {
+      queue_outputs(0);
+      return run_queue(1, 1);
+    }
+    // One register more, to bring the waiting ones back into.
+    const int kept = all - temps - 1;
+    if (kept < 0) throw JitError("the epilogue needs too many registers");
+    mov(scratch_, rsp);
+    sub(rsp, kCacheLine + (accumulators_ - kept) * vec_bytes());
+    and_(rsp, -kCacheLine);
+    mov(ptr[rsp], scratch_);
+    for (int i = kept; i < accumulators_; ++i) store(rsp + waiting(i - kept), pool_[static_cast<size_t>(i)]);
+    finish_with_waiting(kept);
+    mov(rsp, ptr[rsp]);
+    advance_target();
+  }
+  int waiting(int i) const { return kCacheLine + i * vec_bytes(); }
+
+  // Registers of pixels that are done take those that wait.
+  void finish_with_waiting(int kept) {
+    std::vector<Vec> free = {pool_[static_cast<size_t>(kept)]};
+    for (int block = 0; block < plan_.blocks; ++block) {
+      enter_block(block);
+      for (int pixel = 0; pixel < shape_->pixels;) {
+        int count = together(pixel);
+        const auto index = [&](int i) { return (pixel + i) * plan_.blocks + block; };
+        const auto missing = [&] {
+          int waiting = 0;
+          for (int i = 0; i < count; ++i) waiting += index(i) >= kept;
+          return waiting > static_cast<int>(free.size());
+        };
+        while (missing()) count /= 2;
+        std::vector<Vec> sums;
+        for (int i = 0; i < count; ++i) {
+          if (index(i) < kept) {
+            sums.push_back(pool_[static_cast<size_t>(index(i))]);
+          } else {
+            sums.push_back(free.back());
+            free.pop_back();
+            load(sums.back(), rsp + waiting(index(i) - kept));
+          }
+          apply_epilogue(sums.back(), pixel + i, block);
+        }
+        store_pixels(sums, pixel);
+        free.insert(free.end(), sums.begin(), sums.end());
+        pixel += count;
+      }
+    }
+  }
+
+  // Pixels from this one on that lie behind each other and are stored together: 4, 2 or 1.
+  int together(int pixel) const {
+    if (!stores_bytes(plan_.store)) return 1;
+    int count = 1;
+    const std::vector<int32_t>& stores = shape_->stores;
+    while (count < 4 && pixel + count < shape_->pixels &&
+           stores[static_cast<size_t>(pixel + count)] == stores[static_cast<size_t>(pixel)] + count * lanes()) {
+      ++count;
+    }
+    return count == 3 ? 2 : count;
+  }
+
+  void apply_epilogue(const Vec& sum, int pixel, int block) {
+    if (!epilogue_) return;
+    const int element = shape_->stores[static_cast<size_t>(pixel)] / (bits_of(plan_.store.dtype) / 8);
+    vcvtdq2ps(sum, sum);
+    epilogue_->apply(sum, temps(), [&](int slot, const Xbyak::Xmm& into) {
+      load_operand(static_cast<size_t>(slot - 1), into, element, block);
+    });
+  }
+  std::span<const Vec> temps() const { return std::span<const Vec>(pool_).last(static_cast<size_t>(temps_needed())); }
+
+  void store_pixels(std::span<const Vec> sums, int pixel) {
+    const int offset = shape_->stores[static_cast<size_t>(pixel)];
+    if (!epilogue_) return store(target_ + offset, sums[0]);
+    if (stores_bytes(plan_.store)) return store_requantized(target_ + offset, sums, plan_.store, temps()[0]);
+    store_as(target_ + offset, sums[0], plan_.store.dtype, sums[0]);
+  }
+
+  // Target and operands point into this output block.
+  void enter_block(int block) {
+    block == 0 ? mov(target_, qword[call_ + offsetof(ConvInt8Call, target)]) : add(target_, target_block_);
+    for (size_t i = 0; i < std::min(operands().size(), held_.size()); ++i) {
+      if (block == 0) mov(held_[i], qword[call_ + offsetof(ConvInt8Call, operands) + 8 * i]);
+      if (block == 0 || operands()[i] != ConvOperand::full) continue;
+      add(held_[i], qword[call_ + offsetof(ConvInt8Call, operand_block_bytes) + 8 * i]);
+    }
+  }
+  // The operand's address in this block.
+  const Gpr& operand_at(size_t operand, int block) {
+    if (operand < held_.size()) return held_[operand];
+    mov(scratch_, qword[call_ + offsetof(ConvInt8Call, operands) + 8 * operand]);
+    for (int i = 0; i < block && operands()[operand] == ConvOperand::full; ++i) {
+      add(scratch_, qword[call_ + offsetof(ConvInt8Call, operand_block_bytes) + 8 * operand]);
+    }
+    return scratch_;
+  }
+
+  void load_operand(size_t operand, const Vec& into, int element, int block) {
+    const DType dtype = plan_.epilogue.expression->inputs[operand + 1];
+    const int bytes = bits_of(dtype) / 8;
+    const Gpr& at = operand_at(operand, block);
+    switch (operands()[operand]) {
+      case ConvOperand::scalar:
+        return broadcast_as_float(into, Xbyak::RegExp(at), dtype);
+      case ConvOperand::per_channel:
+        return load_as_float(into, at + block * lanes() * bytes, dtype);
+      case ConvOperand::full:
+        return load_as_float(into, at + element * bytes, dtype);
+    }
+  }
+  const std::vector<ConvOperand>& operands() const { return plan_.epilogue.operands; }
+
+  static constexpr int kCacheLine = 64;
+
+  const ConvInt8Plan& plan_;
+  std::unique_ptr<EpilogueEmitter> epilogue_;
+  const Gpr call_ = argument(0);
+  const Gpr source_ = claim_gpr("source"), weights_ = claim_gpr("weights"), target_ = claim_gpr("target");
+  const Gpr source_block_ = claim_gpr("source block"), target_block_ = claim_gpr("target block");
+  const Gpr scratch_ = claim_gpr("scratch"), blocks_left_ = claim_gpr("blocks left");
+  const Gpr prefetch_ = claim_gpr("prefetch"), prefetch_step_ = claim_gpr("prefetch step");
+  // Addresses of the first operands, in the output block that is being finished.
+  const std::array<Gpr, 3> held_ = {claim_gpr("operand"), claim_gpr("operand"), claim_gpr("operand")};
+  const std::vector<Vec> pool_;
+  const ConvTileShape* shape_ = nullptr;
+  int set_ = 0;  // of the accumulators that sum up
+  int accumulators_ = 0, weight_sets_ = 1, first_weight_ = 0, broadcasts_ = 0, products_ = 0;
+  std::vector<std::function<void()>> queue_;
+  size_t queue_done_ = 0;
+  int steps_done_ = 0;
+  int next_set_ = 0, next_broadcast_ = 0, prefetched_ = 0;
+};
+
+}  // namespace lathe

@@ -1,0 +1,237 @@
+#include "jit/kernels/gemm/gemm_int8_emitter.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "jit/kernels/gemm/row_tile_emitter.h"
+
+namespace lathe {
+namespace {
+
+constexpr int kGroupBytes = 4;
+
+}  // namespace
+
+std::shared_ptr<const CodePages> GemmInt8Emitter::emit() {
+  begin();
+  open_frame();
+  load_arguments();
+  if (plan_.row_groups > 0) {
+    emit_tiles_overlapped();
+  } else {
+    L(next_tile_);
+    init_accumulators();
+    multiply();
+    finish_tile();
+    dec(qword[rsp + kTilesLeft]);
+    jnz(next_tile_, T_NEAR);
+  }
+  mov(tmp_, ptr[rsp + kPrefetch]);
+  mov(ptr[args_ + offsetof(GemmInt8TileArgs, prefetch)], tmp_);
+  close_frame();
+  end();
+  emit_constants();
+  return finish(plan_.key());
+}
+
+void GemmInt8Emitter::open_frame() {
+  mov(tmp_, rsp);
+  sub(rsp, kSpill + waiting_ * plan_.vecs * vec_bytes());
+  and_(rsp, -kCacheLine);
+  mov(ptr[rsp + kOldStack], tmp_);
+}
+
+void GemmInt8Emitter::load_arguments() {
+  copy_to_frame(kTilesLeft, offsetof(GemmInt8TileArgs, tiles));
+  copy_to_frame(kA, offsetof(GemmInt8TileArgs, a));
+  copy_to_frame(kC, offsetof(GemmInt8TileArgs, c));
+  copy_to_frame(kPrefetch, offsetof(GemmInt8TileArgs, prefetch));
+  if (plan_.has_rows) copy_to_frame(kRowInit, offsetof(GemmInt8TileArgs, row_init));
+  for (int i = 0; i < input_count(); ++i) copy_to_frame(kInputs + 8 * i, offsetof(GemmInt8TileArgs, inputs) + 8 * i);
+  if (!plan_.masked || !has_masks()) return;
+  mov(tmp_, ptr[args_ + offsetof(GemmInt8TileArgs, tail_lanes)]);
+  mov(b_.cvt32(), -1);
+  bzhi(b_.cvt32(), b_.cvt32(), tmp_.cvt32());
+  kmovw(tail_k_, b_.cvt32());
+}
+
+void GemmInt8Emitter::copy_to_frame(int to, size_t from) {
+  mov(tmp_, ptr[args_ + from]);
+  mov(ptr[rsp + to], tmp_);
+}
+
+void GemmInt8Emitter::init_accumulators() {
+  mov(tmp_, ptr[args_ + offsetof(GemmInt8TileArgs, column_init)]);
+  for (int v = 0; v < plan_.vecs; ++v) load(acc(0, v), tmp_ + v * vec_bytes());
+  if (plan_.has_rows) mov(tmp_, ptr[rsp + kRowInit]);
+  for (int row = plan_.rows; row-- > 0;) {
+    if (plan_.has_rows) vpbroadcastd(work_[0], dword[tmp_ + 4 * row]);
+    for (int v = 0; v < plan_.vecs; ++v) {
+      if (plan_.has_rows) {
+        vpaddd(acc(row, v), acc(0, v), work_[0]);
+      } else if (row > 0) {
+        vmovaps(acc(row, v), acc(0, v));
+      }
+    }
+  }
+  if (plan_.has_rows) add(qword[rsp + kRowInit], 4 * plan_.rows);
+}
+
+void GemmInt8Emitter::multiply() {
+  point_at_a();
+  mov(b_, ptr[args_ + offsetof(GemmInt8TileArgs, b)]);
+  if (plan_.prefetch_lines) mov(prefetch_, ptr[rsp + kPrefetch]);
+  mov(k_left_, ptr[args_ + offsetof(GemmInt8TileArgs, k_groups)]);
+  sum_groups();
+  if (plan_.prefetch_lines) mov(ptr[rsp + kPrefetch], prefetch_);
+}
+
+// k_left_ groups, from where A and B are pointed at.
+void GemmInt8Emitter::sum_groups() {
+  Xbyak::Label unrolled, rest, single, done;
+  if (plan_.k_unroll > 1) {
+    sub(k_left_, plan_.k_unroll);
+    jl(rest, T_NEAR);
+    align(32);
+    L(unrolled);
+    updates(plan_.k_unroll, plan_.prefetch_lines);
+    sub(k_left_, plan_.k_unroll);
+    jge(unrolled, T_NEAR);
+    L(rest);
+    add(k_left_, plan_.k_unroll);
+  } else {
+    test(k_left_, k_left_);
+  }
+  jz(done, T_NEAR);
+  L(single);
+  updates(1, plan_.k_unroll == 1 ? plan_.prefetch_lines : 0);
+  dec(k_left_);
+  jnz(single, T_NEAR);
+  L(done);
+}
+
+// Row r is at a_[r / 9] + (r % 9) * stride: strides 1, 3, 5, 7 and the scales 1, 2, 4, 8 reach 0 .. 8.
+void GemmInt8Emitter::point_at_a() {
+  mov(a_[0], ptr[rsp + kA]);
+  mov(a_stride_[0], ptr[args_ + offsetof(GemmInt8TileArgs, a_stride_bytes)]);
+  const int reach = std::min(plan_.rows - 1, kRowsPerBase);
+  if (reach >= 3) lea(a_stride_[1], ptr[a_stride_[0] + a_stride_[0] * 2]);
+  if (reach >= 5) lea(a_stride_[2], ptr[a_stride_[0] + a_stride_[0] * 4]);
+  if (reach >= 7) lea(a_stride_[3], ptr[a_stride_[1] + a_stride_[0] * 4]);
+  for (size_t base = 1; base < a_.size(); ++base) {
+    lea(a_[base], ptr[a_[base - 1] + a_stride_[0] * 8]);
+    add(a_[base], a_stride_[0]);
+  }
+}
+
+Xbyak::RegExp GemmInt8Emitter::a_at(int row, int group) const {
+  const Gpr& base = a_[static_cast<size_t>(row / kRowsPerBase)];
+  const int step = row % kRowsPerBase;
+  if (step == 0) return base + group * kGroupBytes;
+  int odd = step, scale = 1;
+  for (; odd % 2 == 0; odd /= 2) scale *= 2;
+  return base + a_stride_[static_cast<size_t>(odd / 2)] * scale + group * kGroupBytes;
+}
+
+template <class Pace>
+void GemmInt8Emitter::update_holding_b(int group, Pace pace) {
+  const Vec& a_vec = work_[static_cast<size_t>(plan_.vecs)];
+  for (int v = 0; v < plan_.vecs; ++v) load(work_[static_cast<size_t>(v)], b_at(group, v));
+  for (int row = 0; row < plan_.rows; ++row) {
+    vpbroadcastd(a_vec, dword[a_at(row, group)]);
+    for (int v = 0; v < plan_.vecs; ++v) {
+      dot(plan_.dot, acc(row, v), a_vec, work_[static_cast<size_t>(v)], products());
+    }
+    pace();
+  }
+}
+
+template <class Pace>
+void GemmInt8Emitter::update_holding_a(int group, Pace pace) {
+  const Vec& b_vec = work_[static_cast<size_t>(plan_.rows)];
+  for (int row = 0; row < plan_.rows; ++row) {
+    vpbroadcastd(work_[static_cast<size_t>(row)], dword[a_at(row, group)]);
+    pace();
+  }
+  for (int v = 0; v < plan_.vecs; ++v) {
+    load(b_vec, b_at(group, v));
+    for (int row = 0; row < plan_.rows; ++row) {
+      dot(plan_.dot, acc(row, v), work_[static_cast<size_t>(row)], b_vec, products());
+    }
+  }
+}
+
+// The next groups of k, with `lines` prefetches spread among them; after(group) behind each.
+template <class After>
+void GemmInt8Emitter::update_round(int groups, int lines, After after) {
+  PrefetchPace paced(groups * plan_.rows, lines);
+  const auto pace = [&] {  // called once a row of each group
+    paced.next_slot([&](int line) { prefetcht1(ptr[prefetch_ + line * kCacheLine]); });
+  };
+  for (int group = 0; group < groups; ++group) {
+    if (holds_a(plan_)) {
+      update_holding_a(group, pace);
+    } else {
+      update_holding_b(group, pace);
+    }
+    after(group);
+  }
+  for (const Gpr& base : a_) add(base, groups * kGroupBytes);
+  add(b_, groups * plan_.vecs * vec_bytes());
+  if (lines) add(prefetch_, lines * kCacheLine);
+}
+
+void GemmInt8Emitter::updates(int groups, int lines) {
+  update_round(groups, lines, [](int) {});
+}
+
+void GemmInt8Emitter::emit_tiles_overlapped() {
+  const int groups = plan_.row_groups;
+  const int lines = (plan_.prefetch_lines * groups + plan_.k_unroll - 1) / plan_.k_unroll;
+  Xbyak::Label next_tile, is_first;
+  mov(c_, ptr[rsp + kC]);
+  for (size_t i = 0; i < row_inputs_.size(); ++i) mov(row_inputs_[i], ptr[rsp + kInputs + 8 * static_cast<int>(i)]);
+  if (plan_.prefetch_lines) mov(prefetch_, ptr[rsp + kPrefetch]);
+  start_tile();
+  mov(k_left_, ptr[args_ + offsetof(GemmInt8TileArgs, k_groups)]);
+  jmp(is_first, T_NEAR);
+  L(next_tile);
+  start_tile();
+  for_waiting_rows([&] {
+    int finished = 0;
+    update_round(groups, lines, [&](int group) {
+      for (; finished < plan_.vecs * (group + 1) / groups; ++finished) finish_waiting(finished);
+    });
+    pass_waiting_row();
+  });
+  mov(k_left_, ptr[args_ + offsetof(GemmInt8TileArgs, k_groups)]);
+  sub(k_left_, plan_.rows * groups);
+  L(is_first);
+  sum_groups();
+  keep_sums();
+  dec(qword[rsp + kTilesLeft]);
+  jnz(next_tile, T_NEAR);
+  finish_last_tile();
+  if (plan_.prefetch_lines) mov(ptr[rsp + kPrefetch], prefetch_);
+}
+
+void GemmInt8Emitter::start_tile() {
+  init_accumulators();
+  point_at_a();
+  imul(tmp_, a_stride_[0], plan_.rows);
+  add(ptr[rsp + kA], tmp_);
+  mov(b_, ptr[args_ + offsetof(GemmInt8TileArgs, b)]);
+}
+
+void GemmInt8Emitter::emit_constants() {
+  if (epilogue_) epilogue_->emit_constants();
+  if (plan_.requantizes()) emit_requantization(plan_.store);
+  if (has_gelu()) emit_gelu_tables(plan_.store.gelu);
+  if (!needs_mask_vec()) return;
+  align(kCacheLine);
+  L(mask_table_);
+  for (int i = 0; i < lanes(); ++i) dd(~0u);
+  for (int i = 0; i < lanes(); ++i) dd(0);
+}
+
+}  // namespace lathe

@@ -1,0 +1,65 @@
+// What a tile of a matrix product can be, and the name of its code.
+#include "jit/kernels/gemm/gemm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace lathe {
+namespace {
+
+constexpr int kMostRows = 36;  // four registers for A's rows
+
+int vec_registers_needed(const GemmTilePlan& plan) {
+  const int work = plan.embed_broadcast ? plan.vecs : plan.holds_a() ? plan.rows + 1 : plan.vecs + 1;
+  const bool keeps_mask = plan.masked && plan.b_in_place && !has_avx512(plan.isa);
+  return plan.rows * plan.vecs + work + keeps_mask;
+}
+
+}  // namespace
+
+bool GemmTilePlan::holds_a() const { return !embed_broadcast && rows < vecs; }
+
+int GemmTilePlan::fold_count() const {
+  return static_cast<int>(std::find(folds.begin(), folds.end(), GemmFold::none) - folds.begin());
+}
+
+bool GemmTilePlan::is_valid() const {
+  if (rows < 1 || rows > kMostRows || vecs < 1 || k_unroll < 1 || k_unroll > 16) return false;
+  if (prefetch_lines < 0 || (embed_broadcast && !has_avx512(isa))) return false;
+  if (epilogue && epilogue->inputs.size() > static_cast<size_t>(kMaxGemmInputs)) return false;
+  if (std::any_of(folds.begin() + fold_count(), folds.end(), [](GemmFold fold) { return fold != GemmFold::none; })) {
+    return false;
+  }
+  if (folds_product() && (epilogue || masked || accumulate)) return false;
+  if (a_in_chunks && (k_unroll != vector_lanes(isa) || bf16 || starts_at_a)) return false;
+  if (fetch_rows < 0 || fetch_rows > kMostRows || fetch_matrices < 0 || fetch_matrices > 3) return false;
+  if (apart && (!folds_product() || vecs > 4)) return false;
+  if (b_sign != 0 && b_in_place) return false;
+  if (widens && !bf16) return false;
+  if (bf16 && (isa != Isa::avx512_bf16 || (accumulate && !widens) || starts_at_a || b_in_place || b_sign != 0 ||
+               folds_product())) {
+    return false;
+  }
+  return vec_registers_needed(*this) <= vector_registers(isa);
+}
+
+std::string GemmTilePlan::key() const {
+  std::string text = fmt::format("gemm_tile {} {}x{} k{} p{}{}{}{}{}{}", name_of(isa), rows, vecs, k_unroll,
+                                 prefetch_lines, embed_broadcast ? " embed" : "", accumulate ? " acc" : "",
+                                 starts_at_a ? " from A" : "", masked ? " masked" : "", b_in_place ? " inplace" : "");
+  static constexpr std::string_view kFolds[] = {"", " set", " add", " subtract", " take"};
+  for (int i = 0; i < fold_count(); ++i) text += kFolds[static_cast<size_t>(folds[static_cast<size_t>(i)])];
+  if (apart) text += " apart";
+  if (a_in_chunks) text += " chunks";
+  if (fetch_rows > 0) text += fmt::format(" fetch{}x{}", fetch_rows, fetch_matrices);
+  if (bf16) text += widens ? " bf16 to f32" : " bf16";
+  if (b_sign != 0) text += b_sign > 0 ? " B+" : " B-";
+  if (epilogue) {
+    text += " " + to_string(epilogue->expression) + " ";
+    for (const GemmInputAccess access : epilogue->inputs) text += access == GemmInputAccess::columns ? 'c' : 'u';
+  }
+  return text;
+}
+
+}  // namespace lathe

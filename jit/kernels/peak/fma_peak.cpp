@@ -1,0 +1,73 @@
+#include "jit/kernels/peak/fma_peak.h"
+
+#include "jit/kernels/common/int8_lanes.h"
+
+namespace lathe {
+namespace {
+
+// >= latency 4 x 2 ports, with room to spare; leaves registers for the factors on AVX2.
+constexpr int kAccumulators = 12;
+constexpr int kUnroll = 4;
+
+// What is done for it on this instruction set.
+Arithmetic done_as(Isa isa, Arithmetic wanted) {
+  if (wanted == Arithmetic::bf16 && isa != Isa::avx512_bf16) return Arithmetic::f32;
+  if (wanted == Arithmetic::bytes && !has_vnni(isa)) return Arithmetic::pairs;
+  return wanted;
+}
+
+class FmaPeakEmitter : public Int8Emitter {
+ public:
+  FmaPeakEmitter(Isa isa, Arithmetic arithmetic) : Int8Emitter(isa), arithmetic_(arithmetic) {}
+
+  void emit() {
+    begin();
+    const Gpr iterations = argument(0);
+    const std::vector<Vec> accumulators = claim_vecs("accumulators", kAccumulators);
+    const Vec factor = claim_vec("factor"), temp = claim_vec("temp");
+    // Zeros: products stay zero, so nothing becomes denormal or infinite.
+    zero(factor);
+    for (const Vec& accumulator : accumulators) zero(accumulator);
+    loop_down(iterations, [&] {
+      for (int u = 0; u < kUnroll; ++u)
+        for (const Vec& accumulator : accumulators) multiply_add(accumulator, factor, temp);
+    });
+    end();
+  }
+
+ private:
+  void multiply_add(const Vec& sum, const Vec& factor, const Vec& temp) {
+    switch (arithmetic_) {
+      case Arithmetic::f32:
+        return vfmadd231ps(sum, factor, factor);
+      case Arithmetic::bf16:
+        return vdpbf16ps(sum, factor, factor);
+      case Arithmetic::bytes:
+        return dot(Int8Dot::u8s8, sum, factor, factor, temp);
+      case Arithmetic::pairs:
+        return dot(Int8Dot::pairs, sum, factor, factor, temp);
+    }
+  }
+
+  Arithmetic arithmetic_;
+};
+
+}  // namespace
+
+Kernel<void(int64_t)> emit_fma_peak(Isa isa, Arithmetic arithmetic) {
+  static constexpr const char* kNames[kArithmeticCount] = {"f32", "bf16", "bytes", "pairs"};
+  const Arithmetic done = done_as(isa, arithmetic);
+  const std::string key = "fma_peak/" + std::string(name_of(isa)) + "/" + kNames[static_cast<size_t>(done)];
+  return Kernel<void(int64_t)>(cached_code(key, [&] {
+    FmaPeakEmitter emitter(isa, done);
+    emitter.emit();
+    return emitter.finish(key);
+  }));
+}
+
+double fma_peak_flop(Isa isa, Arithmetic arithmetic) {
+  static constexpr double kProducts[kArithmeticCount] = {1, 2, 4, 2};  // in a 32-bit lane
+  return 2.0 * kAccumulators * kUnroll * vector_lanes(isa) * kProducts[static_cast<size_t>(done_as(isa, arithmetic))];
+}
+
+}  // namespace lathe

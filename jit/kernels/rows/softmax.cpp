@@ -1,0 +1,398 @@
+#include "jit/kernels/rows/softmax.h"
+
+#include <cstddef>
+#include <limits>
+#include <numbers>
+
+#include "jit/kernels/common/exponential_emitter.h"
+
+namespace lathe {
+namespace {
+
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+
+// 2^x for x in [0, 1), off by 2.6e-6 of it (Lawson fit): enough for what is stored as bytes.
+constexpr float kPowerOfTwo[] = {0.0135340961F, 0.0520116054F, 0.241442665F, 0.693003833F, 1.00000262F};
+constexpr int kColumnVectors = 4;
+constexpr int kByteVectors = 4;  // that are packed together
+
+class SoftmaxEmitter : public ExponentialEmitter {
+ public:
+  explicit SoftmaxEmitter(const SoftmaxPlan& plan)
+      : ExponentialEmitter(plan.isa), plan_(plan), log_(*this, plan.isa, unary_expression(ExprOp::log)) {}
+
+  void emit() {
+    claim();
+    begin();
+    load_arguments();
+    if (plan_.is_strided) {
+      emit_columns();
+    } else if (has_quick_exponential()) {
+      emit_quick();
+    } else {
+      loop_down(rows_, [&] { plan_.stores_bytes() ? emit_byte_row() : emit_row(); });
+    }
+    end();
+    emit_tables();
+    if (plan_.stores_bytes()) emit_requantization(plan_.store);
+    emit_exponential_constants();
+    log_.emit_constants();
+  }
+
+ private:
+  void claim() {
+    args_ = argument(0);
+    from_ = claim_gpr("from");
+    to_ = claim_gpr("to");
+    rows_ = claim_gpr("rows");
+    columns_ = claim_gpr("columns");
+    offset_ = claim_gpr("offset");
+    left_ = claim_gpr("columns left");
+    temp_ = claim_gpr("temporary");
+    top_ = claim_vec("maximum");
+    sum_ = claim_vec("sum");
+    x_ = claim_vec("x");
+    spare_ = claim_vec("spare");
+    if (plan_.is_strided) {
+      stride_ = claim_gpr("stride");
+      at_from_ = claim_gpr("at from");
+      at_to_ = claim_gpr("at to");
+    }
+    if (plan_.stores_bytes()) {
+      row_ = claim_gpr("row");
+      bytes_at_ = claim_gpr("at bytes");
+    }
+    if (has_quick_exponential()) {
+      at_from_ = claim_gpr("at from");
+      at_row_ = claim_gpr("at exponentials");
+      three_rows_ = claim_gpr("three times columns");
+      quick_.push_back({0, top_, sum_});
+      for (int row = 1; row < kSoftmaxRowsTogether; ++row) {
+        quick_.push_back({row, claim_vec("maximum, further row"), claim_vec("sum, further row")});
+      }
+    }
+  }
+
+  void load_arguments() {
+    mov(from_, ptr[args_ + offsetof(SoftmaxArgs, from)]);
+    mov(to_, ptr[args_ + offsetof(SoftmaxArgs, to)]);
+    mov(rows_, ptr[args_ + offsetof(SoftmaxArgs, rows)]);
+    mov(columns_, ptr[args_ + offsetof(SoftmaxArgs, columns)]);
+    if (plan_.is_strided) mov(stride_, ptr[args_ + offsetof(SoftmaxArgs, stride_bytes)]);
+    if (plan_.stores_bytes()) mov(row_, ptr[args_ + offsetof(SoftmaxArgs, row)]);
+    prepare_tail(columns_, temp_);
+    if (has_quick_exponential()) load_quick_constants();
+    if (has_quick_exponential()) {
+      temps_ = claim_vecs("temporaries", kByteVectors);
+    } else {
+      claim_exponential(temp_, plan_.is_log ? log_.temps_needed() : 0);
+      temps_ = temporaries();
+    }
+    if (plan_.is_strided) claim_columns();
+    if (!plan_.is_strided) tops_ = claim_vecs("maxima", std::min(3, free_vecs()));
+    if (plan_.stores_bytes()) {
+      bytes_ = {x_};
+      for (const std::vector<Vec>* more : {&tops_, &temps_}) bytes_.insert(bytes_.end(), more->begin(), more->end());
+      bytes_.resize(bytes_.size() >= kByteVectors ? kByteVectors : bytes_.size() >= 2 ? 2 : 1);
+    }
+  }
+
+  // ---- Rows
+
+  void emit_row() {
+    find_maximum();
+    sum_exponentials(to_);
+    scale_row();
+    lea(from_, ptr[from_ + columns_ * 4]);
+    lea(to_, ptr[to_ + columns_ * 4]);
+  }
+
+  // Several maxima: vmaxps has a latency of 4 cycles and two run at a time.
+  void find_maximum() {
+    set_all(spare_, kLowest, temp_);
+    vmovaps(top_, spare_);
+    for (const Vec& vec : tops_) vmovaps(vec, spare_);
+    const auto maximum = [&](int i) { return i == 0 ? top_ : tops_[static_cast<size_t>(i - 1)]; };
+    const int unroll = 1 + static_cast<int>(tops_.size());
+    for_columns(columns_, offset_, left_, unroll, [&](int vectors, bool is_tail) {
+      for (int i = 0; i < vectors; ++i) {
+        if (is_tail) {
+          load_part(x_, from_ + offset_, true);
+          fill_behind_tail(x_, spare_);
+          vmaxps(top_, top_, x_);
+        } else {
+          vmaxps(maximum(i), maximum(i), ptr[from_ + offset_ + i * vec_bytes()]);
+        }
+      }
+    });
+    for (const Vec& vec : tops_) vmaxps(top_, top_, vec);
+    fold_lanes(top_, spare_, [&](const auto& into, const auto& a, const auto& b) { vmaxps(into, a, b); });
+  }
+
+  void sum_exponentials(const Gpr& to) {
+    zero(sum_);
+    for_columns(columns_, offset_, left_, 4, [&](int vectors, bool is_tail) {
+      for (int i = 0; i < vectors; ++i) {
+        const Xbyak::RegExp at = offset_ + i * vec_bytes();
+        load_part(x_, from_ + at, is_tail);
+        vsubps(x_, x_, top_);
+        exponential(x_);
+        if (is_tail) clear_behind_tail(x_);
+        vaddps(sum_, sum_, x_);
+        if (!plan_.is_log) store_part(to + at, x_, is_tail);
+      }
+    });
+    fold_lanes(sum_, spare_, [&](const auto& into, const auto& a, const auto& b) { vaddps(into, a, b); });
+  }
+
+  void scale_row() {
+    finish_sum(sum_);
+    for_columns(columns_, offset_, left_, 4, [&](int vectors, bool is_tail) {
+      for (int i = 0; i < vectors; ++i)
+        scale(from_ + offset_ + i * vec_bytes(), to_ + offset_ + i * vec_bytes(), top_, sum_, is_tail);
+    });
+  }
+
+  // The sum becomes its logarithm or its reciprocal.
+  void finish_sum(const Vec& sum) {
+    if (plan_.is_log) {
+      log_.apply(sum, temps_, [](int, const Xbyak::Xmm&) {});
+    } else {
+      set_all(spare_, 1.0f, temp_);
+      vdivps(sum, spare_, sum);
+    }
+  }
+
+  void scale(const Xbyak::RegExp& from, const Xbyak::RegExp& to, const Vec& top, const Vec& sum, bool is_tail) {
+    load_part(x_, plan_.is_log ? from : to, is_tail);
+    if (plan_.is_log) {
+      vsubps(x_, x_, top);
+      vsubps(x_, x_, sum);
+    } else {
+      vmulps(x_, x_, sum);
+    }
+    store_part(to, x_, is_tail);
+  }
+
+  // ---- Rows of bytes: the exponentials wait in `row`
+
+  void emit_byte_row() {
+    find_maximum();
+    sum_exponentials(row_);
+    find_factor(sum_);
+    store_row(to_, row_, sum_);
+    lea(from_, ptr[from_ + columns_ * 4]);
+    add(to_, columns_);
+  }
+
+  // What exponentials are multiplied by before they are rounded to bytes, from their sum in all lanes.
+  void find_factor(const Vec& sum) {
+    const Xbyak::Xmm low(sum.getIdx()), one(spare_.getIdx());
+    set_all(spare_, 1.0f, temp_);
+    vdivss(low, one, low);
+    vmulss(low, low, dword[args_ + offsetof(SoftmaxArgs, factor)]);
+    vbroadcastss(sum, low);
+  }
+
+  void store_row(const Gpr& to, const Gpr& row, const Vec& factor) {
+    for_columns(columns_, offset_, left_, static_cast<int>(bytes_.size()), [&](int vectors, bool is_tail) {
+      const std::span<const Vec> vecs(bytes_.data(), static_cast<size_t>(vectors));
+      for (int i = 0; i < vectors; ++i) {
+        const Vec& vec = vecs[static_cast<size_t>(i)];
+        load_part(vec, row + offset_ + i * vec_bytes(), is_tail);
+        vmulps(vec, vec, factor);
+      }
+      store_bytes({to, offset_, bytes_at_, left_}, vecs, is_tail, plan_.store, spare_);
+    });
+  }
+
+  // 2^(x * log2(e) - top * log2(e)) by its whole and its broken part.
+  bool has_quick_exponential() const { return plan_.stores_bytes() && has_masks(); }
+
+  void load_quick_constants() {
+    const auto constant = [&](const char* role, float value) {
+      const Vec vec = claim_vec(role);
+      set_all(vec, value, temp_);
+      return vec;
+    };
+    log2_e_ = constant("log2 e", std::numbers::log2e_v<float>);
+    for (const float coefficient : kPowerOfTwo) power_of_two_.push_back(constant("of 2^x", coefficient));
+    broken_ = claim_vec("broken part");
+  }
+
+  // Rows side by side: what one waits for, its folds and its division, hides behind the others. Long rows wait little,
+  // and many of them leave L1.
+  void emit_quick() {
+    constexpr int kLongRow = 2048;
+    Xbyak::Label is_long;
+    lea(three_rows_, ptr[columns_ + columns_ * 2]);
+    cmp(columns_, kLongRow);
+    jg(is_long, T_NEAR);
+    while_at_least(rows_, 4, [&] { emit_quick_rows(4); });
+    L(is_long);
+    while_at_least(rows_, 2, [&] { emit_quick_rows(2); });
+    while_at_least(rows_, 1, [&] { emit_quick_rows(1); });
+  }
+
+  struct QuickRow {
+    int number;
+    Vec top, sum;
+  };
+  // Of a matrix of float32 at `base`.
+  Xbyak::RegExp row_at(const Gpr& base, const QuickRow& row) const {
+    if (row.number == 0) return Xbyak::RegExp(base);
+    return row.number == 3 ? base + three_rows_ * 4 : base + columns_ * (4 * row.number);
+  }
+
+  void emit_quick_rows(int count) {
+    const std::span<const QuickRow> rows = std::span<const QuickRow>(quick_).first(static_cast<size_t>(count));
+    find_maxima(rows);
+    sum_quick_exponentials(rows);
+    for (const QuickRow& row : rows) find_factor(row.sum);
+    mov(at_row_, row_);
+    for (const QuickRow& row : rows) {
+      store_row(to_, at_row_, row.sum);
+      lea(from_, ptr[from_ + columns_ * 4]);
+      lea(at_row_, ptr[at_row_ + columns_ * 4]);
+      add(to_, columns_);
+    }
+  }
+
+  void find_maxima(std::span<const QuickRow> rows) {
+    set_all(spare_, kLowest, temp_);
+    // Two for each row: the other is where its sum will be.
+    for (const QuickRow& row : rows) {
+      vmovaps(row.top, spare_);
+      vmovaps(row.sum, spare_);
+    }
+    for_columns(columns_, offset_, left_, 2, [&](int vectors, bool is_tail) {
+      lea(at_from_, ptr[from_ + offset_]);
+      for (int i = 0; i < vectors; ++i) {
+        for (const QuickRow& row : rows) {
+          const Vec& top = i == 0 ? row.top : row.sum;
+          const Xbyak::RegExp at = row_at(at_from_, row) + i * vec_bytes();
+          if (is_tail) {
+            load_part(x_, at, true);
+            fill_behind_tail(x_, spare_);
+            vmaxps(top, top, x_);
+          } else {
+            vmaxps(top, top, ptr[at]);
+          }
+        }
+      }
+    });
+    for (const QuickRow& row : rows) {
+      vmaxps(row.top, row.top, row.sum);
+      fold_lanes(row.top, spare_, [&](const auto& into, const auto& a, const auto& b) { vmaxps(into, a, b); });
+    }
+  }
+
+  void sum_quick_exponentials(std::span<const QuickRow> rows) {
+    constexpr int kFloor = 9;  // of vreduceps: the distance from the largest integer below, no exceptions
+    for (const QuickRow& row : rows) {
+      vmulps(row.top, row.top, log2_e_);
+      zero(row.sum);
+    }
+    for_columns(columns_, offset_, left_, 2, [&](int vectors, bool is_tail) {
+      lea(at_from_, ptr[from_ + offset_]);
+      lea(at_row_, ptr[row_ + offset_]);
+      for (int i = 0; i < vectors; ++i) {
+        for (const QuickRow& row : rows) {
+          load_part(x_, row_at(at_from_, row) + i * vec_bytes(), is_tail);
+          vfmsub213ps(x_, log2_e_, row.top);
+          vreduceps(broken_, x_, kFloor);
+          vmovaps(spare_, power_of_two_[0]);
+          for (size_t k = 1; k < power_of_two_.size(); ++k) vfmadd213ps(spare_, broken_, power_of_two_[k]);
+          vscalefps(x_, spare_, x_);  // by its floor
+          if (is_tail) clear_behind_tail(x_);
+          vaddps(row.sum, row.sum, x_);
+          store_part(row_at(at_row_, row) + i * vec_bytes(), x_, is_tail);
+        }
+      }
+    });
+    for (const QuickRow& row : rows)
+      fold_lanes(row.sum, spare_, [&](const auto& into, const auto& a, const auto& b) { vaddps(into, a, b); });
+  }
+
+  // ---- Columns: some vectors side by side, so that a line of memory is read whole and sums wait for each other less
+
+  void claim_columns() {
+    column_tops_ = {top_};
+    column_sums_ = {sum_};
+    for (int i = 1; i < kColumnVectors && free_vecs() >= 2; ++i) {
+      column_tops_.push_back(claim_vec("maximum of columns"));
+      column_sums_.push_back(claim_vec("sum of columns"));
+    }
+  }
+
+  void emit_columns() {
+    for_columns(columns_, offset_, left_, static_cast<int>(column_tops_.size()), [&](int vectors, bool is_tail) {
+      const auto each = [&](auto body) {
+        for (int i = 0; i < vectors; ++i) {
+          const auto slot = static_cast<size_t>(i);
+          body(i * vec_bytes(), column_tops_[slot], column_sums_[slot]);
+        }
+      };
+      each([&](int, const Vec& top, const Vec&) { set_all(top, kLowest, temp_); });
+      along_axis([&] {
+        each([&](int at, const Vec& top, const Vec&) {
+          load_part(x_, at_from_ + at, is_tail);
+          vmaxps(top, top, x_);
+        });
+      });
+      each([&](int, const Vec&, const Vec& sum) { zero(sum); });
+      along_axis([&] {
+        each([&](int at, const Vec& top, const Vec& sum) {
+          load_part(x_, at_from_ + at, is_tail);
+          vsubps(x_, x_, top);
+          exponential(x_);
+          vaddps(sum, sum, x_);
+          if (!plan_.is_log) store_part(at_to_ + at, x_, is_tail);
+        });
+      });
+      each([&](int, const Vec&, const Vec& sum) { finish_sum(sum); });
+      along_axis([&] {
+        each([&](int at, const Vec& top, const Vec& sum) { scale(at_from_ + at, at_to_ + at, top, sum, is_tail); });
+      });
+    });
+  }
+
+  template <class Body>
+  void along_axis(Body body) {
+    lea(at_from_, ptr[from_ + offset_]);
+    lea(at_to_, ptr[to_ + offset_]);
+    mov(temp_, rows_);
+    loop_down(temp_, [&] {
+      body();
+      add(at_from_, stride_);
+      add(at_to_, stride_);
+    });
+  }
+
+  SoftmaxPlan plan_;
+  std::vector<QuickRow> quick_;
+  EpilogueEmitter log_;
+  Gpr args_, from_, to_, rows_, columns_, offset_, left_, temp_, stride_, at_from_, at_to_, row_, bytes_at_, at_row_,
+      three_rows_;
+  Vec top_, sum_, x_, spare_, log2_e_, broken_;
+  std::vector<Vec> temps_, tops_, bytes_, power_of_two_, column_tops_, column_sums_;
+};
+
+}  // namespace
+
+std::string to_string(const SoftmaxPlan& plan) {
+  return std::string(plan.is_log ? "log_softmax" : "softmax") + (plan.is_strided ? " strided" : " rows") +
+         (plan.stores_bytes() ? " " + to_string(plan.store) : "");
+}
+
+Kernel<SoftmaxFn> softmax_kernel(const SoftmaxPlan& plan) {
+  const std::string key = std::string(has_avx512(plan.isa) ? "avx512 " : "avx2 ") + to_string(plan);
+  if (plan.stores_bytes() && (plan.is_log || plan.is_strided)) throw JitError("no bytes from this form: " + key);
+  return Kernel<SoftmaxFn>(cached_code(key, [&] {
+    SoftmaxEmitter emitter(plan);
+    emitter.emit();
+    return emitter.finish(key);
+  }));
+}
+
+}  // namespace lathe

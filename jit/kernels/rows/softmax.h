@@ -1,0 +1,40 @@
+#pragma once
+// Softmax and LogSoftmax of float32: over rows (the axis is contiguous), or over columns (the axis has a stride and
+// vectors run across it).
+#include <cstdint>
+#include <string>
+
+#include "jit/kernel.h"
+#include "jit/kernels/common/int8_lanes.h"
+#include "src/base/cpu.h"
+
+namespace lathe {
+
+struct SoftmaxPlan {
+  Isa isa = Isa::avx2;
+  bool is_log = false;
+  bool is_strided = false;
+  // Of bytes, for softmax over rows: it is multiplied by a factor and stored as these, and its exponentials need no
+  // more than 17 bits. Else it is stored as float32.
+  Int8Store store = {};
+  bool operator==(const SoftmaxPlan&) const = default;
+  bool stores_bytes() const { return lathe::stores_bytes(store); }
+};
+std::string to_string(const SoftmaxPlan& plan);
+
+// from and to may be the same, of float32. Strided: `rows` is the extent of the axis, its elements stride_bytes apart,
+// and each of the `columns` columns is normalized. Else: each of `rows` dense rows of `columns` elements is.
+constexpr int64_t kSoftmaxRowsTogether = 4;
+struct SoftmaxArgs {
+  const float* from;
+  void* to;  // float32, or the bytes that the plan stores
+  int64_t rows, columns;
+  int64_t stride_bytes;
+  float* row = nullptr;  // room for kSoftmaxRowsTogether rows, when bytes are stored
+  float factor = 1;      // of what is stored as bytes
+};
+using SoftmaxFn = void(const SoftmaxArgs* args);
+// Requires of a call: rows >= 1, columns >= 1.
+Kernel<SoftmaxFn> softmax_kernel(const SoftmaxPlan& plan);
+
+}  // namespace lathe

@@ -1,0 +1,317 @@
+#include "jit/kernels/winograd/winograd.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "jit/kernels/winograd/line_transform.h"
+
+namespace lathe {
+namespace {
+
+constexpr int kLine = 64;  // cache line
+constexpr int kMostTemps = 8;
+
+Matrix first_rows(const Matrix& matrix, int rows) {
+  return {rows, matrix.columns, {matrix.values.begin(), matrix.values.begin() + rows * matrix.columns}};
+}
+
+// Tiles that are not whole leave out frequencies, which nobody may have written.
+bool is_read(const Matrix& matrix, int column) {
+  for (int row = 0; row < matrix.rows; ++row) {
+    if (matrix.at(row, column) != 0) return true;
+  }
+  return false;
+}
+
+// Both transforms go over a grid of vectors twice, once along each axis. What lies between waits in registers as far as
+// they reach, the rest in the stack's frame.
+class TransformEmitter : public Emitter {
+ protected:
+  using Input = LineTransform::Input;
+
+  TransformEmitter(Isa isa, const WinogradForm& form) : Emitter(isa), form_(form) {}
+
+  // Claims what is left of the registers. `keep`: free for others.
+  void claim_grid(int rows, int columns, int keep) {
+    columns_ = columns;
+    const int cells = rows * columns;
+    const int most = std::max(0, free_vecs() - keep);
+    in_registers_ = claim_vecs("grid", std::min(cells, most));
+    is_zero_.assign(static_cast<size_t>(cells), false);
+    frame_bytes_ = (cells - static_cast<int>(in_registers_.size())) * vec_bytes();
+  }
+
+  void open_frame() {
+    mov(old_stack_, rsp);
+    sub(rsp, frame_bytes_);
+    and_(rsp, -kLine);
+  }
+  void close_frame() { mov(rsp, old_stack_); }
+
+  void put(int row, int column, const Vec& value) {
+    const int cell = row * columns_ + column;
+    is_zero_[static_cast<size_t>(cell)] = false;
+    if (is_in_register(cell)) {
+      vmovaps(in_registers_[static_cast<size_t>(cell)], value);
+    } else {
+      store(frame_at(cell), value);
+    }
+  }
+  void put_zero(int row, int column) { is_zero_[static_cast<size_t>(row * columns_ + column)] = true; }
+  // The cell's own register, or `into` after a load.
+  Input get(int row, int column, const Vec& into) {
+    const int cell = row * columns_ + column;
+    if (is_zero_[static_cast<size_t>(cell)]) return {};
+    if (is_in_register(cell)) return in_registers_[static_cast<size_t>(cell)];
+    load(into, frame_at(cell));
+    return into;
+  }
+
+  // Frequencies of one column lie frequency_bytes * size apart; row r of a column that begins at `base`.
+  void load_frequency_strides(const Gpr& call) {
+    mov(frequency_, qword[call + offsetof(WinogradCall, frequency_bytes)]);
+    imul(strides_[0], frequency_, form_.size());
+    lea(strides_[1], ptr[strides_[0] + strides_[0] * 2]);
+    lea(strides_[2], ptr[strides_[0] + strides_[0] * 4]);
+    lea(strides_[3], ptr[strides_[1] + strides_[0] * 4]);
+  }
+  Xbyak::RegExp frequency_at(const Gpr& base, int row) const {
+    if (row == 0) return Xbyak::RegExp(base);
+    int odd = row, scale = 1;
+    for (; odd % 2 == 0; odd /= 2) scale *= 2;
+    return base + strides_[static_cast<size_t>(odd / 2)] * scale;
+  }
+
+  const WinogradForm form_;
+  const Gpr call_ = argument(0);
+  const Gpr source_ = claim_gpr("source"), target_ = claim_gpr("target"), tiles_left_ = claim_gpr("tiles left");
+  const Gpr moving_ = claim_gpr("row or column"), row_bytes_ = claim_gpr("row bytes");
+  const Gpr frequency_ = claim_gpr("frequency"), old_stack_ = claim_gpr("old stack");
+  const std::vector<Gpr> strides_ = {claim_gpr("stride"), claim_gpr("3 strides"), claim_gpr("5 strides"),
+                                     claim_gpr("7 strides")};
+
+ private:
+  bool is_in_register(int cell) const { return cell < static_cast<int>(in_registers_.size()); }
+  Xbyak::RegExp frame_at(int cell) const { return rsp + (cell - static_cast<int>(in_registers_.size())) * vec_bytes(); }
+
+  int columns_ = 0, frame_bytes_ = 0;
+  std::vector<Vec> in_registers_;
+  std::vector<bool> is_zero_;
+};
+
+class InputEmitter : public TransformEmitter {
+ public:
+  explicit InputEmitter(const WinogradInputPlan& plan)
+      : TransformEmitter(plan.isa, plan.form),
+        plan_(plan),
+        rows_(form_.rows(plan.row_phase)),
+        columns_(form_.size(plan.column_phase)),
+        across_(*this, plan.isa, column_matrices(plan.form, plan.column_phase).input),
+        down_(*this, plan.isa, row_matrices(plan.form, plan.row_phase).input) {
+    claim_grid(rows_, columns_, 0);
+  }
+
+  std::shared_ptr<const CodePages> emit(const std::string& name) {
+    begin();
+    open_frame();
+    mov(source_, qword[call_ + offsetof(WinogradCall, source)]);
+    mov(target_, qword[call_ + offsetof(WinogradCall, target)]);
+    mov(tiles_left_, qword[call_ + offsetof(WinogradCall, tiles)]);
+    mov(row_bytes_, qword[call_ + offsetof(WinogradCall, row_bytes)]);
+    load_frequency_strides(call_);
+    loop_down(tiles_left_, [&] {
+      transform_rows();
+      transform_columns();
+      add(source_, qword[call_ + offsetof(WinogradCall, source_step_bytes)]);
+      add(target_, qword[call_ + offsetof(WinogradCall, target_step_bytes)]);
+    });
+    close_frame();
+    end();
+    across_.emit_constants();
+    down_.emit_constants();
+    return finish(name);
+  }
+
+ private:
+  void transform_rows() {
+    mov(moving_, source_);
+    for (int row = 0; row < rows_; ++row) {
+      if (row > 0) add(moving_, row_bytes_);
+      if (row < plan_.first_row || row >= plan_.last_row || plan_.first_column >= plan_.last_column) {
+        for (int column = 0; column < columns_; ++column) put_zero(row, column);
+        continue;
+      }
+      std::vector<Input> pixels(static_cast<size_t>(columns_));
+      for (int column = plan_.first_column; column < plan_.last_column; ++column) {
+        const Vec& pixel = line_[static_cast<size_t>(column)];
+        load(pixel, moving_ + column * form_.stride * vec_bytes());
+        pixels[static_cast<size_t>(column)] = pixel;
+      }
+      across_.emit(pixels, temps_, [&](int column, const Vec& value) { put(row, column, value); });
+    }
+  }
+
+  void transform_columns() {
+    mov(moving_, target_);
+    for (int column = 0; column < columns_; ++column) {
+      if (column > 0) add(moving_, frequency_);
+      std::vector<Input> values;
+      for (int row = 0; row < rows_; ++row) values.push_back(get(row, column, line_[static_cast<size_t>(row)]));
+      down_.emit(values, temps_, [&](int row, const Vec& value) { store(frequency_at(moving_, row), value); });
+    }
+  }
+
+  const WinogradInputPlan plan_;
+  const int rows_, columns_;
+  LineTransform across_, down_;
+  const std::vector<Vec> line_ = claim_vecs("line", form_.size());
+  const std::vector<Vec> temps_ = claim_vecs("temp", LineTransform::kTemps);
+};
+
+class OutputEmitter : public TransformEmitter {
+ public:
+  explicit OutputEmitter(const WinogradOutputPlan& plan)
+      : TransformEmitter(plan.isa, plan.form),
+        plan_(plan),
+        down_matrix_(first_rows(row_matrices(plan.form, 0).output, plan.rows)),
+        across_matrix_(first_rows(column_matrices(plan.form, 0).output, plan.columns)),
+        down_(*this, plan.isa, down_matrix_),
+        across_(*this, plan.isa, across_matrix_),
+        epilogue_(*this, plan.isa, plan.epilogue) {
+    if (epilogue_.temps_needed() > kMostTemps) throw JitError("the epilogue needs too many registers");
+    epilogue_temps_ = claim_vecs("epilogue", epilogue_.temps_needed());
+    if (plan.has_bias) bias_ = claim_vec("bias");
+    claim_grid(plan.rows, form_.size(), 0);
+  }
+
+  std::shared_ptr<const CodePages> emit(const std::string& name) {
+    begin();
+    open_frame();
+    mov(source_, qword[call_ + offsetof(WinogradCall, source)]);
+    mov(target_, qword[call_ + offsetof(WinogradCall, target)]);
+    mov(tiles_left_, qword[call_ + offsetof(WinogradCall, tiles)]);
+    mov(row_bytes_, qword[call_ + offsetof(WinogradCall, row_bytes)]);
+    load_frequency_strides(call_);
+    if (bias_) {
+      mov(scratch_, qword[call_ + offsetof(WinogradCall, bias)]);
+      load(*bias_, Xbyak::RegExp(scratch_));
+    }
+    loop_down(tiles_left_, [&] {
+      transform_columns();
+      transform_rows();
+      step();
+    });
+    close_frame();
+    end();
+    down_.emit_constants();
+    across_.emit_constants();
+    epilogue_.emit_constants();
+    return finish(name);
+  }
+
+ private:
+  void transform_columns() {
+    mov(moving_, source_);
+    for (int column = 0; column < form_.size(); ++column) {
+      if (column > 0) add(moving_, frequency_);
+      if (!is_read(across_matrix_, column)) {
+        for (int row = 0; row < plan_.rows; ++row) put_zero(row, column);
+        continue;
+      }
+      std::vector<Input> values(static_cast<size_t>(form_.rows()));
+      for (int row = 0; row < form_.rows(); ++row) {
+        if (!is_read(down_matrix_, row)) continue;
+        load(line_[static_cast<size_t>(row)], frequency_at(moving_, row));
+        values[static_cast<size_t>(row)] = line_[static_cast<size_t>(row)];
+      }
+      down_.emit(values, temps_, [&](int row, const Vec& value) { put(row, column, value); });
+    }
+  }
+
+  // moving_: bytes from the target to the row.
+  void transform_rows() {
+    for (int row = 0; row < plan_.rows; ++row) {
+      if (row == 0) {
+        xor_(moving_.cvt32(), moving_.cvt32());
+      } else {
+        add(moving_, row_bytes_);
+      }
+      std::vector<Input> values;
+      for (int column = 0; column < form_.size(); ++column)
+        values.push_back(get(row, column, line_[static_cast<size_t>(column)]));
+      across_.emit(values, temps_, [&](int column, const Vec& value) { finish_pixel(column, value); });
+    }
+  }
+
+  void finish_pixel(int column, const Vec& value) {
+    const Xbyak::RegExp at = moving_ + column * vec_bytes();
+    if (bias_) vaddps(value, value, *bias_);
+    if (!epilogue_.is_empty())
+      epilogue_.apply(value, epilogue_temps_, call_ + offsetof(WinogradCall, operands), scratch_, at, 0);
+    store(target_ + at, value);
+  }
+
+  void step() {
+    add(source_, qword[call_ + offsetof(WinogradCall, source_step_bytes)]);
+    mov(scratch_, qword[call_ + offsetof(WinogradCall, target_step_bytes)]);
+    add(target_, scratch_);
+    for (size_t i = 0; i < plan_.epilogue.operands.size(); ++i) {
+      if (plan_.epilogue.operands[i] == ConvOperand::full)
+        add(qword[call_ + offsetof(WinogradCall, operands) + 8 * i], scratch_);
+    }
+  }
+
+  const WinogradOutputPlan plan_;
+  const Matrix down_matrix_, across_matrix_;
+  LineTransform down_, across_;
+  ConvEpilogueEmitter epilogue_;
+  const Gpr scratch_ = claim_gpr("scratch");
+  const std::vector<Vec> line_ = claim_vecs("line", form_.size());
+  const std::vector<Vec> temps_ = claim_vecs("temp", LineTransform::kTemps);
+  std::vector<Vec> epilogue_temps_;
+  std::optional<Vec> bias_;
+};
+
+}  // namespace
+
+WinogradMatrices column_matrices(const WinogradForm& form, int phase) {
+  return form.stride == 1 ? winograd_matrices(form.outputs, form.taps)
+                          : winograd_phase_matrices(form.outputs, form.taps, phase);
+}
+
+// Along y.
+WinogradMatrices row_matrices(const WinogradForm& form, int phase) {
+  if (!form.is_line) return column_matrices(form, phase);
+  const Matrix one{1, 1, {1.0}};
+  return {1, 1, one, one, one};
+}
+
+std::string to_string(const WinogradForm& form) {
+  return fmt::format("F({},{}){}{}{}", form.outputs, form.taps, form.stride > 1 ? " stride 2" : "",
+                     form.is_line ? " line" : "", form.pieces > 1 ? fmt::format(" x{}", form.pieces) : "");
+}
+
+std::string to_string(const WinogradInputPlan& plan) {
+  return fmt::format("winograd_input {} {} phase {},{} rows {}-{} columns {}-{}", name_of(plan.isa),
+                     to_string(plan.form), plan.row_phase, plan.column_phase, plan.first_row, plan.last_row,
+                     plan.first_column, plan.last_column);
+}
+
+std::string to_string(const WinogradOutputPlan& plan) {
+  return fmt::format("winograd_output {} {} {}x{} bias={} then {}", name_of(plan.isa), to_string(plan.form), plan.rows,
+                     plan.columns, plan.has_bias ? 1 : 0, to_string(plan.epilogue));
+}
+
+WinogradKernel winograd_input(const WinogradInputPlan& plan) {
+  const std::string key = to_string(plan);
+  return WinogradKernel(cached_code(key, [&] { return InputEmitter(plan).emit(key); }));
+}
+
+WinogradKernel winograd_output(const WinogradOutputPlan& plan) {
+  const std::string key = to_string(plan);
+  return WinogradKernel(cached_code(key, [&] { return OutputEmitter(plan).emit(key); }));
+}
+
+}  // namespace lathe

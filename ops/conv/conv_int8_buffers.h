@@ -1,0 +1,26 @@
+#pragma once
+// What the steps of a convolution of integers read and write: buffers in place of addresses, whatever the algorithm.
+#include <vector>
+
+#include "ops/conv/conv_int8_program.h"
+#include "ops/lower.h"
+
+namespace lathe {
+
+struct ConvInt8Buffers {
+  BufferId source, packed, init, target;
+  std::vector<BufferId> operands;
+
+  ConvInt8Arguments bind(const StepArgs& args, const void* next_weights) const {
+    ConvInt8Arguments arguments;
+    arguments.source = args.at<const void>(source);
+    arguments.weights = args.at<const void>(packed);
+    arguments.init = args.at<const int32_t>(init);
+    arguments.target = args.at<void>(target);
+    for (size_t i = 0; i < operands.size(); ++i) arguments.operands[i] = args.at<const void>(operands[i]);
+    arguments.next_weights = next_weights;
+    return arguments;
+  }
+};
+
+}  // namespace lathe

@@ -1,0 +1,162 @@
+// How a convolution of integers is cut into tiles: the rule.
+#include <algorithm>
+
+#include "jit/kernel.h"
+#include "ops/conv/conv_int8_program.h"
+#include "ops/conv/conv_program.h"
+
+namespace lathe {
+namespace {
+
+// Cycles, as measured on Zen 4; ratios matter, not their absolute size.
+constexpr double kTileCycles = 20;    // turning from one tile to the next
+constexpr double kLatencyCycles = 4;  // of a dot product
+// Two instructions for one dot product of pairs on AVX2: not quite two of these a cycle, and what loads take of that.
+constexpr double kNarrowPairs = 0.613, kNarrowLoad = 0.066;
+constexpr double kBroadcastLoads = 0.6;  // a broadcast, in loads of whole vectors
+// Weights that stay in L1 beside the input; beyond, they come from L2 at so many bytes a cycle.
+constexpr int64_t kWeightsInL1 = 20 << 10;
+constexpr double kL2BytesPerCycle = 24;
+constexpr int64_t kInputInCache = 512 << 10;  // input that stays in L2 between two visits
+constexpr int64_t kGroupInput = 256 << 10;    // input of one tile group
+
+// Cycles of one group of channels for a whole tile.
+double step_cycles(const ConvInt8Problem& problem, int64_t pixels, int64_t blocks, int64_t steps) {
+  const bool needs_temp = dot_needs_temp(problem.isa, problem.dot);
+  const auto dots = static_cast<double>(pixels * blocks);
+  const bool is_wide = has_avx512(problem.isa);
+  // Two narrow vectors or one wide one in a cycle; pairs take a second instruction.
+  const double products = dots * (is_wide ? 1 : 0.5) * (needs_temp ? 1.5 : 1);
+  const double loads =
+      (static_cast<double>(pixels) * kBroadcastLoads + static_cast<double>(blocks)) * (is_wide ? 1 : 0.5);
+  const int64_t weight_bytes = blocks * problem.shape.lanes * 4;
+  const double streaming =
+      weight_bytes * steps > kWeightsInL1 ? static_cast<double>(weight_bytes) / kL2BytesPerCycle : 0;
+  if (!is_wide && needs_temp) {
+    const double narrow = kNarrowPairs * dots + kNarrowLoad * static_cast<double>(pixels + blocks);
+    return std::max({narrow, streaming, kLatencyCycles}) + 0.1;
+  }
+  return std::max({products, loads, streaming, kLatencyCycles}) + 0.1;
+}
+
+struct Parts {
+  int64_t large = 0, large_count = 0, small_count = 0;  // parts of `large` and of large - 1
+};
+Parts parts_of(int64_t count, int64_t most) {
+  const int64_t n = std::max<int64_t>(1, (count + most - 1) / most);
+  if (count % n == 0) return {count / n, n, 0};
+  return {count / n + 1, count % n, n - count % n};
+}
+
+// Cycles of one image for all channels.
+double cost_of(const ConvInt8Problem& problem, const ConvInt8Tile& tile) {
+  const ConvShape& shape = problem.shape.phases[0];
+  const int64_t steps = problem.depth() * shape.taps();
+  const Parts blocks = parts_of(problem.shape.out_blocks(), tile.blocks);
+  double cycles = 0;
+  const auto add_tiles = [&](int64_t pixels, int64_t count) {
+    const auto add_groups = [&](int64_t width, int64_t groups) {
+      if (groups == 0) return;
+      const double each = static_cast<double>(steps) * step_cycles(problem, pixels, width, steps) + kTileCycles;
+      cycles += each * static_cast<double>(count * groups);
+    };
+    if (count == 0) return;
+    add_groups(blocks.large, blocks.large_count);
+    add_groups(blocks.large - 1, blocks.small_count);
+  };
+  if (tile.rows == 0) {
+    const Parts runs = parts_of(shape.y.out * shape.x.out, tile.cols);
+    add_tiles(runs.large, runs.large_count);
+    add_tiles(runs.large - 1, runs.small_count);
+    return cycles;
+  }
+  const Parts rows = parts_of(shape.y.out, tile.rows), cols = parts_of(shape.x.out, tile.cols);
+  for (int shorter = 0; shorter < 2; ++shorter) {
+    const int64_t height = rows.large - shorter, count = shorter == 0 ? rows.large_count : rows.small_count;
+    add_tiles(height * cols.large, count * cols.large_count);
+    add_tiles(height * (cols.large - 1), count * cols.small_count);
+  }
+  return cycles;
+}
+
+bool fits(const ConvInt8Problem& problem, const ConvInt8Tile& tile) {
+  ConvInt8Plan kernel;
+  kernel.isa = int8_isa(problem.isa);
+  kernel.dot = problem.dot;
+  kernel.blocks = tile.blocks;
+  return fits_registers(kernel, std::max(tile.rows, 1) * tile.cols);
+}
+
+// Tiles for whose input the cache has room, where it has none for all of it.
+int tiles_together(const ConvInt8Problem& problem, const ConvInt8Tile& tile) {
+  const ConvShape& shape = problem.shape.phases[0];
+  const int64_t input = shape.y.in * shape.x.in * problem.shape.in_channels * 4;
+  if (input <= kInputInCache) return 0;
+  const int64_t rows = tile.rows == 0 ? 1 : (shape.y.out + tile.rows - 1) / tile.rows;
+  const int64_t tiles = rows * ((shape.x.out + tile.cols - 1) / tile.cols);
+  return static_cast<int>(std::max<int64_t>(4, kGroupInput * tiles / input));
+}
+
+// No output lacks taps, so that all tiles are alike.
+bool is_same_everywhere(const ConvAxis& axis) {
+  return std::all_of(axis.taps.begin(), axis.taps.end(), [&](const ConvTap& tap) {
+    return tap.offset >= 0 && tap.offset + (axis.out - 1) * axis.stride < axis.in;
+  });
+}
+
+}  // namespace
+
+ConvInt8Tile choose_conv_int8_tile(const ConvInt8Problem& problem) {
+  const ConvShape& shape = problem.shape.phases[0];
+  const int registers = vector_registers(problem.isa);
+  ConvInt8Tile best;
+  double best_cost = -1;
+  // Runs over ends of rows make every tile different code: only where few pixels are computed.
+  const int first_rows = problem.shape.out_pixels() <= 10 * 10 ? 0 : 1;
+  const int64_t alike = blocks_alike(problem.channels());
+  for (int blocks = 1; blocks <= std::min<int64_t>(registers / 2, alike); ++blocks) {
+    for (int rows = first_rows; rows <= std::min<int64_t>(4, shape.y.out); ++rows) {
+      const int64_t width = rows == 0 ? shape.y.out * shape.x.out : shape.x.out;
+      for (int cols = 1; cols <= std::min<int64_t>(registers, width); ++cols) {
+        const ConvInt8Tile tile{blocks, rows, cols, 0};
+        if (!fits(problem, tile)) continue;
+        const double cost = cost_of(problem, tile);
+        if (best_cost >= 0 && cost >= best_cost) continue;
+        best = tile;
+        best_cost = cost;
+      }
+    }
+  }
+  if (best_cost < 0) throw JitError("no tile of a convolution of integers fits the registers");
+  best.group = tiles_together(problem, best);
+  return best;
+}
+
+std::optional<ConvInt8Tile> overlapped_conv_int8_tile(const ConvInt8Problem& problem) {
+  // Beyond so many groups the outputs are a small part of the work, and whole tiles make better use of a broadcast.
+  // The first groups hide them; more of them what reads a residual, too.
+  constexpr int64_t kMostGroups = 256, kGroupsAhead = 16, kGroupsAheadOfResiduals = 32;
+  constexpr int kPixels = 14;  // two sets of them leave registers for a weight, a broadcast and two temporaries
+  constexpr int64_t kLeastTiles = 7;
+  // Small pictures are cut finer, but for long sums, which would read a weight too often.
+  constexpr int64_t kMostGroupsOfSmall = 128;
+  const ConvShape& shape = problem.shape.phases[0];
+  const int64_t groups = problem.depth() * shape.taps(), in_lanes = problem.shape.in_lanes();
+  const bool is_small = is_same_everywhere(shape.y) && is_same_everywhere(shape.x) &&
+                        problem.shape.in_channels % in_lanes == 0 && groups <= kMostGroups;
+  if (!is_small || !has_avx512(problem.isa) || !problem.epilogue.expression) return std::nullopt;
+  const int64_t pixels = shape.y.out * shape.x.out;
+  const bool is_narrow = pixels < kLeastTiles * kPixels;
+  if (is_narrow && (pixels < kLeastTiles * kPixels / 2 || groups > kMostGroupsOfSmall)) return std::nullopt;
+  ConvInt8Tile tile{1, 1, static_cast<int>(std::min<int64_t>(is_narrow ? kPixels / 2 : kPixels, shape.x.out))};
+  // Whole input blocks, with all taps. Of channels in groups not every output has as many.
+  const std::vector<ConvOperand>& operands = problem.epilogue.operands;
+  const bool has_residual = std::find(operands.begin(), operands.end(), ConvOperand::full) != operands.end();
+  const int64_t beside = has_residual ? kGroupsAheadOfResiduals : kGroupsAhead;
+  const int64_t ahead = std::min(groups, beside) / (in_lanes * shape.taps());
+  tile.ahead = problem.channel_groups > 1 ? 1 : static_cast<int>(std::max<int64_t>(1, ahead));
+  tile.group = tiles_together(problem, tile);
+  return tile;
+}
+
+}  // namespace lathe

@@ -1,0 +1,235 @@
+// The choice of plans: what a search may try, and an analytic model for when nobody searched.
+#include <algorithm>
+#include <cmath>
+
+#include "ops/conv/conv_problem.h"
+#include "ops/conv/conv_program.h"
+#include "ops/conv/conv_strassen.h"
+#include "ops/winograd/winograd_program.h"
+
+namespace lathe {
+namespace {
+
+// Costs in cycles of one multiply-add of full width, as measured on Zen 4; ratios matter, not their absolute size.
+constexpr double kCallCycles = 60;            // start and end of a tile: arguments, latencies
+constexpr double kStoreCycles = 2;            // start and store of one accumulator
+constexpr double kLatencyCycles = 4;          // of a multiply-add
+constexpr int64_t kInputInCache = 384 << 10;  // input that stays in L2 between two visits
+constexpr int64_t kGroupInput = 256 << 10;    // input of one tile group
+constexpr int64_t kPanelBytes = 256 << 10;    // weights of one chunk
+
+// Cycles of one input channel for a whole tile.
+double step_cycles(const ConvPlan& plan, int64_t pixels, int64_t blocks) {
+  const auto products = static_cast<double>(pixels * blocks);
+  if (!has_avx512(plan.isa)) {
+    // Two multiply-adds and two loads in a cycle.
+    const double loads = (static_cast<double>(pixels) * 1.2 + static_cast<double>(blocks)) / 2;
+    return std::max({products / 2, loads, kLatencyCycles});
+  }
+  // One multiply-add in a cycle. A broadcast as operand is nearly free; one that feeds a single multiply-add is not.
+  const double loads =
+      plan.embedded ? products * 1.005 : static_cast<double>(pixels) * 1.3 + static_cast<double>(blocks) * 0.5;
+  return std::max({products, loads, kLatencyCycles}) + 0.05;
+}
+
+struct Parts {
+  int64_t large = 0, large_count = 0, small_count = 0;  // parts of `large` and of large - 1
+};
+Parts parts_of(int64_t count, int64_t most) {
+  const int64_t n = std::max<int64_t>(1, (count + most - 1) / most);
+  const int64_t small = count / n;
+  if (count % n == 0) return {small, n, 0};
+  return {small + 1, count % n, n - count % n};
+}
+
+template <class Body>
+void for_parts(const Parts& parts, Body body) {
+  if (parts.large_count > 0) body(parts.large, parts.large_count);
+  if (parts.small_count > 0) body(parts.large - 1, parts.small_count);
+}
+
+// Cycles of the whole problem on one of `threads` threads.
+double cost_of(const ConvPlan& plan, const ConvProblem& problem, int threads) {
+  const ConvShape& shape = problem.phases[0];
+  const double steps = static_cast<double>(problem.in_channels / problem.groups) * shape.taps();
+  const Parts blocks = parts_of(problem.out_blocks(), plan.blocks);
+  double cycles = 0;
+  int64_t tiles = 0;
+  auto add_tiles = [&](int64_t pixels, int64_t count) {
+    tiles += count;
+    for_parts(blocks, [&](int64_t b, int64_t groups) {
+      const double tile =
+          steps * step_cycles(plan, pixels, b) + kCallCycles + kStoreCycles * static_cast<double>(pixels * b);
+      cycles += tile * static_cast<double>(count * groups);
+    });
+  };
+  if (plan.rows == 0) {
+    for_parts(parts_of(shape.y.out * shape.x.out, plan.cols), add_tiles);
+  } else {
+    const Parts cols = parts_of(shape.x.out, plan.cols);
+    for_parts(parts_of(shape.y.out, plan.rows), [&](int64_t rows, int64_t row_count) {
+      for_parts(cols, [&](int64_t width, int64_t count) { add_tiles(rows * width, count * row_count); });
+    });
+  }
+  const int64_t over_channels = threads_over_channels(problem, plan, threads), over_pixels = threads / over_channels;
+  const int64_t groups = blocks.large_count + blocks.small_count, units = tiles * problem.batch;
+  const double balance = static_cast<double>((groups + over_channels - 1) / over_channels) /
+                         static_cast<double>(groups) * static_cast<double>((units + over_pixels - 1) / over_pixels) /
+                         static_cast<double>(units);
+  return cycles * balance * static_cast<double>(problem.batch);
+}
+
+// How the loops use the caches.
+void choose_blocking(ConvPlan& plan, const ConvProblem& problem) {
+  const ConvShape& shape = problem.phases[0];
+  const int64_t in_channels = problem.in_channels / problem.groups;
+  const int64_t input = shape.y.in * shape.x.in * in_channels * 4;
+  const int64_t panel_of_block = int64_t{plan.blocks} * problem.lanes * 4 * shape.taps() * problem.in_lanes();
+  const int64_t in_blocks = (in_channels + problem.in_lanes() - 1) / problem.in_lanes();
+  if (panel_of_block * in_blocks > kPanelBytes) {
+    const int fitting = static_cast<int>(std::max<int64_t>(1, kPanelBytes / panel_of_block));
+    plan.chunk = plan.chunk == 0 ? fitting : std::min(plan.chunk, fitting);
+  }
+  if (input > kInputInCache) {
+    const int64_t tiles =
+        plan.rows == 0 ? 1 : ((shape.y.out + plan.rows - 1) / plan.rows) * ((shape.x.out + plan.cols - 1) / plan.cols);
+    plan.tile_group = static_cast<int>(std::max<int64_t>(4, kGroupInput * tiles / input));
+  }
+}
+
+// Which part of a window lies on the picture, on average.
+double taps_inside(const ConvShape& shape) {
+  double part = 1;
+  for (const ConvAxis* axis : {&shape.y, &shape.x}) {
+    int64_t inside = 0;
+    for (const ConvTap& tap : axis->taps) {
+      for (int64_t out = 0; out < axis->out; ++out) {
+        const int64_t in = out * axis->stride + tap.offset;
+        inside += in >= 0 && in < axis->in;
+      }
+    }
+    part *= static_cast<double>(inside) / static_cast<double>(axis->out * static_cast<int64_t>(axis->taps.size()));
+  }
+  return part;
+}
+
+std::vector<int> winograd_forms(const ConvProblem& problem) {
+  std::vector<int> forms = {0};
+  for (int outputs = 2; outputs <= problem.most_winograd; ++outputs) {
+    if (is_winograd(problem, outputs)) forms.push_back(outputs);
+  }
+  return forms;
+}
+
+bool is_direct_part_equal(ConvPlan a, const ConvPlan& b) {
+  a.winograd = b.winograd;
+  a.winograd_group = b.winograd_group;
+  a.strassen = b.strassen;
+  return a == b;
+}
+
+bool prefers(const ConvPlan& plan, const ConvProblem& problem) {
+  // Runs over ends of rows make every tile different code: only where few pixels are computed.
+  return plan.rows != 0 || problem.out_pixels() <= 10 * 10;
+}
+
+// Few channels to multiply for each output: the end of a tile waits for memory.
+bool prefers_ahead(const ConvPlan& plan, const ConvProblem& problem) {
+  constexpr int64_t kFewestChannels = 64, kFewChannels = 256, kLargeOutput = 512 << 10;
+  return problem.phases[0].taps() == 1 && plan.rows == 1 && problem.in_channels >= kFewestChannels &&
+         problem.in_channels <= kFewChannels && problem.out_blocks() * problem.target_block_bytes() > kLargeOutput;
+}
+
+// Of few steps for each output, the end of a tile is a large part: small tiles let it run beside the next one's
+// multiply-adds. Two blocks of outputs read the input once: 96 > 24 channels at 56x56 takes 5 % less than with one, 64
+// > 18 6 %, 3x3 stems up to 4 %.
+void shrink_tile(ConvPlan& plan, const ConvProblem& problem) {
+  constexpr int64_t kFewSteps = 150;
+  const ConvShape& shape = problem.phases[0];
+  const bool has_few = problem.in_channels / problem.groups * shape.taps() <= kFewSteps;
+  const bool runs_over_rows = plan.rows == 0 && shape.y.out > 1;
+  if (!has_avx512(plan.isa) || !has_few || runs_over_rows || shape.x.out < 12) return;
+  ConvPlan small = plan;
+  small.blocks = static_cast<int>(std::min<int64_t>(2, blocks_alike(problem)));
+  small.rows = small.blocks == 1 && shape.y.out > 1 ? 2 : 1;
+  small.cols = small.blocks == 2 || small.rows == 2 ? 8 : 12;
+  small.embedded = true;
+  small.unroll = 16;
+  if (is_valid(small, problem)) plan = small;
+}
+
+}  // namespace
+
+ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads) {
+  ConvPlan best;
+  double best_cost = -1;
+  const int registers = vector_registers(isa);
+  const ConvShape& shape = problem.phases[0];
+  for (int blocks = 1; blocks <= std::min<int64_t>(registers / 2, blocks_alike(problem)); ++blocks) {
+    for (int rows = 0; rows <= std::min<int64_t>(8, shape.y.out); ++rows) {
+      const int64_t width = rows == 0 ? shape.y.out * shape.x.out : shape.x.out;
+      for (int cols = 1; cols <= std::min<int64_t>(registers, width); ++cols) {
+        // Only widths that differ in what they cut.
+        if (cols > 1 && cols < width && parts_of(width, cols).large < cols) continue;
+        for (const bool embedded : {false, true}) {
+          ConvPlan plan{isa, blocks, rows, cols, embedded};
+          plan.chunk = problem.most_blocks_at_once();
+          if ((embedded && blocks > 1) || !is_valid(plan, problem) || !prefers(plan, problem)) continue;
+          const double cost = cost_of(plan, problem, threads);
+          if (best_cost >= 0 && cost >= best_cost) continue;
+          best = plan;
+          best_cost = cost;
+        }
+      }
+    }
+  }
+  shrink_tile(best, problem);
+  choose_blocking(best, problem);
+  const WinogradChoice winograd = choose_winograd(problem, isa, threads);
+  if (winograd.outputs > 0 && winograd.cycles < best_cost * taps_inside(shape)) {
+    best.winograd = winograd.outputs;
+    best.winograd_group = winograd.tile_group;
+  }
+  best.ahead = prefers_ahead(best, problem);
+  best.strassen = best.winograd == 0 && prefers_strassen(problem, isa, threads);
+  return best;
+}
+
+SearchSpace conv_search_space(const ConvProblem& problem, Isa isa, int threads) {
+  SearchSpace space;
+  const ConvPlan fallback = choose_conv_plan(problem, isa, threads);
+  space.fallback = to_candidate(fallback);
+  auto with = [](std::vector<int> choices, int own) {
+    if (std::find(choices.begin(), choices.end(), own) == choices.end()) choices.push_back(own);
+    return choices;
+  };
+  const ConvShape& shape = problem.phases[0];
+  std::vector<int> cols;
+  for (int64_t most = 1; most <= std::min<int64_t>(28, shape.y.out * shape.x.out); ++most) {
+    if (parts_of(shape.x.out, most).large == most || most > 8) cols.push_back(static_cast<int>(most));
+  }
+  space.knobs = {{"blocks", with({1, 2, 3, 4, 6}, fallback.blocks)},
+                 {"rows", with({0, 1, 2, 4, 7}, fallback.rows)},
+                 {"cols", with(cols, fallback.cols)},
+                 {"embedded", has_avx512(isa) ? std::vector<int>{0, 1} : std::vector<int>{0}},
+                 {"unroll", with({4, 8, 16}, fallback.unroll)},
+                 {"chunk", with({0, 4, 8, 16, 32}, fallback.chunk)},
+                 {"group", with({0, 4, 8, 16, 32}, fallback.tile_group)},
+                 {"prefetch", {0, 1}},
+                 {"winograd", winograd_forms(problem)},
+                 {"winograd_group", with({0, 16, 28, 56, 112}, fallback.winograd_group)},
+                 {"ahead", {0, 1}},
+                 {"strassen", is_strassen(problem, isa) ? std::vector<int>{0, 1} : std::vector<int>{0}}};
+  space.allowed = [problem, isa, fallback](const Candidate& candidate) {
+    const ConvPlan plan = plan_of(candidate, isa);
+    if (!is_valid(plan, problem)) return false;
+    // What one algorithm does not read stands as in the fallback, so that no plan has two names.
+    if (plan.winograd == 0 && plan.winograd_group != 0) return false;
+    if (plan.winograd > 0 || plan.strassen) return is_direct_part_equal(plan, fallback);
+    const int pixels = std::max(plan.rows, 1) * plan.cols * plan.blocks;
+    return pixels * 3 >= vector_registers(isa);
+  };
+  return space;
+}
+
+}  // namespace lathe

@@ -1,0 +1,253 @@
+#include "ops/conv/conv_strassen.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ops/work_split.h"
+#include "src/base/divide.h"
+
+namespace lathe {
+namespace {
+
+int64_t pixels_of(const ConvProblem& problem) { return problem.phases[0].x.out; }
+
+// All pieces have a multiple of it: an odd row of a product is extra work, and not for all schemes.
+int64_t pixels_at_once(const ConvProblem& problem) { return pixels_of(problem) % 2 == 0 ? 2 : 1; }
+
+void choose_tile(StrassenShape& shape) {
+  const int64_t columns = shape.n / shape.scheme->columns;
+  shape.vecs = 2;
+  shape.rows = has_avx512(shape.isa) ? 14 : 6;
+  if (!has_avx512(shape.isa)) return;
+  // Fewer broadcasts, where the panels come out even.
+  if (columns % 48 == 0) {
+    shape.vecs = 3;
+    shape.rows = 8;
+  } else if (columns % 64 == 0) {
+    shape.vecs = 4;
+    shape.rows = 6;
+  } else if (columns % 32 != 0) {  // 80, 112: single vectors, as direct convolutions have them
+    shape.vecs = 1;
+    shape.rows = 24;
+    shape.embed_broadcast = true;
+  }
+}
+
+// Into how many pieces an image is cut at least.
+int64_t pieces_for(const ConvProblem& problem, int threads) {
+  return problem.batch % threads == 0 ? 1 : std::clamp<int64_t>(pixels_of(problem) / 2, 1, threads);
+}
+
+StrassenShape shape_by(const BilinearScheme& scheme, const ConvProblem& problem, Isa isa, int64_t pixels) {
+  StrassenShape shape;
+  shape.isa = isa;
+  shape.scheme = &scheme;
+  shape.m = pixels;
+  shape.n = problem.out_channels;
+  shape.k = problem.in_channels;
+  shape.k_block = scheme.takes_sums() ? 4096 : 1024;
+  shape.in_blocks = true;
+  choose_tile(shape);
+  return shape;
+}
+
+constexpr double kOverhead = 10;  // strassen_gain()
+constexpr int64_t kFewPixels = 256;
+
+bool has_few_pixels(const ConvProblem& problem, int threads) {
+  return threads > 1 && pixels_of(problem) / pieces_for(problem, threads) < kFewPixels;
+}
+
+// Packed sums of the weights are 1.67 times what they are, and threads with few pixels wait for them. Channels of C a
+// multiple of 64 KiB apart find few sets of L2: only after many steps of k the next visit to them may wait.
+bool can_use_thirds(const StrassenShape& shape, const ConvProblem& problem, int threads) {
+  constexpr int64_t kFewSets = 1024, kManyChannels = 384;
+  if (pixels_at_once(problem) != 2 || !has_quadrants(shape) || parts_of_k(shape) != 1) return false;
+  if (pixels_of(problem) % kFewSets == 0 && shape.k < kManyChannels) return false;
+  return !has_few_pixels(problem, threads);
+}
+
+// Of `pixels` of an image; for all of its pieces by the same scheme and in the same panels.
+StrassenShape shape_of(const ConvProblem& problem, Isa isa, int threads, int64_t pixels) {
+  // Fifteen products for eighteen gain more than seven for eight.
+  const StrassenShape thirds = shape_by(kHopcroftKerr233, problem, isa, pixels);
+  return can_use_thirds(thirds, problem, threads) ? thirds : shape_by(kStrassen222, problem, isa, pixels);
+}
+
+// More, for threads that are held up, where all pieces stay long and even: each reads all weights again.
+int64_t worthwhile_pieces(const ConvProblem& problem, int threads) {
+  constexpr int64_t kFewestPixels = 128;
+  const int64_t pixels = pixels_of(problem), fewest = pieces_for(problem, threads);
+  int64_t finer =
+      std::min<int64_t>(worthwhile_shares(problem.flop(), threads) / threads, pixels / fewest / kFewestPixels);
+  while (finer > 1 && pixels % (2 * fewest * finer) != 0) --finer;
+  return fewest * std::max<int64_t>(1, finer);
+}
+
+// And so many that the sums of a piece stay near L2 while all panels pass.
+int64_t count_pieces(const ConvProblem& problem, Isa isa, int threads) {
+  constexpr int64_t kSumsBytes = 1 << 20, kFewestPixels = 256, kMostPixels = 512;
+  const int64_t pixels = pixels_of(problem), pieces = worthwhile_pieces(problem, threads);
+  const StrassenShape shape = shape_of(problem, isa, threads, pixels);
+  const int64_t bytes = std::max<int64_t>(1, shape.scheme->sums_per_row(shape.k) * 4);
+  const int64_t most = std::clamp(kSumsBytes / bytes, kFewestPixels, kMostPixels);
+  return pieces * divide_up(divide_up(pixels, pieces), most);
+}
+
+// The least part of the time that shall be saved by the rule of thumb, strassen_gain().
+double least_gain(const ConvProblem& problem, const StrassenShape& shape, int threads) {
+  const int64_t pixels = pixels_of(problem);
+  // Threads read all weights each, for fewer pixels.
+  double gain = threads > 1 ? 0.065 : 0.02;
+  // Large pictures are out of the caches, where C is visited several times.
+  if (pixels > 1024) gain = std::max(gain, pixels < 4096 ? 0.04 : 0.06);
+  // Sums that are made while B is loaded: lower tiles of narrower vectors load B more often.
+  if (!has_avx512(shape.isa) && !shape.scheme->packs_sums) gain = std::max(gain, 0.045);
+  return gain;
+}
+
+bool is_pointwise(const ConvProblem& problem) {
+  if (problem.phases.size() != 1 || problem.groups != 1 || problem.window_y != 1 || problem.window_x != 1 ||
+      problem.frames != ConvFrames()) {
+    return false;
+  }
+  const ConvAxis &y = problem.phases[0].y, &x = problem.phases[0].x;
+  return y == ConvAxis() && x.taps == ConvAxis().taps && x.stride == 1 && x.in == x.out && x.out_step == 1 &&
+         x.out_first == 0 && x.out_extent == x.out;
+}
+
+}  // namespace
+
+bool is_strassen(const ConvProblem& problem, Isa isa) {
+  constexpr int kExact = 2;  // the largest Winograd form where the accuracy level asks for plain sums
+  return problem.most_winograd > kExact && is_pointwise(problem) && problem.in_lanes() == problem.lanes &&
+         problem.lanes == vector_lanes(isa) && problem.in_channels % problem.lanes == 0 &&
+         has_quadrants(shape_of(problem, isa, 1, pixels_of(problem)));
+}
+
+bool prefers_strassen(const ConvProblem& problem, Isa isa, int threads) {
+  constexpr int64_t kFewestChannels = 128;
+  const StrassenShape shape = shape_of(problem, isa, threads, pixels_of(problem));
+  if (!pays_strassen() || !is_strassen(problem, isa) || !has_quadrants(shape)) return false;
+  const int64_t pixels = pixels_of(problem) / pieces_for(problem, threads);
+  const int64_t fewest_pixels = has_avx512(isa) ? 48 : shape.scheme->packs_sums ? 64 : 128;
+  if (pixels < fewest_pixels) return false;
+  // What threads wait for the weights is little only beside many channels.
+  const bool has_few = has_few_pixels(problem, threads);
+  return shape.k >= (has_few ? 512 : kFewestChannels) && shape.n >= (has_few ? 256 : kFewestChannels) &&
+         strassen_gain(*shape.scheme, shape.n, shape.k, kOverhead) >= least_gain(problem, shape, threads);
+}
+
+std::optional<ConvProblem> taken_for_strassen(const ConvProblem& problem, Isa isa, int threads) {
+  if (problem.phases.size() != 1 || problem.window_y != 1 || problem.window_x != 1 || problem.frames != ConvFrames())
+    return std::nullopt;
+  ConvProblem taken = problem;
+  ConvAxis &y = taken.phases[0].y, &x = taken.phases[0].x;
+  if (y.stride * x.stride == 1) return std::nullopt;
+  for (const ConvAxis* axis : {&y, &x}) {
+    if (axis->taps != ConvAxis().taps || (axis->out - 1) * axis->stride >= axis->in) return std::nullopt;
+    if (axis->out_step != 1 || axis->out_first != 0 || axis->out_extent != axis->out) return std::nullopt;
+  }
+  x.stride = 1;
+  x.in = x.out = x.out_extent = y.out * x.out;
+  y = ConvAxis();
+  // Threads would wait longer for each other's pixels than the products save.
+  constexpr int64_t kFewestChannels = 256;
+  if (threads > 1 || taken.in_channels < kFewestChannels || taken.out_channels < kFewestChannels) return std::nullopt;
+  if (!prefers_strassen(taken, isa, threads)) return std::nullopt;
+  return taken;
+}
+
+StrassenConv::StrassenConv(ConvProblem problem, Isa isa, int threads, std::vector<int64_t> operand_batch_bytes)
+    : problem_(std::move(problem)),
+      operand_batch_bytes_(std::move(operand_batch_bytes)),
+      pieces_(count_pieces(problem_, isa, threads)),
+      shares_(
+          static_cast<int>(std::min<int64_t>(problem_.batch * pieces_, worthwhile_shares(problem_.flop(), threads)))),
+      core_(shape_of(problem_, isa, threads, most_pixels())) {
+  if (!is_strassen(problem_, isa)) throw JitError("not a pointwise convolution with even blocks");
+  const int64_t unit = pixels_at_once(problem_), fewest = pixels_of(problem_) / unit / pieces_ * unit;
+  if (fewest != most_pixels()) low_.emplace(shape_of(problem_, isa, threads, fewest));
+  operand_batch_bytes_.resize(problem_.epilogue.operands.size());
+  const ConvFinishPlan plan{has_avx512(isa) ? Isa::avx512 : Isa::avx2, problem_.has_bias, problem_.epilogue};
+  if (!plan.is_empty()) finish_ = conv_finish(plan);
+}
+
+std::string StrassenConv::packing() const {
+  return fmt::format("conv strassen.1 {} {} {}", core_.shape().scheme->name, core_.shape().width(),
+                     problem_.is_transposed ? "transposed" : "");
+}
+
+void StrassenConv::pack(const float* weights, float* packed) const {
+  MatrixView view{weights, problem_.in_channels, problem_.out_channels, 1, problem_.in_channels};
+  if (problem_.is_transposed) {
+    view.row_stride = problem_.out_channels;
+    view.column_stride = 1;
+  }
+  core_.pack(view, 1, packed);
+}
+
+void StrassenConv::run_part(int /*part*/, const ConvArguments& arguments, const ConvScratch& scratch, int share,
+                            int thread) const noexcept {
+  const Range mine = split_evenly(static_cast<long>(problem_.batch * pieces_), share, shares_);
+  for (long number = mine.begin; number < mine.end; ++number) {
+    const void* next = number + 1 < mine.end ? arguments.weights : arguments.next_weights;
+    run_piece(arguments, piece_of(number), scratch.of(thread), next);
+  }
+}
+
+int64_t StrassenConv::most_pixels() const {
+  const int64_t unit = pixels_at_once(problem_);
+  return divide_up(pixels_of(problem_) / unit, pieces_) * unit;
+}
+
+StrassenConv::Piece StrassenConv::piece_of(int64_t number) const {
+  const int64_t unit = pixels_at_once(problem_);
+  const Range units = split_evenly(static_cast<long>(pixels_of(problem_) / unit), static_cast<int>(number % pieces_),
+                                   static_cast<int>(pieces_));
+  return {number / pieces_, units.begin * unit, (units.end - units.begin) * unit};
+}
+
+void StrassenConv::run_piece(const ConvArguments& arguments, const Piece& piece, float* sums,
+                             const void* next) const noexcept {
+  const Strassen& core = piece.count == core_.shape().m ? core_ : *low_;
+  const int64_t first = piece.begin * problem_.lanes;
+  Strassen::Operands operands;
+  operands.a_layout = operands.c_layout = {problem_.lanes, pixels_of(problem_) * problem_.lanes};
+  operands.a = arguments.source + piece.image * problem_.in_blocks() * problem_.source_block_bytes() / 4 + first;
+  operands.b = arguments.weights;
+  operands.c = arguments.target + piece.image * problem_.out_blocks() * problem_.target_block_bytes() / 4 + first;
+  operands.sums = sums;
+  operands.next_weights = next;
+  core.sum(operands.a, operands.a_layout, sums, 0, 1);
+  core.run(operands, 0, 1, [&](int64_t row, int64_t rows, int64_t column, int64_t) {
+    if (!finish_) return;
+    const int64_t columns = core.shape().scheme->columns;
+    for (int64_t i = 0; i < columns; ++i)
+      finish(arguments, piece, row, rows, column + i * (problem_.out_channels / columns));
+  });
+}
+
+// The blocks of one panel.
+void StrassenConv::finish(const ConvArguments& arguments, const Piece& piece, int64_t row, int64_t rows,
+                          int64_t column) const noexcept {
+  ConvFinishCall call;
+  call.bytes = rows * problem_.lanes * 4;
+  for (int64_t c = column; c < column + core_.shape().width(); c += problem_.lanes) {
+    const int64_t block = c / problem_.lanes;
+    const int64_t plane = block * problem_.target_block_bytes() + (piece.begin + row) * problem_.lanes * 4;
+    const int64_t target = piece.image * problem_.out_blocks() * problem_.target_block_bytes() + plane;
+    call.target = arguments.target + target / 4;
+    call.bias = arguments.bias + c;
+    for (size_t i = 0; i < problem_.epilogue.operands.size(); ++i) {
+      const char* at = static_cast<const char*>(arguments.operands[i]) + piece.image * operand_batch_bytes_[i];
+      if (problem_.epilogue.operands[i] == ConvOperand::full) at += plane;
+      if (problem_.epilogue.operands[i] == ConvOperand::per_channel) at += c * 4;
+      call.operands[i] = at;
+    }
+    finish_.entry()(&call);
+  }
+}
+
+}  // namespace lathe

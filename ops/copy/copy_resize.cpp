@@ -1,0 +1,101 @@
+#include "ops/copy/copy_resize.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+
+namespace lathe {
+namespace {
+
+// Where output position x lies on the input's axis; nullopt: outside, with an extrapolation value.
+std::optional<double> source_of(const ResizeMode& mode, const ResizeAxis& axis, double x) {
+  const auto in = static_cast<double>(axis.in);
+  const double out = axis.scale * in;  // not rounded
+  const std::string& kind = mode.coordinates;
+  if (kind == "align_corners") return out == 1 ? 0 : x * (in - 1) / (out - 1);
+  if (kind == "asymmetric") return x / axis.scale;
+  if (kind == "tf_crop_and_resize") {
+    const double span = (axis.roi_end - axis.roi_begin) * (in - 1);
+    const double at = (out == 1 ? span / 2 : x * span / (out - 1)) + axis.roi_begin * (in - 1);
+    if (!(at >= 0 && at <= in - 1)) return std::nullopt;
+    return at;
+  }
+  if (kind == "tf_half_pixel_for_nn") return (x + 0.5) / axis.scale;
+  if (kind == "pytorch_half_pixel") return out == 1 ? -0.5 : (x + 0.5) / axis.scale - 0.5;
+  if (kind == "half_pixel_symmetric") {
+    const double adjustment = static_cast<double>(axis.out) / out;
+    return in / 2 * (1 - adjustment) + (x + 0.5) / axis.scale - 0.5;
+  }
+  return (x + 0.5) / axis.scale - 0.5;
+}
+
+double linear_weight(double distance) { return std::max(0.0, 1 - std::abs(distance)); }
+
+double cubic_weight(double distance, double a) {
+  const double x = std::abs(distance);
+  if (x <= 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
+  if (x < 2) return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a;
+  return 0;
+}
+
+int64_t nearest_of(const std::string& rule, double at) {
+  const double low = std::floor(at), fraction = at - low;
+  bool up = fraction > 0.5;  // round_prefer_floor
+  if (rule == "round_prefer_ceil") up = fraction >= 0.5;
+  if (rule == "floor" || rule == "simple") up = false;
+  if (rule == "ceil") up = fraction > 0;
+  return static_cast<int64_t>(low) + up;
+}
+
+// Requires: |at| is within a small factor of the axis.
+ResizeTerms weighted_terms(const ResizeMode& mode, const ResizeAxis& axis, double at) {
+  const bool is_cubic = mode.mode == "cubic";
+  const double reach = is_cubic ? 2 : 1;
+  const double shrink = mode.antialias ? std::min(axis.scale, 1.0) : 1.0;
+  const auto base = static_cast<int64_t>(std::ceil(at)) - 1;  // the fraction is in (0, 1]
+  const auto first = base + static_cast<int64_t>(std::floor(-reach / shrink)) + 1;
+  const int64_t last = 2 * base + 1 - first;
+  ResizeTerms terms;
+  double sum = 0;
+  for (int64_t i = first; i <= last; ++i) {
+    const double distance = (static_cast<double>(i) - at) * shrink;
+    double weight = is_cubic ? cubic_weight(distance, mode.cubic_coefficient) : linear_weight(distance);
+    if (mode.exclude_outside && (i < 0 || i >= axis.in)) weight = 0;
+    if (weight == 0) continue;
+    sum += weight;
+    const int64_t index = std::clamp<int64_t>(i, 0, axis.in - 1);
+    if (!terms.empty() && terms.back().index == index) {
+      terms.back().weight += weight;
+    } else {
+      terms.push_back({index, weight});
+    }
+  }
+  if ((mode.antialias || mode.exclude_outside) && sum != 0) {
+    for (ResizeTerm& term : terms) term.weight /= sum;
+  }
+  if (terms.empty()) terms.push_back({std::clamp<int64_t>(base, 0, axis.in - 1), 0});
+  return terms;
+}
+
+}  // namespace
+
+std::vector<ResizeTerms> resize_terms(const ResizeMode& mode, const ResizeAxis& axis) {
+  std::vector<ResizeTerms> all(static_cast<size_t>(axis.out));
+  const auto in = static_cast<double>(axis.in);
+  for (int64_t x = 0; x < axis.out; ++x) {
+    std::optional<double> at = source_of(mode, axis, static_cast<double>(x));
+    if (!at) continue;
+    // Positions far outside see the border only, whatever their distance.
+    if (!std::isfinite(*at)) at = 0;
+    at = std::clamp(*at, -in - 4, 2 * in + 4);
+    if (mode.mode == "nearest") {
+      all[static_cast<size_t>(x)] = {{std::clamp<int64_t>(nearest_of(mode.nearest, *at), 0, axis.in - 1), 1}};
+    } else {
+      all[static_cast<size_t>(x)] = weighted_terms(mode, axis, *at);
+    }
+  }
+  return all;
+}
+
+}  // namespace lathe

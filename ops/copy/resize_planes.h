@@ -1,0 +1,14 @@
+#pragma once
+// Lowering of Resize by neighbours (nearest, linear) over one or two neighbouring axes of float32.
+#include <vector>
+
+#include "ops/copy/copy_resize.h"
+#include "ops/lower.h"
+
+namespace lathe {
+
+// Input 0 to output 0 of this node; `axes` are those of the input. The resized axes lie before pixels of any number of
+// elements: blocks of channels, or channels behind the picture, or single elements. False: other axes, element types.
+bool add_resize_step(LowerContext& context, const ResizeMode& mode, const std::vector<ResizeAxis>& axes);
+
+}  // namespace lathe

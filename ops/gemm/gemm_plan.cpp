@@ -1,0 +1,200 @@
+#include "ops/gemm/gemm_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ops/gemm/gemm_strassen.h"
+#include "ops/gemm/gemm_tuning.h"
+#include "src/base/divide.h"
+
+namespace lathe {
+namespace {
+
+// Rows this far apart fall into one set of L1.
+bool shares_cache_set(int64_t row_stride) { return row_stride > 0 && row_stride % 1024 == 0; }
+
+// Panel width and tile height. With few rows the product only streams B: wide panels, so that enough loads are under
+// way; from there on the tile that keeps the multipliers busy with the fewest loads.
+void choose_tile(const GemmProblem& problem, GemmPlan& plan) {
+  if (has_avx512(problem.isa)) {
+    static constexpr int kVecs[] = {0, 12, 10, 7, 6, 5, 4, 3, 3};
+    plan.vecs = problem.m <= 8 ? kVecs[problem.m] : 2;
+    plan.rows = problem.m <= 8 ? static_cast<int>(problem.m) : 14;
+    // Rows of A a multiple of 4 KiB apart share one set of L1, which has 8 ways or more: 98 % of peak against 84.
+    // Otherwise, too, fewer broadcasts gain 1 to 4 %, where panels of 48 columns leave little over. A model's own
+    // products take them for few rows as well: sequences of all lengths then share packed weights.
+    const bool shares_set = shares_cache_set(problem.a_stride > 0 ? problem.a_stride : problem.k);
+    const int64_t fewest_rows = problem.allows_strassen ? 15 : 64;
+    const bool fits_wide = problem.m >= fewest_rows && (problem.n % 48 == 0 || problem.n >= 1024);
+    if (problem.m > 8 && (shares_set || fits_wide)) {
+      plan.vecs = 3;
+      plan.rows = 8;
+    }
+  } else {
+    static constexpr int kVecs[] = {0, 8, 6, 3, 3};
+    plan.vecs = problem.m <= 4 ? kVecs[problem.m] : 2;
+    plan.rows = problem.m <= 4 ? static_cast<int>(problem.m) : 6;
+  }
+  const int lanes = vector_lanes(problem.isa);
+  plan.vecs = static_cast<int>(std::min<int64_t>(plan.vecs, divide_up(problem.n, lanes)));
+}
+
+// How much longer the thread with most of these items takes than it would if all were cut.
+double imbalance(int64_t items, int threads) {
+  return static_cast<double>(divide_up(items, threads) * threads) / static_cast<double>(items);
+}
+
+GemmSplit choose_split(const GemmProblem& problem, const GemmPlan& plan) {
+  const int64_t panels = divide_up(problem.n, int64_t{plan.vecs} * vector_lanes(problem.isa)) * problem.batches;
+  // A split by rows makes every thread stream all of B.
+  return imbalance(panels, problem.threads) <= 1.1 * imbalance(divide_up(problem.m, plan.rows), problem.threads)
+             ? GemmSplit::columns
+             : GemmSplit::rows;
+}
+
+void choose_fast_tile(const GemmProblem& problem, int64_t columns, GemmPlan& plan) {
+  plan.vecs = 2;
+  plan.rows = has_avx512(problem.isa) ? 14 : 6;
+  if (!has_avx512(problem.isa)) return;
+  const bool is_wide = columns % 64 == 0;
+  if (columns % 48 == 0 && !(is_wide && plan.fast == FastProduct::hopcroft_kerr)) {
+    plan.vecs = 3;
+    plan.rows = 8;
+  } else if (is_wide) {
+    plan.vecs = 4;
+    plan.rows = 6;
+  }
+}
+
+// Packed sums of B are 1.67 times what B is: with few rows for each thread the memory would not keep up. Sums that are
+// made while B is loaded are made for each tile, and cost short products more. Threads make A's sums each for itself,
+// or exchange them.
+bool prefers_fast(const GemmProblem& problem, const GemmPlan& fast) {
+  constexpr double kOverhead = 14, kMostImbalance = 1.1;
+  const bool is_packed = fast.fast == FastProduct::hopcroft_kerr;
+  const BilinearScheme& scheme = is_packed ? kHopcroftKerr233 : kStrassen222;
+  const bool is_costly = !is_packed && !has_avx512(problem.isa);  // lower tiles of narrower vectors load B more often
+  const double least_gain = problem.threads > 1 ? 0.06 : is_costly ? 0.045 : 0.015;
+  if (strassen_gain(scheme, problem.n / problem.threads, problem.k, kOverhead) < least_gain) return false;
+  const int64_t width = int64_t{scheme.columns} * fast.vecs * vector_lanes(problem.isa);
+  if (imbalance(problem.n / width, problem.threads) > kMostImbalance) return false;
+  if (is_packed) return problem.m >= std::max(24, 16 * problem.threads);
+  return problem.m >= (problem.k >= 512 && !is_costly ? 32 : 96);
+}
+
+// The plan itself where no scheme pays, or where the extents are odd.
+GemmPlan fast_plan(const GemmProblem& problem, const GemmPlan& plan) {
+  GemmPlan fast = plan;
+  fast.split = GemmSplit::columns;
+  // Fifteen products for eighteen gain more than seven for eight.
+  fast.fast = FastProduct::hopcroft_kerr;
+  fast.k_block = 4096;
+  // The sums of a block of rows shall stay near L2 while all panels pass.
+  constexpr int64_t kSumsBytes = 2 << 20;
+  const int64_t sums_of_row = kHopcroftKerr233.sums_per_row(problem.k) * 4;
+  fast.row_block = static_cast<int>(std::clamp<int64_t>(kSumsBytes / std::max<int64_t>(sums_of_row, 1), 128, 512));
+  choose_fast_tile(problem, problem.n / kHopcroftKerr233.columns, fast);
+  if (is_valid(fast, problem) && prefers_fast(problem, fast)) return fast;
+  fast.fast = FastProduct::strassen;
+  fast.k_block = 1024;
+  fast.row_block = 512;
+  choose_fast_tile(problem, problem.n / kStrassen222.columns, fast);
+  return is_valid(fast, problem) && prefers_fast(problem, fast) ? fast : plan;
+}
+
+}  // namespace
+
+std::string GemmProblem::key() const {
+  static constexpr std::string_view kForms[] = {"packed", "row_major", "transposed"};
+  std::string text =
+      fmt::format("f32 b{} m{} n{} k{} {} {}", batches, m, n, k, kForms[static_cast<size_t>(b)], name_of(isa));
+  if (a_stride > 0) text += fmt::format(" lda{}", a_stride);
+  if (b_stride > 0) text += fmt::format(" ldb{}", b_stride);
+  if (allows_strassen) text += " strassen";
+  if (longest_sum > 0) text += fmt::format(" sums{}", longest_sum);
+  if (epilogue) {
+    text += " " + to_string(epilogue->expression) + " ";
+    for (const GemmInputAccess access : epilogue->inputs) text += access == GemmInputAccess::columns ? 'c' : 'u';
+  }
+  return text;
+}
+
+std::string GemmPlan::key() const {
+  static constexpr std::string_view kFast[] = {"", "strassen", "strassen 2x3x3"};
+  if (fast != FastProduct::none)
+    return fmt::format("gemm {} {}x{} kb{} rb{}{}", kFast[static_cast<size_t>(fast)], rows, vecs, k_block, row_block,
+                       embed_broadcast ? " embed" : "");
+  return fmt::format("gemm {}x{} k{} kb{} rb{}{}{} {}", rows, vecs, k_unroll, k_block, row_block,
+                     embed_broadcast ? " embed" : "", pack_b ? " pack" : "",
+                     split == GemmSplit::rows ? "rows" : "columns");
+}
+
+Candidate GemmPlan::to_candidate() const {
+  return {{"rows", rows},
+          {"vecs", vecs},
+          {"k_unroll", k_unroll},
+          {"k_block", k_block},
+          {"row_block", row_block},
+          {"embed", embed_broadcast},
+          {"pack_b", pack_b},
+          {"split_rows", split == GemmSplit::rows},
+          {"strassen", static_cast<int>(fast)}};
+}
+
+GemmPlan GemmPlan::from_candidate(const Candidate& candidate) {
+  const auto get = [&](const char* name, int fallback) {
+    const auto found = candidate.find(name);
+    return found == candidate.end() ? fallback : found->second;
+  };
+  GemmPlan plan;
+  plan.rows = get("rows", plan.rows);
+  plan.vecs = get("vecs", plan.vecs);
+  plan.k_unroll = get("k_unroll", plan.k_unroll);
+  plan.k_block = get("k_block", plan.k_block);
+  plan.row_block = get("row_block", plan.row_block);
+  plan.embed_broadcast = get("embed", 0) != 0;
+  plan.pack_b = get("pack_b", 0) != 0;
+  plan.split = get("split_rows", 0) != 0 ? GemmSplit::rows : GemmSplit::columns;
+  plan.fast = static_cast<FastProduct>(std::clamp(get("strassen", 0), 0, 2));
+  return plan;
+}
+
+bool is_valid(const GemmPlan& plan, const GemmProblem& problem) {
+  if (plan.k_block < 1 || plan.row_block < 1 || problem.m < 1 || problem.n < 1 || problem.k < 0) return false;
+  if (problem.longest_sum > 0 && std::min<int64_t>(plan.k_block, problem.k) > problem.longest_sum) return false;
+  if (plan.fast != FastProduct::none && !can_use_strassen(problem, plan)) return false;
+  GemmTilePlan tile;
+  tile.isa = problem.isa;
+  tile.rows = plan.rows;
+  tile.vecs = plan.vecs;
+  tile.k_unroll = plan.k_unroll;
+  tile.embed_broadcast = plan.embed_broadcast;
+  tile.b_in_place = problem.b == GemmOperandB::row_major && !plan.pack_b;
+  tile.masked = problem.n % vector_lanes(problem.isa) != 0;
+  tile.epilogue = problem.epilogue;
+  return tile.is_valid();
+}
+
+GemmPlan default_gemm_plan(const GemmProblem& problem) {
+  GemmPlan plan;
+  choose_tile(problem, plan);
+  if (problem.longest_sum > 0) plan.k_block = std::min(plan.k_block, problem.longest_sum);
+  plan.split = choose_split(problem, plan);
+  // A block of A's rows shall stay in L2 beside two panels of B.
+  constexpr int64_t kRowBlockFloats = 96 << 10;
+  plan.row_block = static_cast<int>(
+      std::clamp<int64_t>(kRowBlockFloats / std::clamp<int64_t>(problem.k, 1, 1024), 2 * plan.rows, int64_t{1} << 20));
+  // Rows of B far apart cost a TLB entry each; the copy pays when several tiles use it.
+  plan.pack_b = problem.b == GemmOperandB::row_major && problem.m >= 4 * plan.rows &&
+                (problem.n >= 512 || shares_cache_set(problem.b_stride > 0 ? problem.b_stride : problem.n));
+  while (!is_valid(plan, problem) && plan.vecs > 1) --plan.vecs;  // AVX2's mask takes a register
+  return problem.allows_strassen && pays_strassen() ? fast_plan(problem, plan) : plan;
+}
+
+GemmPlan choose_gemm_plan(const GemmProblem& problem, PlanSource& plans) {
+  const GemmPlan plan = GemmPlan::from_candidate(plans.choose(gemm_tuning_task(problem)));
+  return is_valid(plan, problem) ? plan : default_gemm_plan(problem);
+}
+
+}  // namespace lathe

@@ -1,0 +1,61 @@
+#pragma once
+// Which kernels make a float32 matrix product C[m x n] = epilogue(A[m x k] * B[k x n]), and in which order they run.
+#include <optional>
+#include <string>
+
+#include "jit/kernels/gemm/gemm.h"
+#include "tuner/task.h"
+
+namespace lathe {
+
+enum class GemmOperandB : uint8_t {
+  packed,      // ahead of time, in PanelFormat
+  row_major,   // [k x n] with any row stride, known at run time only
+  transposed,  // [n x k] with any row stride, known at run time only
+};
+
+struct GemmProblem {
+  int64_t batches = 1, m = 0, n = 0, k = 0;
+  GemmOperandB b = GemmOperandB::packed;
+  std::optional<GemmEpilogue> epilogue;
+  Isa isa = Isa::avx2;
+  int threads = 1;
+  int64_t a_stride = 0, b_stride = 0;  // of rows, in elements; 0: dense
+  bool allows_strassen = false;        // whether the accuracy level does
+  int longest_sum = 0;                 // products in one float32 sum, at most; 0: any number
+
+  std::string key() const;  // the tuning task's text
+  double flop() const { return 2.0 * static_cast<double>(batches) * double(m) * double(n) * double(k); }
+};
+
+enum class GemmSplit : uint8_t { columns, rows };  // columns: batches times panels
+
+// Fewer products of blocks (gemm_strassen.h), by the plan's tile and block of k.
+enum class FastProduct : uint8_t { none, strassen, hopcroft_kerr };
+
+struct GemmPlan {
+  int rows = 14;  // of the largest tile; tiles are balanced
+  int vecs = 2;   // panel width
+  int k_unroll = 4;
+  int k_block = 1024;   // at most; blocks are balanced
+  int row_block = 512;  // rows for which a panel is used before the next one comes
+  bool embed_broadcast = false;
+  bool pack_b = false;  // a run-time B in row-major order: copy each panel first
+  GemmSplit split = GemmSplit::columns;
+  FastProduct fast = FastProduct::none;
+
+  bool operator==(const GemmPlan&) const = default;
+  Candidate to_candidate() const;
+  static GemmPlan from_candidate(const Candidate& candidate);
+  std::string key() const;  // "gemm 14x2 k4 kb1024 rb512 columns"
+};
+
+// The rule for tasks that were never tuned.
+GemmPlan default_gemm_plan(const GemmProblem& problem);
+// Can the plan's kernels be emitted for this problem?
+bool is_valid(const GemmPlan& plan, const GemmProblem& problem);
+
+// The tuned plan from `plans`, or the rule's.
+GemmPlan choose_gemm_plan(const GemmProblem& problem, PlanSource& plans);
+
+}  // namespace lathe

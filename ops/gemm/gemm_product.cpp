@@ -1,0 +1,201 @@
+#include "ops/gemm/gemm_product.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "src/base/divide.h"
+#include "src/base/thread_team.h"
+
+namespace lathe {
+namespace {
+
+constexpr int64_t kLineFloats = 16;  // of a 64-byte cache line
+// How far ahead a panel that is used by one tile only prefetches itself.
+constexpr int64_t kNearPrefetchFloats = 4096;
+
+}  // namespace
+
+// One panel of one batch, and the row tiles that use it.
+struct GemmProduct::Panel {
+  int64_t index, first_tile, last_tile;
+  int64_t k_begin, k_end, width;
+  bool is_tail;
+  const float* b;  // at k_begin
+  int64_t b_stride;
+  const void* next;  // what is streamed after this chunk; null: unknown
+};
+
+GemmProduct::GemmProduct(const GemmProblem& problem, const GemmPlan& plan, std::vector<GemmOffsets> offsets)
+    : problem_(problem), plan_(plan), offsets_(std::move(offsets)), lanes_(vector_lanes(problem.isa)) {
+  if (!is_valid(plan, problem)) throw JitError("not possible here: " + plan.key());
+  if (offsets_.empty()) offsets_.resize(1);
+  const int64_t panel_columns = format().panel_columns;
+  panels_ = format().panels(problem.n);
+  tiles_ = divide_up(problem.m, plan.rows);
+  if (plan.split == GemmSplit::rows) tiles_ = std::min(problem.m, divide_up(tiles_, problem.threads) * problem.threads);
+  height_ = static_cast<int>(divide_up(problem.m, tiles_));
+  tall_tiles_ = problem.m - tiles_ * (height_ - 1);
+  k_blocks_ = std::max<int64_t>(1, divide_up(problem.k, plan.k_block));
+  tiles_in_block_ = std::max<int64_t>(1, plan.row_block / height_);
+  const int64_t last_columns = problem.n - (panels_ - 1) * panel_columns;
+  tail_vecs_ = static_cast<int>(divide_up(last_columns, lanes_));
+  tail_lanes_ = static_cast<int>(last_columns % lanes_);
+  // A panel is used by so many tile calls: each prefetches its share of the next one.
+  const int64_t sharing = std::min(tiles_in_block_, tiles_);
+  const int64_t lines = plan.k_unroll * plan.vecs * lanes_ / kLineFloats;
+  prefetch_lines_ =
+      static_cast<int>(std::bit_ceil(static_cast<uint64_t>(divide_up(std::max<int64_t>(1, lines), sharing))));
+  emit_kernels();
+  if (problem.b == GemmOperandB::transposed && problem.k > 0) {
+    const Isa isa = has_avx512(problem.isa) ? Isa::avx512 : Isa::avx2;
+    turn_ = transpose_kernel(plan_transpose(isa, panel_columns, problem.k));
+  }
+}
+
+PanelFormat GemmProduct::format() const { return {int64_t{plan_.vecs} * lanes_, lanes_}; }
+
+int64_t GemmProduct::scratch_elements() const {
+  if (problem_.b == GemmOperandB::packed || (problem_.b == GemmOperandB::row_major && !plan_.pack_b)) return 0;
+  return problem_.k * format().panel_columns;
+}
+
+GemmTilePlan GemmProduct::tile_plan(int rows, int phase, bool is_tail, bool prefetches) const {
+  GemmTilePlan tile;
+  tile.isa = has_avx512(problem_.isa) ? Isa::avx512 : Isa::avx2;
+  tile.rows = rows;
+  tile.vecs = is_tail ? tail_vecs_ : plan_.vecs;
+  tile.k_unroll = plan_.k_unroll;
+  tile.prefetch_lines = prefetches ? prefetch_lines_ : 0;
+  tile.embed_broadcast = plan_.embed_broadcast;
+  tile.accumulate = phase == kMiddle || phase == kLast;
+  tile.masked = is_tail && tail_lanes_ > 0;
+  tile.b_in_place = problem_.b == GemmOperandB::row_major && !plan_.pack_b;
+  if (phase == kOnly || phase == kLast) tile.epilogue = problem_.epilogue;
+  return tile;
+}
+
+void GemmProduct::emit_kernels() {
+  const bool has_tail = tail_lanes_ > 0 || tail_vecs_ != plan_.vecs;
+  const bool has_body = panels_ > 1 || !has_tail;
+  const bool can_prefetch = problem_.b == GemmOperandB::packed;
+  for (int shorter = 0; shorter < 2; ++shorter) {
+    if (shorter == 1 && tall_tiles_ == tiles_) continue;
+    for (int phase = 0; phase < kPhases; ++phase) {
+      if ((phase == kOnly) != (k_blocks_ == 1) || (phase == kMiddle && k_blocks_ < 3)) continue;
+      for (int tail = has_body ? 0 : 1; tail < (has_tail ? 2 : 1); ++tail) {
+        for (int prefetches = 0; prefetches < (can_prefetch ? 2 : 1); ++prefetches) {
+          heights_[static_cast<size_t>(shorter)].kernels[phase][tail][prefetches] =
+              gemm_tile(tile_plan(height_ - shorter, phase, tail == 1, prefetches == 1));
+        }
+      }
+    }
+  }
+}
+
+int64_t GemmProduct::row_of(int64_t tile) const {
+  return tile <= tall_tiles_ ? tile * height_ : tall_tiles_ * height_ + (tile - tall_tiles_) * (height_ - 1);
+}
+
+void GemmProduct::run(const GemmOperands& operands, int share, int shares) const noexcept {
+  const bool by_rows = plan_.split == GemmSplit::rows;
+  const int64_t items = static_cast<int64_t>(offsets_.size()) * panels_;
+  const Range mine = by_rows ? Range{0, items} : split_evenly(items, share, shares);
+  const Range my_tiles = by_rows ? split_evenly(tiles_, share, shares) : Range{0, tiles_};
+  // A run-time B that is copied stays with its panel for all rows; otherwise A's block of rows stays in L2.
+  const bool copies = scratch_elements() > 0;
+  const int64_t block = copies ? tiles_ : tiles_in_block_;
+  for (int64_t item = mine.begin; item < mine.end;) {
+    const int64_t batch = item / panels_;
+    const int64_t end = std::min<int64_t>(mine.end, (batch + 1) * panels_);
+    const GemmOffsets& offsets = offsets_[static_cast<size_t>(batch)];
+    for (int64_t tile = my_tiles.begin; tile < my_tiles.end; tile += block) {
+      const int64_t last_tile = std::min<int64_t>(my_tiles.end, tile + block);
+      for (int64_t panel = item - batch * panels_; panel < end - batch * panels_; ++panel) {
+        const bool is_last = panel + 1 == end - batch * panels_ && last_tile == my_tiles.end && end == mine.end;
+        run_panel(operands, offsets, panel, tile, last_tile, is_last ? operands.next_weights : nullptr);
+      }
+    }
+    item = end;
+  }
+}
+
+void GemmProduct::copy_panel(const GemmOperands& operands, const float* b, int64_t panel) const noexcept {
+  MatrixView view{b, problem_.k, problem_.n, operands.b_stride, 1};
+  if (problem_.b == GemmOperandB::transposed) std::swap(view.row_stride, view.column_stride);
+  const int64_t width = format().panel_columns, column = panel * width;
+  if (!turn_ || column + width > problem_.n) return pack_panels(view, format(), panel, panel + 1, 1, operands.scratch);
+  turn_(static_cast<const void*>(b + column * operands.b_stride), static_cast<void*>(operands.scratch),
+        operands.b_stride * 4, width * 4, width, problem_.k);
+}
+
+void GemmProduct::run_panel(const GemmOperands& operands, const GemmOffsets& offsets, int64_t index, int64_t first_tile,
+                            int64_t last_tile, const void* next) const noexcept {
+  Panel panel{};
+  panel.index = index;
+  panel.first_tile = first_tile;
+  panel.last_tile = last_tile;
+  panel.is_tail = index == panels_ - 1 && (tail_lanes_ > 0 || tail_vecs_ != plan_.vecs);
+  panel.width = format().width_of(index, problem_.n);
+  const int64_t column = index * format().panel_columns;
+  const float* b = operands.b + offsets.b;
+  const float* packed = b + column * problem_.k;
+  if (problem_.b != GemmOperandB::packed && scratch_elements() > 0) {
+    copy_panel(operands, b, index);
+    packed = operands.scratch;
+  }
+  GemmTileArgs args;
+  for (int64_t block = 0; block < k_blocks_; ++block) {
+    panel.k_begin = problem_.k * block / k_blocks_;
+    panel.k_end = problem_.k * (block + 1) / k_blocks_;
+    const bool in_place = problem_.b == GemmOperandB::row_major && !plan_.pack_b;
+    panel.b = in_place ? b + panel.k_begin * operands.b_stride + column : packed + panel.k_begin * panel.width;
+    panel.next = panel.b + (panel.k_end - panel.k_begin) * panel.width;
+    if (next && block + 1 == k_blocks_) panel.next = next;
+    const int phase = k_blocks_ == 1 ? kOnly : block == 0 ? kFirst : block + 1 == k_blocks_ ? kLast : kMiddle;
+    run_chunk(args, operands, offsets, panel, phase);
+  }
+}
+
+void GemmProduct::run_chunk(GemmTileArgs& args, const GemmOperands& operands, const GemmOffsets& offsets,
+                            const Panel& panel, int phase) const noexcept {
+  const int64_t column = panel.index * format().panel_columns;
+  args.b = panel.b;
+  args.k = panel.k_end - panel.k_begin;
+  args.a_stride_bytes = operands.a_stride * 4;
+  args.b_stride_bytes = operands.b_stride * 4;
+  args.c_stride_bytes = operands.c_stride * 4;
+  args.tail_lanes = tail_lanes_;
+  args.prefetch = panel.next;
+  const bool can_prefetch = problem_.b == GemmOperandB::packed;
+  const int64_t chunk_floats = args.k * panel.width;
+  int64_t prefetching = 0;  // tiles that still prefetch
+  if (can_prefetch) {
+    const int64_t share = std::max<int64_t>(1, args.k / plan_.k_unroll) * prefetch_lines_ * kLineFloats;
+    prefetching = divide_up(chunk_floats, share);
+    if (panel.last_tile - panel.first_tile == 1 && chunk_floats > kNearPrefetchFloats) {
+      args.prefetch = panel.b + kNearPrefetchFloats;
+    }
+  }
+  const size_t input_count = problem_.epilogue ? problem_.epilogue->inputs.size() : 0;
+  for (int64_t tile = panel.first_tile; tile < panel.last_tile;) {
+    const bool shorter = tile >= tall_tiles_;
+    const bool prefetches = prefetching > 0;
+    int64_t end = shorter ? panel.last_tile : std::min(panel.last_tile, tall_tiles_);
+    if (prefetches) end = std::min(end, tile + prefetching);
+    const int64_t row = row_of(tile);
+    args.tiles = end - tile;
+    args.a = operands.a + offsets.a + row * operands.a_stride + panel.k_begin;
+    args.c = operands.c + offsets.c + row * operands.c_stride + column;
+    for (size_t i = 0; i < input_count; ++i) {
+      const bool by_column = problem_.epilogue->inputs[i] == GemmInputAccess::columns;
+      args.inputs[i] =
+          operands.inputs[i] + offsets.inputs[i] + row * operands.input_strides[i] + (by_column ? column : 0);
+      args.input_stride_bytes[i] = operands.input_strides[i] * 4;
+    }
+    heights_[shorter].kernels[phase][panel.is_tail][prefetches].entry()(&args);
+    prefetching -= args.tiles;
+    tile = end;
+  }
+}
+
+}  // namespace lathe

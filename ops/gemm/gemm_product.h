@@ -1,0 +1,71 @@
+#pragma once
+// A matrix product with its kernels at hand: what a step calls.
+#include <array>
+#include <vector>
+
+#include "jit/kernels/copy/transpose.h"
+#include "ops/gemm/gemm_pack.h"
+#include "ops/gemm/gemm_plan.h"
+
+namespace lathe {
+
+// Where one product of a batch lies, in elements from the operands' beginnings. For a packed B: in packed elements.
+struct GemmOffsets {
+  int64_t a = 0, b = 0, c = 0;
+  std::array<int64_t, kMaxGemmInputs> inputs = {};
+};
+
+// Strides are in elements and concern rows (of the transposed matrix for GemmOperandB::transposed).
+struct GemmOperands {
+  const float* a = nullptr;
+  const float* b = nullptr;
+  float* c = nullptr;
+  int64_t a_stride = 0, b_stride = 0, c_stride = 0;
+  std::array<const float*, kMaxGemmInputs> inputs = {};
+  std::array<int64_t, kMaxGemmInputs> input_strides = {};
+  const void* next_weights = nullptr;  // what the next step streams first; may be null
+  float* scratch = nullptr;            // scratch_elements() of this thread's own
+};
+
+class GemmProduct {
+ public:
+  // Emits what the plan needs (or finds it in the code cache). `offsets`: one for each batch; empty: a single product.
+  // Throws JitError when the plan cannot be emitted.
+  GemmProduct(const GemmProblem& problem, const GemmPlan& plan, std::vector<GemmOffsets> offsets = {});
+
+  PanelFormat format() const;
+  int64_t scratch_elements() const;  // for each thread
+  void run(const GemmOperands& operands, int share, int shares) const noexcept;
+  const GemmPlan& plan() const { return plan_; }
+
+ private:
+  enum Phase { kOnly, kFirst, kMiddle, kLast, kPhases };
+  struct Height {
+    GemmTile kernels[kPhases][2][2];  // by phase, is it the last panel, does it prefetch
+  };
+  struct Panel;
+
+  void emit_kernels();
+  GemmTilePlan tile_plan(int rows, int phase, bool is_tail, bool prefetches) const;
+  void run_panel(const GemmOperands& operands, const GemmOffsets& offsets, int64_t panel, int64_t first_tile,
+                 int64_t last_tile, const void* next) const noexcept;
+  void run_chunk(GemmTileArgs& args, const GemmOperands& operands, const GemmOffsets& offsets, const Panel& panel,
+                 int phase) const noexcept;
+  // Copies a panel of a run-time B into the scratch memory.
+  void copy_panel(const GemmOperands& operands, const float* b, int64_t panel) const noexcept;
+  int64_t row_of(int64_t tile) const;
+
+  GemmProblem problem_;
+  GemmPlan plan_;
+  std::vector<GemmOffsets> offsets_;
+  int lanes_;
+  int64_t panels_, tiles_, tall_tiles_;  // tiles of height_ rows come first, then those of one row less
+  int height_;
+  int64_t k_blocks_, tiles_in_block_;
+  int prefetch_lines_;
+  int tail_vecs_, tail_lanes_;  // of the last panel; tail_lanes_ 0: whole vectors
+  std::array<Height, 2> heights_;
+  Kernel<TransposeFn> turn_;  // of a whole panel of a transposed B
+};
+
+}  // namespace lathe

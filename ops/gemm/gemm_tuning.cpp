@@ -1,0 +1,164 @@
+#include "ops/gemm/gemm_tuning.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "ops/bench_operands.h"
+#include "ops/gemm/gemm_product.h"
+#include "ops/gemm/gemm_strassen.h"
+#include "ops/work_split.h"
+#include "src/base/thread_team.h"
+
+namespace lathe {
+namespace {
+
+int64_t b_elements(const GemmProblem& problem) { return problem.batches * problem.k * ((problem.n + 15) / 16 * 16); }
+
+std::vector<GemmOffsets> offsets_of(const GemmProblem& problem) {
+  std::vector<GemmOffsets> offsets(static_cast<size_t>(problem.batches));
+  for (int64_t i = 0; i < problem.batches; ++i) {
+    GemmOffsets& at = offsets[static_cast<size_t>(i)];
+    at.a = i * problem.m * std::max(problem.k, problem.a_stride);
+    at.b = i * (b_elements(problem) / problem.batches);
+    at.c = i * problem.m * problem.n;
+  }
+  return offsets;
+}
+
+// One candidate's product, by any algorithm.
+class AnyProduct {
+ public:
+  AnyProduct(const GemmProblem& problem, const GemmPlan& plan) : flop_(problem.flop()) {
+    if (plan.fast != FastProduct::none) {
+      strassen_ = std::make_unique<StrassenProduct>(problem, plan);
+      sums_ = Tensor(DType::f32, {strassen_->sums_elements()});
+    } else {
+      plain_ = std::make_unique<GemmProduct>(problem, plan, offsets_of(problem));
+    }
+  }
+
+  int64_t scratch_elements() const { return strassen_ ? strassen_->scratch_elements() : plain_->scratch_elements(); }
+  void run(const GemmOperands& operands, ThreadTeam& team) {
+    const auto mine = [&](int thread) {
+      GemmOperands own = operands;
+      own.scratch += thread * scratch_elements();
+      return own;
+    };
+    const int threads = team.size(), shares = worthwhile_shares(flop_, threads);
+    if (plain_)
+      return team.run(threads, shares, [&](int share, int thread) { plain_->run(mine(thread), share, shares); });
+    auto* sums = sums_.mutable_data<float>();
+    for (int part = 0; part < strassen_->parts(); ++part) {
+      team.run(threads, [&](int share) { strassen_->sum(part, operands, sums, share, threads); });
+      team.run(threads, shares,
+               [&](int share, int thread) { strassen_->run(part, mine(thread), sums, share, shares); });
+    }
+  }
+
+ private:
+  double flop_;
+  std::unique_ptr<GemmProduct> plain_;
+  std::unique_ptr<StrassenProduct> strassen_;
+  Tensor sums_;
+};
+
+// Operands of one candidate.
+class Bench {
+ public:
+  Bench(const GemmProblem& problem, const GemmPlan& plan)
+      : product_(problem, plan),
+        team_(problem.threads),
+        a_(bench_tensor(DType::f32, problem.batches * problem.m * std::max(problem.k, problem.a_stride))),
+        c_(bench_tensor(DType::f32, problem.batches * problem.m * problem.n)),
+        input_(bench_tensor(DType::f32, problem.batches * problem.m * problem.n)),
+        scratch_(DType::f32, {problem.threads * std::max<int64_t>(1, product_.scratch_elements())}),
+        is_constant_(problem.b == GemmOperandB::packed),
+        b_(DType::f32, is_constant_ ? b_elements(problem) : 1) {
+    if (!is_constant_) written_b_ = bench_tensor(DType::f32, std::max(b_elements(problem), b_extent(problem)));
+    operands_.a = a_.data<float>();
+    operands_.c = c_.mutable_data<float>();
+    operands_.scratch = scratch_.mutable_data<float>();
+    operands_.a_stride = std::max(problem.k, problem.a_stride);
+    operands_.c_stride = problem.n;
+    operands_.b_stride = b_stride(problem);
+    operands_.inputs.fill(input_.data<float>());
+  }
+
+  void prepare() {
+    b_.advance();
+    caches_.prepare(team_, a_, b_.current());
+  }
+  void run() {
+    operands_.b = is_constant_ ? b_.current().data<float>() : written_b_.data<float>();
+    operands_.next_weights = b_.next().raw();
+    product_.run(operands_, team_);
+  }
+
+ private:
+  static int64_t b_stride(const GemmProblem& problem) {
+    if (problem.b_stride > 0) return problem.b_stride;
+    return problem.b == GemmOperandB::transposed ? problem.k : problem.n;
+  }
+  static int64_t b_extent(const GemmProblem& problem) {
+    const int64_t rows = problem.b == GemmOperandB::transposed ? problem.n : problem.k;
+    return b_elements(problem) / problem.batches * (problem.batches - 1) + rows * b_stride(problem);
+  }
+
+  AnyProduct product_;
+  ThreadTeam team_;
+  Tensor a_, c_, input_, scratch_, written_b_;
+  bool is_constant_;
+  ColdWeights b_;
+  ModelCaches caches_;
+  GemmOperands operands_;
+};
+
+}  // namespace
+
+TuningTask gemm_tuning_task(const GemmProblem& problem) {
+  TuningTask task;
+  task.family = "gemm.3";
+  task.key = problem.key();
+  task.threads = problem.threads;
+  task.flop = problem.flop();
+  const double batches = static_cast<double>(problem.batches) * 4;
+  const double b_bytes = batches * static_cast<double>(problem.k * problem.n);
+  task.weight_bytes = problem.b == GemmOperandB::packed ? b_bytes : 0;
+  task.written_bytes = batches * static_cast<double>(problem.m * problem.n);
+  task.bytes = batches * static_cast<double>(problem.m * problem.k) + b_bytes + task.written_bytes;
+  const bool wide = has_avx512(problem.isa);
+  const GemmPlan rule = default_gemm_plan(problem);
+  std::vector<int> rows = wide ? std::vector<int>{14, 13, 12, 9, 7, 6, 28, 25} : std::vector<int>{6, 5, 4, 3, 12};
+  if (std::find(rows.begin(), rows.end(), rule.rows) == rows.end()) rows.push_back(rule.rows);
+  std::vector<int> vecs = {1, 2, 3, 4, 6};
+  if (std::find(vecs.begin(), vecs.end(), rule.vecs) == vecs.end()) vecs.push_back(rule.vecs);
+  std::vector<int> row_blocks = {64, 128, 256, 512, 1 << 20};
+  row_blocks.push_back(rule.row_block);
+  task.space.knobs = {{"rows", rows},
+                      {"vecs", vecs},
+                      {"k_unroll", {1, 2, 4, 8}},
+                      {"k_block", {256, 512, 1024, 2048, 4096}},
+                      {"row_block", row_blocks},
+                      {"embed", wide ? std::vector<int>{0, 1} : std::vector<int>{0}},
+                      {"pack_b", problem.b == GemmOperandB::row_major ? std::vector<int>{0, 1} : std::vector<int>{0}},
+                      {"split_rows", problem.threads > 1 ? std::vector<int>{0, 1} : std::vector<int>{0}},
+                      {"strassen", problem.allows_strassen ? std::vector<int>{0, 1, 2} : std::vector<int>{0}}};
+  task.space.fallback = rule.to_candidate();
+  task.space.allowed = [problem, rule](const Candidate& candidate) {
+    const GemmPlan plan = GemmPlan::from_candidate(candidate);
+    // What one algorithm does not read stands as in the rule, so that no plan has two names.
+    if (plan.fast != FastProduct::none && (plan.split != rule.split || plan.k_unroll != rule.k_unroll)) return false;
+    return is_valid(plan, problem) && plan.rows * plan.vecs >= (has_avx512(problem.isa) ? 12 : 6);
+  };
+  task.build = [problem](const Candidate& candidate) -> Runner {
+    try {
+      auto bench = std::make_shared<Bench>(problem, GemmPlan::from_candidate(candidate));
+      return {[bench] { bench->run(); }, [bench] { bench->prepare(); }};
+    } catch (const JitError&) {
+      return {};
+    }
+  };
+  return task;
+}
+
+}  // namespace lathe

@@ -1,0 +1,291 @@
+#include "ops/gemm/strassen.h"
+
+#include <algorithm>
+
+#include "src/base/divide.h"
+
+namespace lathe {
+namespace {
+
+constexpr int64_t kLineFloats = 16;  // of a cache line
+
+// How a product's sum of B's blocks is loaded: the first, plus or minus the second. sign 0: the first alone.
+struct BOperand {
+  int first = 0, second = 0, sign = 0;
+};
+BOperand b_operand(const BilinearScheme::Product& product) {
+  BOperand b;
+  b.first = static_cast<int>(std::find(product.b.begin(), product.b.end(), 1) - product.b.begin());
+  for (size_t i = 0; i < product.b.size(); ++i) {
+    if (product.b[i] == 0 || static_cast<int>(i) == b.first) continue;
+    b.second = static_cast<int>(i);
+    b.sign = product.b[i];
+  }
+  return b;
+}
+
+Isa kernel_isa(Isa isa) { return has_avx512(isa) ? Isa::avx512 : Isa::avx2; }
+
+}  // namespace
+
+bool has_quadrants(const StrassenShape& shape) {
+  return shape.m >= 2 && shape.n > 0 && shape.k > 0 && shape.k_block > 0 && shape.row_block > 1 && shape.rows > 0 &&
+         shape.rows < 32 && shape.vecs > 0 && (shape.aside || !shape.scales_rows) &&
+         (!shape.in_blocks || shape.vecs <= 4) && (shape.aside || !shape.scheme->packs_sums || shape.m % 2 == 0) &&
+         shape.n % (shape.scheme->columns * shape.width()) == 0 && parts_of_k(shape) > 0;
+}
+
+int64_t parts_of_k(const StrassenShape& shape) {
+  for (int64_t blocks = divide_up(shape.k, shape.k_block); blocks <= 64; ++blocks) {
+    if (shape.k % (blocks * shape.scheme->inner * vector_lanes(shape.isa)) == 0) return blocks;
+  }
+  return 0;
+}
+
+bool pays_strassen() { return cpu_facts().vendor == "AuthenticAMD"; }
+
+double strassen_gain(const BilinearScheme& scheme, int64_t n, int64_t k, double overhead) {
+  const auto products = static_cast<double>(scheme.products.size());
+  const auto plain = static_cast<double>(scheme.rows * scheme.inner * scheme.columns);
+  return 1 - products / plain - overhead / static_cast<double>(n) - overhead / static_cast<double>(k);
+}
+
+Strassen::Strassen(const StrassenShape& shape) : shape_(shape) {
+  if (!has_quadrants(shape)) throw JitError("a matrix without even blocks");
+  blocks_ = parts_of_k(shape);
+  block_k_ = shape.k / blocks_ / scheme().inner;
+  if (blocks_ > 1 && scheme().takes_sums()) throw JitError("C comes from several passes over k");
+  make_parts();
+  make_folds();
+  emit_kernels();
+}
+
+// The first to touch a block of C sets it.
+void Strassen::make_folds() {
+  std::array<bool, 6> is_set = {};
+  for (const BilinearScheme::Product& product : scheme().products) {
+    std::vector<Fold> folds;
+    if (product.takes >= 0) folds.push_back({product.takes, GemmFold::take});
+    for (int block = 0; block < scheme().c_blocks(); ++block) {
+      const auto i = static_cast<size_t>(block);
+      if (product.c[i] == 0) continue;
+      const bool sets = !is_set[i] || product.takes == block;
+      folds.push_back({block, product.c[i] < 0 ? GemmFold::subtract : sets ? GemmFold::set : GemmFold::add});
+      is_set[i] = true;
+    }
+    folds_.push_back(std::move(folds));
+  }
+}
+
+void Strassen::make_parts() {
+  const int64_t halves = (shape_.m + (shape_.aside ? 1 : 0)) / 2;
+  const int64_t count = std::min(halves, divide_up(shape_.m, shape_.row_block));
+  int64_t row = 0, sums = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    Part part;
+    part.row = row;
+    part.half = halves * (i + 1) / count - halves * i / count;
+    part.end = i + 1 == count ? shape_.m : row + 2 * part.half;
+    part.bottom = shape_.aside ? part.end - part.half : row + part.half;
+    part.tiles = divide_up(part.half, shape_.rows);
+    part.height = static_cast<int>(divide_up(part.half, part.tiles));
+    part.tall = part.half - part.tiles * (part.height - 1);
+    part.sums = sums;
+    row = part.end;
+    sums += blocks_ * products() * sums_stride(part);
+    parts_.push_back(part);
+  }
+}
+
+void Strassen::emit_kernels() {
+  BlockSumsPlan sums;
+  sums.isa = kernel_isa(shape_.isa);
+  sums.rows = scheme().rows;
+  sums.columns = scheme().inner;
+  sums.scaled = shape_.scales_rows;
+  for (const BilinearScheme::Product& product : scheme().products)
+    sums.sums.emplace_back(product.a.begin(), product.a.begin() + scheme().a_blocks());
+  sums_ = block_sums(sums);
+  products_.resize(kMostHeight);
+  for (const Part& part : parts_) {
+    emit_products(part.height);
+    if (part.tall < part.tiles) emit_products(part.height - 1);
+  }
+  if (shape_.aside) return;
+  GemmTilePlan row;
+  row.isa = kernel_isa(shape_.isa);
+  row.vecs = shape_.vecs;
+  row.apart = shape_.in_blocks;
+  row.folds[0] = GemmFold::set;
+  row_[0] = gemm_tile(row);
+  row.folds[0] = GemmFold::add;
+  row_[1] = gemm_tile(row);
+}
+
+GemmTilePlan Strassen::tile_plan(int height) const {
+  GemmTilePlan tile;
+  tile.isa = kernel_isa(shape_.isa);
+  tile.rows = height;
+  tile.vecs = shape_.vecs;
+  tile.k_unroll = vector_lanes(shape_.isa);
+  tile.a_in_chunks = true;
+  tile.embed_broadcast = shape_.embed_broadcast;
+  tile.apart = shape_.in_blocks;
+  // A product prefetches the sums of B that come next; without such sums, one pass over all products the blocks of the
+  // next panels. Each pass also fetches the rows of C that it completes.
+  const int64_t passes = products() * parts_[0].tiles;
+  const int64_t lines = packed_blocks() * block_k_ * shape_.width() / kLineFloats;
+  tile.prefetch_lines = static_cast<int>(divide_up(lines, passes * (block_k_ / tile.k_unroll)));
+  if (shape_.aside) {
+    tile.fetch_rows = static_cast<int>(divide_up(2 * parts_[0].half, passes));
+    tile.fetch_matrices = scheme().columns;
+  }
+  return tile;
+}
+
+void Strassen::emit_products(int height) {
+  Products& kernels = products_[static_cast<size_t>(height)];
+  if (!kernels[0].empty()) return;
+  GemmTilePlan tile = tile_plan(height);
+  for (size_t later = 0; later < (blocks_ > 1 ? 2 : 1); ++later) {
+    for (size_t i = 0; i < folds_.size(); ++i) {
+      tile.folds = {};
+      for (size_t fold = 0; fold < folds_[i].size(); ++fold) {
+        const GemmFold how = folds_[i][fold].how;
+        tile.folds[fold] = later == 1 && how == GemmFold::set ? GemmFold::add : how;
+      }
+      tile.b_sign = scheme().packs_sums ? 0 : b_operand(scheme().products[i]).sign;
+      kernels[later].push_back(gemm_tile(tile));
+    }
+  }
+}
+
+int64_t Strassen::Part::tile_of(int64_t row_of_half) const {
+  const int64_t in_tall = tall * height;
+  return row_of_half < in_tall ? row_of_half / height : tall + (row_of_half - in_tall) / (height - 1);
+}
+
+int64_t Strassen::Part::row_of(int64_t tile) const { return tile * height - std::max<int64_t>(0, tile - tall); }
+
+const float* Strassen::block_of_b(const Operands& operands, int64_t block, int64_t panel, int64_t number) const {
+  return operands.b + ((block * panels() + panel) * packed_blocks() + number) * block_k_ * shape_.width();
+}
+
+int64_t Strassen::aside_stride() const { return scheme().columns * shape_.width() + kLineFloats; }
+
+int64_t Strassen::aside_elements() const {
+  int64_t most_rows = 0;
+  for (const Part& part : parts_) most_rows = std::max(most_rows, 2 * part.half);
+  return shape_.aside ? most_rows * aside_stride() : 0;
+}
+
+StrassenMatrix Strassen::c_layout(const Operands& operands) const {
+  return shape_.aside ? StrassenMatrix{aside_stride(), vector_lanes(shape_.isa)} : operands.c_layout;
+}
+
+float* Strassen::place_in_c(const Operands& operands, const Panel& panel, int block, int64_t row_of_half) const {
+  const bool is_bottom = block >= scheme().columns;
+  const int column_of_blocks = block % scheme().columns;
+  if (shape_.aside) {
+    const int64_t row = (is_bottom ? panel.part.half : 0) + row_of_half;
+    return operands.aside + row * aside_stride() + column_of_blocks * shape_.width();
+  }
+  return place_in_c_itself(operands, panel, column_of_blocks,
+                           (is_bottom ? panel.part.bottom : panel.part.row) + row_of_half);
+}
+
+float* Strassen::place_in_c_itself(const Operands& operands, const Panel& panel, int column_of_blocks,
+                                   int64_t row) const {
+  const int64_t column = panel.number * shape_.width() + column_of_blocks * (shape_.n / scheme().columns);
+  return operands.c + column / vector_lanes(shape_.isa) * operands.c_layout.vector_stride +
+         row * operands.c_layout.row_stride;
+}
+
+// The share's next panels; what comes behind its last ones is not always known.
+const void* Strassen::weights_behind(const Operands& operands, const Panel& panel) const {
+  const bool is_last_block = panel.block + 1 == blocks_, is_last_panel = panel.number + 1 == panel.mine.end;
+  if (is_last_block && is_last_panel && panel.is_last_part) {
+    if (operands.next_weights != nullptr) return operands.next_weights;
+    // Of this share; the next one follows.
+    return block_of_b(operands, 0, std::min(panel.number + 1, panels() - 1), 0);
+  }
+  int64_t block = panel.block, number = panel.number;
+  if (shape_.aside) {
+    block = is_last_block ? 0 : block + 1;
+    if (is_last_block) number = is_last_panel ? panel.mine.begin : number + 1;
+  } else {
+    number = is_last_panel ? panel.mine.begin : number + 1;
+    if (is_last_panel) block = is_last_block ? 0 : block + 1;
+  }
+  return block_of_b(operands, block, number, 0);
+}
+
+void Strassen::run_panel(const Operands& operands, const Panel& panel) const noexcept {
+  const StrassenMatrix c = c_layout(operands);
+  GemmTileArgs args = {};
+  args.k = block_k_;
+  args.a_stride_bytes = block_k_ * 4;
+  args.c_stride_bytes = c.row_stride * 4;
+  args.input_stride_bytes[0] = args.input_stride_bytes[1] = args.input_stride_bytes[2] = args.c_stride_bytes;
+  args.c_vector_bytes = c.vector_stride * 4;
+  args.prefetch = weights_behind(operands, panel);
+  if (shape_.aside && panel.block + 1 == blocks_) {  // the panel is soon complete and goes to C
+    args.fetch = place_in_c_itself(operands, panel, 0, panel.part.row);
+    args.fetch_left = panel.part.end - panel.part.row;
+    args.fetch_stride_bytes = operands.c_layout.row_stride * 4;
+    args.fetch_matrix_bytes = shape_.n / scheme().columns * 4;
+  }
+  for (int64_t product = 0; product < products(); ++product) {
+    if (scheme().packs_sums)
+      args.prefetch = product + 1 < products() ? block_of_b(operands, panel.block, panel.number, product + 1)
+                                               : weights_behind(operands, panel);
+    run_product(product, operands, panel, args);
+  }
+  if (panel.is_last_part && !shape_.aside && shape_.m % 2 != 0) run_last_row(operands, panel);
+}
+
+void Strassen::run_product(int64_t product, const Operands& operands, const Panel& panel,
+                           GemmTileArgs& args) const noexcept {
+  const BilinearScheme::Product& terms = scheme().products[static_cast<size_t>(product)];
+  const Part& part = panel.part;
+  const BOperand b = scheme().packs_sums ? BOperand{static_cast<int>(product)} : b_operand(terms);
+  args.b = block_of_b(operands, panel.block, panel.number, b.first);
+  args.b_second_bytes = int64_t{b.second - b.first} * block_k_ * shape_.width() * 4;
+  const float* a = operands.sums + part.sums + (panel.block * products() + product) * sums_stride(part);
+  for (int shorter = 0; shorter < 2; ++shorter) {
+    args.tiles = shorter == 0 ? part.tall : part.tiles - part.tall;
+    if (args.tiles == 0) continue;
+    const int64_t row = shorter == 0 ? 0 : part.tall * part.height;
+    args.a = a + row * block_k_;
+    const std::vector<Fold>& folds = folds_[static_cast<size_t>(product)];
+    args.c = place_in_c(operands, panel, folds[0].block, row);
+    for (size_t i = 1; i < folds.size(); ++i) args.inputs[i - 1] = place_in_c(operands, panel, folds[i].block, row);
+    products_[static_cast<size_t>(part.height - shorter)][panel.block > 0 ? 1 : 0][static_cast<size_t>(product)]
+        .entry()(&args);
+  }
+}
+
+// One row: lanes of A from its own memory, a vector of them after the other when they lie apart.
+void Strassen::run_last_row(const Operands& operands, const Panel& panel) const noexcept {
+  const int64_t lanes = vector_lanes(shape_.isa), row = shape_.m - 1;
+  GemmTileArgs args = {};
+  args.tiles = 1;
+  args.c_vector_bytes = c_layout(operands).vector_stride * 4;
+  args.k = operands.a_layout.vector_stride == lanes ? block_k_ : lanes;
+  for (int column = 0; column < scheme().columns; ++column) {
+    args.c = place_in_c_itself(operands, panel, column, row);
+    bool is_first = panel.block == 0;
+    for (int inner = 0; inner < scheme().inner; ++inner) {
+      const float* b = block_of_b(operands, panel.block, panel.number, scheme().columns * inner + column);
+      for (int64_t k = 0; k < block_k_; k += args.k) {
+        const int64_t vector = ((scheme().inner * panel.block + inner) * block_k_ + k) / lanes;
+        args.a = operands.a + row * operands.a_layout.row_stride + vector * operands.a_layout.vector_stride;
+        args.b = b + k * shape_.width();
+        row_[is_first ? 0 : 1].entry()(&args);
+        is_first = false;
+      }
+    }
+  }
+}
+
+}  // namespace lathe

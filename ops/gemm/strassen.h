@@ -1,0 +1,177 @@
+#pragma once
+// The core of products by fewer products of blocks (ops/gemm/bilinear_scheme.h, one level), for matrix products and
+// pointwise convolutions. The rows of A come in parts, its columns in others; each pair is one such product: sums of
+// A's blocks are made ahead, and each product of blocks is added from registers to the blocks of C that it belongs to.
+// Of an odd number of rows the last one is computed directly, or one in the middle twice.
+//
+// Error: up to about three times that of the plain product, 1e-6 of the largest output at k = 1,024. A sum of rows of
+// very different size would give the small ones the error of the large ones, and rows of zeros results: so rows are
+// first scaled to one size ("outside scaling": Ballard, Benson, Druinsky, Lipshitz, Schwartz, "Improving the numerical
+// stability of fast matrix multiplication", 2016), and errors are relative to each row.
+#include <array>
+#include <vector>
+
+#include "jit/kernels/gemm/block_sums.h"
+#include "jit/kernels/gemm/gemm.h"
+#include "ops/gemm/bilinear_scheme.h"
+#include "ops/gemm/gemm_pack.h"
+#include "src/base/thread_team.h"
+
+namespace lathe {
+
+struct StrassenShape {
+  Isa isa = Isa::avx2;
+  const BilinearScheme* scheme = &kStrassen222;
+  int64_t m = 0, n = 0, k = 0;
+  int64_t row_block = 1 << 20;  // rows for which all panels of B are used before the next ones come
+  int k_block = 1024;
+  int rows = 14, vecs = 2;
+  bool embed_broadcast = false;
+  bool aside = false;        // C is gathered in memory of each thread, dense and near, until it is complete
+  bool scales_rows = false;  // the caller multiplies C's rows by row_sizes(); A's rows are contiguous
+  bool in_blocks = false;    // A and C are stored in blocks of a vector's channels: [channels / lanes][m][lanes]
+
+  int64_t width() const { return int64_t{vecs} * vector_lanes(isa); }  // columns of a panel
+};
+
+// n and the parts of k are cut into whole panels and vectors.
+bool has_quadrants(const StrassenShape& shape);
+
+// Into how many parts k is cut by k_block; 0: none have blocks of whole vectors.
+int64_t parts_of_k(const StrassenShape& shape);
+
+// Untuned: this CPU adds beside its multiply-adds, so that B's sums cost nothing.
+bool pays_strassen();
+
+// Untuned: the part of the plain product's time that is saved. Sums of A take as long as `overhead` columns of B, and
+// visits to C as so many steps of k.
+double strassen_gain(const BilinearScheme& scheme, int64_t n, int64_t k, double overhead);
+
+// A or C in memory, in elements.
+struct StrassenMatrix {
+  int64_t row_stride = 0;     // from row to row
+  int64_t vector_stride = 0;  // from one vector of columns to the next
+};
+
+class Strassen {
+ public:
+  // Throws JitError unless has_quadrants() and the tile can be emitted.
+  explicit Strassen(const StrassenShape& shape);
+
+  const StrassenShape& shape() const { return shape_; }
+  int64_t packed_elements() const { return packed_blocks() * block_k_ * shape_.width() * blocks_ * panels(); }
+  void pack(const MatrixView& matrix, float scale, float* packed) const;
+
+  // Sums of A's blocks: all threads fill them, then all read them.
+  int64_t sums_elements() const;
+  void sum(const float* a, const StrassenMatrix& a_layout, float* sums, int share, int shares) const noexcept;
+
+  // What C's rows, [m], have to be multiplied by; of `sums` that sum() has filled. NaN: infinities or NaNs in A's row.
+  const float* row_sizes(const float* sums) const { return sums + sums_of_blocks(); }
+
+  struct Operands {
+    const float *a, *sums, *b;
+    float* c;
+    StrassenMatrix a_layout, c_layout;
+    const void* next_weights;  // what is streamed afterwards; may be null
+    float* aside = nullptr;    // aside_elements() of this thread's own
+  };
+  // Of each thread; 0 unless C is gathered aside.
+  int64_t aside_elements() const;
+  // Between rows of what was gathered; the panels stand side by side.
+  int64_t aside_stride() const;
+
+  // Columns are split into shares. finish(row, rows, column, aside_row): C is complete for these rows and the panels
+  // that begin at `column` and n / columns of blocks, twice that ... behind it, in place or aside from `aside_row`.
+  template <class Finish>
+  void run(const Operands& operands, int share, int shares, Finish finish) const noexcept {
+    const Range mine = split_evenly(panels(), share, shares);
+    for (size_t part = 0; part < parts_.size(); ++part) {
+      // What is gathered aside is one panel: all blocks of k for it. Else a block's sums stay in L2 for all panels.
+      const int64_t count = mine.end - mine.begin;
+      for (int64_t i = 0; i < blocks_ * count; ++i) {
+        const int64_t block = shape_.aside ? i % blocks_ : i / count;
+        const int64_t panel = mine.begin + (shape_.aside ? i / blocks_ : i % count);
+        run_panel(operands, {parts_[part], block, panel, mine, part + 1 == parts_.size()});
+        if (block + 1 < blocks_) continue;
+        finish_part(parts_[part], panel * shape_.width(), finish);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kMostHeight = 32;
+  // All sums of a place are written together: they shall not fall into one set of the cache.
+  static constexpr int64_t kSumsGap = 5 * 16;
+  struct Part {  // rows [row, end): [row, row + half) above [bottom, bottom + half)
+    int64_t row = 0, end = 0, half = 0, bottom = 0;
+    // Tiles of `height` rows come first, then those of one row less.
+    int64_t tiles = 0, tall = 0;
+    int height = 0;
+    int64_t sums = 0;  // elements from the beginning of the sums
+    int64_t tile_of(int64_t row_of_half) const;
+    int64_t row_of(int64_t tile) const;
+  };
+  struct Panel {
+    const Part& part;
+    int64_t block, number;  // of k; of the left panel
+    Range mine;             // this share's panels
+    bool is_last_part;
+  };
+
+  template <class Finish>
+  void finish_part(const Part& part, int64_t column, Finish finish) const noexcept {
+    const bool is_twice = part.bottom < part.row + part.half;  // a row in both halves
+    if (!is_twice) return finish(part.row, part.end - part.row, column, int64_t{0});
+    finish(part.row, part.half, column, int64_t{0});
+    finish(part.row + part.half, part.end - part.row - part.half, column, part.half + 1);
+  }
+
+  const BilinearScheme& scheme() const { return *shape_.scheme; }
+  int64_t products() const { return static_cast<int64_t>(scheme().products.size()); }
+  int64_t panels() const { return shape_.n / scheme().columns / shape_.width(); }
+  int64_t packed_blocks() const { return scheme().packs_sums ? products() : scheme().b_blocks(); }
+  // From the sums for one product to those for the next.
+  int64_t sums_stride(const Part& part) const { return part.half * block_k_ + kSumsGap; }
+  int64_t sums_of_blocks() const;  // elements
+  const RowScale* row_scales(const float* sums) const {
+    return reinterpret_cast<const RowScale*>(row_sizes(sums) + shape_.m);
+  }
+  void find_sizes(Range rows, const float* a, int64_t row_stride, float* sums) const noexcept;
+  // Addresses of one block of k, from this row of the halves on.
+  BlockSumsArgs sums_from(const Part& part, int64_t block, int64_t row, const float* a, const StrassenMatrix& a_layout,
+                          float* sums) const noexcept;
+  void sum_tile(const Part& part, int64_t block, Range rows, const float* a, const StrassenMatrix& a_layout,
+                float* sums) const noexcept;
+  void sum_vectors(const Part& part, int64_t block, const float* a, const StrassenMatrix& a_layout,
+                   float* sums) const noexcept;
+  void make_parts();
+  void make_folds();
+  void emit_kernels();
+  void emit_products(int height);
+  GemmTilePlan tile_plan(int height) const;
+  void run_panel(const Operands& operands, const Panel& panel) const noexcept;
+  void run_product(int64_t product, const Operands& operands, const Panel& panel, GemmTileArgs& args) const noexcept;
+  void run_last_row(const Operands& operands, const Panel& panel) const noexcept;
+  const float* block_of_b(const Operands& operands, int64_t block, int64_t panel, int64_t number) const;
+  const void* weights_behind(const Operands& operands, const Panel& panel) const;
+  StrassenMatrix c_layout(const Operands& operands) const;
+  // A row of a block of C, or of what stands for it aside.
+  float* place_in_c(const Operands& operands, const Panel& panel, int block, int64_t row_of_half) const;
+  float* place_in_c_itself(const Operands& operands, const Panel& panel, int column_of_blocks, int64_t row) const;
+
+  StrassenShape shape_;
+  int64_t blocks_ = 0, block_k_ = 0;  // of k; rows of a block of B
+  std::vector<Part> parts_;
+  BlockSums sums_;
+  struct Fold {
+    int block;  // of C
+    GemmFold how;
+  };
+  std::vector<std::vector<Fold>> folds_;                  // by product
+  using Products = std::array<std::vector<GemmTile>, 2>;  // [is it a later block of k][product]
+  std::vector<Products> products_;                        // by height
+  std::array<GemmTile, 2> row_;                           // the first to touch C, the others
+};
+
+}  // namespace lathe

@@ -1,0 +1,163 @@
+// What goes into the products of blocks: the packed panels of B, and the sums of A's blocks.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+
+#include "ops/gemm/strassen.h"
+
+namespace lathe {
+namespace {
+
+// A product's sum of B's blocks, which lie one behind the other.
+void add_blocks(const BilinearScheme::Product& product, const float* blocks, int64_t size, float* sum) {
+  std::fill(sum, sum + size, 0.0F);
+  for (size_t block = 0; block < product.b.size(); ++block) {
+    if (product.b[block] == 0) continue;
+    const auto sign = static_cast<float>(product.b[block]);
+    const float* from = blocks + static_cast<int64_t>(block) * size;
+    for (int64_t i = 0; i < size; ++i) sum[i] += sign * from[i];
+  }
+}
+
+// The bits of the largest absolute value; those of infinity and NaN are larger than all others.
+[[gnu::target("avx2")]] uint32_t largest_bits(const float* row, int64_t count) {
+  int32_t largest = 0;
+  for (int64_t i = 0; i < count; ++i) largest = std::max(largest, std::bit_cast<int32_t>(row[i]) & 0x7fffffff);
+  return static_cast<uint32_t>(largest);
+}
+
+// A power of two, so that no digit is lost, which brings a row's largest element between 1 and 2; and what undoes it.
+struct RowSize {
+  RowScale scale;
+  float size;
+};
+RowSize size_of_row(uint32_t largest) {
+  constexpr uint32_t kExponentBit = 23, kInfinity = 255, kAll = ~uint32_t{0};
+  const uint32_t exponent = largest >> kExponentBit;
+  if (largest == 0) return {{1, kAll}, 0};
+  if (exponent == kInfinity) return {{1, 0}, std::numeric_limits<float>::quiet_NaN()};
+  const uint32_t inverse = std::clamp<uint32_t>(254 - exponent, 1, 253);
+  return {{std::bit_cast<float>(inverse << kExponentBit), kAll}, std::bit_cast<float>((254 - inverse) << kExponentBit)};
+}
+
+}  // namespace
+
+int64_t Strassen::sums_of_blocks() const {
+  return parts_.back().sums + blocks_ * products() * sums_stride(parts_.back());
+}
+
+int64_t Strassen::sums_elements() const {
+  constexpr int64_t kScaleFloats = sizeof(RowScale) / sizeof(float);
+  return sums_of_blocks() + (shape_.scales_rows ? shape_.m * (1 + kScaleFloats) : 0);
+}
+
+void Strassen::find_sizes(Range rows, const float* a, int64_t row_stride, float* sums) const noexcept {
+  float* sizes = sums + sums_of_blocks();
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    const RowSize found = size_of_row(largest_bits(a + row * row_stride, shape_.k));
+    sizes[row] = found.size;
+    std::memcpy(sizes + shape_.m + 2 * row, &found.scale, sizeof(RowScale));
+  }
+}
+
+// Part by part of k, panel by panel: the panels of all sums, or of all blocks, one behind the other.
+void Strassen::pack(const MatrixView& matrix, float scale, float* packed) const {
+  const PanelFormat format{shape_.width(), vector_lanes(shape_.isa)};
+  const int64_t size = block_k_ * shape_.width(), block_columns = shape_.n / scheme().columns;
+  const auto pack_block = [&](int64_t block, int64_t panel, int number, float* to) {
+    const int64_t row = (scheme().inner * block + number / scheme().columns) * block_k_;
+    const int64_t column = number % scheme().columns * block_columns + panel * shape_.width();
+    MatrixView view = matrix;
+    view.data += row * matrix.row_stride + column * matrix.column_stride;
+    view.rows = block_k_;
+    view.columns = shape_.width();
+    pack_panels(view, format, 0, 1, scale, to);
+  };
+  std::vector<float> blocks(static_cast<size_t>(scheme().b_blocks() * size));
+  for (int64_t block = 0; block < blocks_; ++block) {
+    for (int64_t panel = 0; panel < panels(); ++panel) {
+      for (int i = 0; i < scheme().b_blocks(); ++i)
+        pack_block(block, panel, i, scheme().packs_sums ? blocks.data() + i * size : packed + i * size);
+      for (int64_t i = 0; scheme().packs_sums && i < products(); ++i)
+        add_blocks(scheme().products[static_cast<size_t>(i)], blocks.data(), size, packed + i * size);
+      packed += packed_blocks() * size;
+    }
+  }
+}
+
+void Strassen::sum(const float* a, const StrassenMatrix& a_layout, float* sums, int share, int shares) const noexcept {
+  // Of vectors that lie in so few sets of the caches all those of a row cannot be there at once: one after the other.
+  constexpr int64_t kFewSets = 16 << 10, kFarApart = 128 << 10;
+  const int64_t apart = a_layout.vector_stride * 4;
+  const bool by_vector = shares == 1 && !shape_.scales_rows && apart >= kFarApart && apart % kFewSets == 0;
+  for (const Part& part : parts_) {
+    const Range mine = split_evenly(static_cast<long>(part.half), share, shares);
+    if (shape_.scales_rows) {
+      find_sizes({part.row + mine.begin, part.row + mine.end}, a, a_layout.row_stride, sums);
+      find_sizes({part.bottom + mine.begin, part.bottom + mine.end}, a, a_layout.row_stride, sums);
+    }
+    for (int64_t block = 0; block < blocks_; ++block) {
+      if (by_vector) {
+        sum_vectors(part, block, a, a_layout, sums);
+        continue;
+      }
+      for (int64_t row = mine.begin; row < mine.end;) {
+        const int64_t end = std::min<int64_t>(mine.end, part.row_of(part.tile_of(row) + 1));
+        sum_tile(part, block, {row, end}, a, a_layout, sums);
+        row = end;
+      }
+    }
+  }
+}
+
+BlockSumsArgs Strassen::sums_from(const Part& part, int64_t block, int64_t row, const float* a,
+                                  const StrassenMatrix& a_layout, float* sums) const noexcept {
+  const int64_t lanes = vector_lanes(shape_.isa), tile = part.tile_of(row), first = part.row_of(tile);
+  BlockSumsArgs args;
+  args.in =
+      a + (part.row + row) * a_layout.row_stride + scheme().inner * block * block_k_ / lanes * a_layout.vector_stride;
+  args.out = sums + part.sums + block * products() * sums_stride(part) + first * block_k_ + (row - first) * lanes;
+  args.in_block_row_bytes = (part.bottom - part.row) * a_layout.row_stride * 4;
+  args.in_block_column_bytes = block_k_ / lanes * a_layout.vector_stride * 4;
+  args.out_sum_bytes = sums_stride(part) * 4;
+  args.in_vector_bytes = a_layout.row_stride * 4;
+  args.out_vector_bytes = lanes * 4;
+  args.scales = row_scales(sums) + part.row + row;
+  args.scales_block_row_bytes = (part.bottom - part.row) * static_cast<int64_t>(sizeof(RowScale));
+  return args;
+}
+
+// Rows of one tile, in the order in which the products read them: so the sums are written line by line.
+void Strassen::sum_tile(const Part& part, int64_t block, Range rows, const float* a, const StrassenMatrix& a_layout,
+                        float* sums) const noexcept {
+  const int64_t lanes = vector_lanes(shape_.isa), tile = part.tile_of(rows.begin);
+  BlockSumsArgs args = sums_from(part, block, rows.begin, a, a_layout, sums);
+  args.rows = block_k_ / lanes;
+  args.vectors = rows.end - rows.begin;
+  args.in_stride_bytes = a_layout.vector_stride * 4;
+  args.out_stride_bytes = (part.row_of(tile + 1) - part.row_of(tile)) * lanes * 4;
+  sums_(&args);
+}
+
+// All rows: of all tiles a vector, then of all the next one. Rows are not scaled.
+void Strassen::sum_vectors(const Part& part, int64_t block, const float* a, const StrassenMatrix& a_layout,
+                           float* sums) const noexcept {
+  const int64_t lanes = vector_lanes(shape_.isa);
+  for (int64_t vector = 0; vector < block_k_ / lanes; ++vector) {
+    for (int shorter = 0; shorter < 2; ++shorter) {
+      const int64_t tiles = shorter == 0 ? part.tall : part.tiles - part.tall;
+      if (tiles == 0) continue;
+      const int64_t height = part.height - shorter, row = shorter == 0 ? 0 : part.tall * part.height;
+      BlockSumsArgs args = sums_from(part, block, row, a + vector * a_layout.vector_stride, a_layout, sums);
+      args.out += vector * height * lanes;
+      args.rows = tiles;
+      args.vectors = height;
+      args.in_stride_bytes = height * a_layout.row_stride * 4;
+      args.out_stride_bytes = height * block_k_ * 4;
+      sums_(&args);
+    }
+  }
+}
+
+}  // namespace lathe

@@ -1,0 +1,175 @@
+#include "ops/int8/int8_product.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "ops/int8/int8_lower.h"
+#include "src/base/divide.h"
+#include "src/base/thread_team.h"
+
+namespace lathe {
+namespace {
+
+constexpr int64_t kLineBytes = 64;
+constexpr int64_t kGroupBytes = 4;
+// How far ahead a panel that is used by one tile only prefetches itself.
+constexpr int64_t kNearPrefetchBytes = 16 << 10;
+
+}  // namespace
+
+Int8Product::Int8Product(const Int8Problem& problem, const GemmPlan& plan, std::vector<Int8Offsets> offsets)
+    : problem_(problem),
+      plan_(plan),
+      offsets_(std::move(offsets)),
+      lanes_(vector_lanes(problem.isa)),
+      groups_(problem.groups()) {
+  if (!is_valid(plan, problem)) throw JitError("not possible here: " + int8_plan_text(plan, problem.dot));
+  if (offsets_.empty()) offsets_.resize(1);
+  epilogue_ = problem.epilogue;
+  if (epilogue_) {
+    store_ = split_requantization(epilogue_->expression, has_avx512(problem.isa), problem.may_change, changes_);
+  }
+  const int64_t panel_columns = int64_t{plan.vecs} * lanes_;
+  panels_ = divide_up(problem.n, panel_columns);
+  tiles_ = divide_up(problem.m, plan.rows);
+  if (plan.split == GemmSplit::rows) tiles_ = std::min(problem.m, divide_up(tiles_, problem.threads) * problem.threads);
+  height_ = static_cast<int>(divide_up(problem.m, tiles_));
+  tall_tiles_ = problem.m - tiles_ * (height_ - 1);
+  tiles_in_block_ = std::max<int64_t>(1, plan.row_block / height_);
+  const int64_t last_columns = problem.n - (panels_ - 1) * panel_columns;
+  tail_vecs_ = static_cast<int>(divide_up(last_columns, lanes_));
+  tail_lanes_ = static_cast<int>(last_columns % lanes_);
+  row_groups_ = groups_beside_rows();
+  try {
+    make_kernels();
+  } catch (const JitError&) {
+    if (row_groups_ == 0) throw;
+    row_groups_ = 0;  // the epilogue takes too many registers
+    make_kernels();
+  }
+}
+
+// The first products of a tile hide what becomes of the sums of the tile before.
+int Int8Product::groups_beside_rows() const {
+  constexpr int64_t kMostGroups = 8;
+  const int64_t groups = std::min(kMostGroups, problem_.groups() / height_);
+  if (!has_avx512(problem_.isa) || std::min(tiles_in_block_, tiles_) < 2 || groups == 0) return 0;
+  GemmInt8TilePlan tile = tile_plan(height_, false, true);
+  tile.row_groups = static_cast<int>(groups);
+  return tile.is_valid() ? tile.row_groups : 0;
+}
+
+void Int8Product::make_kernels() {
+  // A panel is used by so many tile calls: each prefetches its share of the next one.
+  const int64_t panel_columns = int64_t{plan_.vecs} * lanes_;
+  const int64_t sharing = std::min(tiles_in_block_, tiles_);
+  const int64_t lines = std::max<int64_t>(1, plan_.k_unroll * panel_columns * kGroupBytes / kLineBytes);
+  prefetch_lines_ = static_cast<int>(divide_up(lines, sharing));
+  // Calls that end early interrupt what overlaps: all tiles of such prefetch.
+  if (row_groups_ == 0) prefetch_lines_ = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(prefetch_lines_)));
+  const int64_t tile_bytes = std::max<int64_t>(1, groups_ / plan_.k_unroll) * prefetch_lines_ * kLineBytes;
+  for (const bool is_tail : {false, true}) {
+    prefetching_tiles_[is_tail] = divide_up(bytes_of_panel(is_tail), tile_bytes);
+  }
+  const bool has_tail = tail_lanes_ > 0 || tail_vecs_ != plan_.vecs;
+  const bool has_body = panels_ > 1 || !has_tail;
+  for (int shorter = 0; shorter < (tall_tiles_ == tiles_ ? 1 : 2); ++shorter) {
+    for (int tail = has_body ? 0 : 1; tail < (has_tail ? 2 : 1); ++tail) {
+      for (int prefetches = row_groups_ > 0 ? 1 : 0; prefetches < 2; ++prefetches) {
+        kernels_[shorter][tail][prefetches] = gemm_int8_tile(tile_plan(height_ - shorter, tail == 1, prefetches == 1));
+      }
+    }
+  }
+}
+
+int64_t Int8Product::bytes_of_panel(bool is_tail) const {
+  return groups_ * (is_tail ? tail_vecs_ : plan_.vecs) * lanes_ * kGroupBytes;
+}
+
+GemmInt8TilePlan Int8Product::tile_plan(int rows, bool is_tail, bool prefetches) const {
+  GemmInt8TilePlan tile;
+  tile.isa = int8_isa(problem_.isa);
+  tile.dot = problem_.dot;
+  tile.rows = rows;
+  tile.vecs = is_tail ? tail_vecs_ : plan_.vecs;
+  tile.k_unroll = plan_.k_unroll;
+  tile.prefetch_lines = prefetches ? prefetch_lines_ : 0;
+  tile.has_rows = problem_.has_rows;
+  tile.masked = is_tail && tail_lanes_ > 0;
+  tile.row_groups = row_groups_;
+  tile.epilogue = epilogue_;
+  tile.store = store_;
+  return tile;
+}
+
+int64_t Int8Product::row_of(int64_t tile) const {
+  return tile <= tall_tiles_ ? tile * height_ : tall_tiles_ * height_ + (tile - tall_tiles_) * (height_ - 1);
+}
+
+void Int8Product::run(const Int8Operands& operands, int share, int shares) const noexcept {
+  const bool by_rows = plan_.split == GemmSplit::rows;
+  const int64_t items = static_cast<int64_t>(offsets_.size()) * panels_;
+  const Range mine = by_rows ? Range{0, items} : split_evenly(items, share, shares);
+  const Range my_tiles = by_rows ? split_evenly(tiles_, share, shares) : Range{0, tiles_};
+  for (int64_t item = mine.begin; item < mine.end;) {
+    const int64_t batch = item / panels_;
+    const int64_t end = std::min<int64_t>(mine.end, (batch + 1) * panels_);
+    for (int64_t tile = my_tiles.begin; tile < my_tiles.end; tile += tiles_in_block_) {
+      const int64_t last_tile = std::min<int64_t>(my_tiles.end, tile + tiles_in_block_);
+      for (int64_t panel = item - batch * panels_; panel < end - batch * panels_; ++panel) {
+        const bool is_last = panel + 1 == end - batch * panels_ && last_tile == my_tiles.end && end == mine.end;
+        run_panel(operands, offsets_[static_cast<size_t>(batch)],
+                  {panel, tile, last_tile, is_last ? operands.next_weights : nullptr});
+      }
+    }
+    item = end;
+  }
+}
+
+void Int8Product::run_panel(const Int8Operands& operands, const Int8Offsets& offsets,
+                            const Panel& panel) const noexcept {
+  const int64_t column = panel.index * plan_.vecs * lanes_;
+  const bool is_tail = panel.index == panels_ - 1 && (tail_lanes_ > 0 || tail_vecs_ != plan_.vecs);
+  const int64_t panel_bytes = bytes_of_panel(is_tail);
+  const char* b = static_cast<const char*>(operands.b) + offsets.b + column * groups_ * kGroupBytes;
+  GemmInt8TileArgs args;
+  args.b = b;
+  args.k_groups = groups_;
+  args.a_stride_bytes = operands.a_stride;
+  args.c_stride_bytes = operands.c_stride;
+  args.column_init = operands.columns + offsets.columns + column;
+  args.tail_lanes = tail_lanes_;
+  args.prefetch = panel.next ? panel.next : b + panel_bytes;
+  // Tiles that still prefetch.
+  int64_t prefetching = row_groups_ > 0 ? panel.last_tile - panel.first_tile : prefetching_tiles_[is_tail];
+  if (panel.last_tile - panel.first_tile == 1 && panel_bytes > kNearPrefetchBytes) {
+    args.prefetch = b + kNearPrefetchBytes;
+  }
+  const int64_t out_bytes = problem_.epilogue ? bits_of(problem_.epilogue->expression.output) / 8 : 4;
+  const size_t input_count = problem_.epilogue ? problem_.epilogue->inputs.size() : 0;
+  for (int64_t tile = panel.first_tile; tile < panel.last_tile;) {
+    const bool shorter = tile >= tall_tiles_;
+    const bool prefetches = prefetching > 0;
+    int64_t end = shorter ? panel.last_tile : std::min(panel.last_tile, tall_tiles_);
+    if (prefetches) end = std::min(end, tile + prefetching);
+    const int64_t row = row_of(tile);
+    args.tiles = end - tile;
+    args.a = static_cast<const char*>(operands.a) + offsets.a + row * operands.a_stride;
+    args.c = static_cast<char*>(operands.c) + offsets.c + row * operands.c_stride + column * out_bytes;
+    args.row_init = problem_.has_rows ? operands.rows + offsets.rows + row : nullptr;
+    for (size_t i = 0; i < input_count; ++i) {
+      const bool by_column = problem_.epilogue->inputs[i] == GemmInputAccess::columns;
+      const int64_t element = bits_of(problem_.epilogue->expression.inputs[i + 1]) / 8;
+      args.inputs[i] = static_cast<const char*>(operands.inputs[i]) + offsets.inputs[i] +
+                       row * operands.input_strides[i] + (by_column ? column * element : 0);
+      args.input_stride_bytes[i] = operands.input_strides[i];
+    }
+    kernels_[shorter][is_tail][prefetches].entry()(&args);
+    prefetching -= args.tiles;
+    tile = end;
+  }
+}
+
+}  // namespace lathe

@@ -1,0 +1,93 @@
+#pragma once
+// A product of integers C[m x n] = epilogue(A[m x k] * B[k x n] + zero point terms) with its kernels at hand.
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "jit/kernels/gemm/gemm_int8.h"
+#include "ops/gemm/gemm_plan.h"
+#include "ops/int8/int8_lower.h"
+
+namespace lathe {
+
+struct Int8Problem {
+  int64_t batches = 1, m = 0, n = 0, k = 0;
+  Int8Dot dot = Int8Dot::pairs;
+  bool has_rows = false;  // a term for each row
+  std::optional<GemmEpilogue> epilogue;
+  std::vector<bool> may_change = {};  // by slot of the epilogue: Int8Product::changes() may ask for another input
+  Isa isa = Isa::avx2;
+  int threads = 1;
+  int64_t a_stride = 0;  // bytes between rows; 0: dense
+
+  int64_t groups() const { return (k + group_of(dot) - 1) / group_of(dot); }
+  std::string key() const;  // the tuning task's text
+  double flop() const { return 2.0 * static_cast<double>(batches) * double(m) * double(n) * double(k); }
+};
+
+// The rule for tasks that were never tuned, and the tuned plan or the rule's. k_block, embed_broadcast and pack_b of
+// GemmPlan have no meaning here.
+GemmPlan default_int8_plan(const Int8Problem& problem);
+TuningTask int8_tuning_task(const Int8Problem& problem);
+GemmPlan choose_int8_plan(const Int8Problem& problem, PlanSource& plans);
+bool is_valid(const GemmPlan& plan, const Int8Problem& problem);
+std::string int8_plan_text(const GemmPlan& plan, Int8Dot dot);  // "gemm int8 u8s8 14x2 k4 rb512 columns"
+
+// Where one product of a batch lies. A, B, C and inputs in bytes, the initial terms in elements.
+struct Int8Offsets {
+  int64_t a = 0, b = 0, c = 0, columns = 0, rows = 0;
+  std::array<int64_t, kMaxInt8Inputs> inputs = {};
+};
+
+struct Int8Operands {
+  const void* a = nullptr;
+  const void* b = nullptr;  // packed
+  void* c = nullptr;
+  const int32_t* columns = nullptr;
+  const int32_t* rows = nullptr;
+  int64_t a_stride = 0, c_stride = 0;  // bytes
+  std::array<const void*, kMaxInt8Inputs> inputs = {};
+  std::array<int64_t, kMaxInt8Inputs> input_strides = {};  // bytes from row to row
+  const void* next_weights = nullptr;                      // what the next step streams first; may be null
+};
+
+class Int8Product {
+ public:
+  // `offsets`: one for each batch; empty: a single product. Throws JitError when the plan cannot be emitted.
+  Int8Product(const Int8Problem& problem, const GemmPlan& plan, std::vector<Int8Offsets> offsets = {});
+  void run(const Int8Operands& operands, int share, int shares) const noexcept;
+  // By slot of the epilogue, or none: what its input must become before it is given to run().
+  const std::vector<InputChange>& changes() const { return changes_; }
+
+ private:
+  struct Panel {
+    int64_t index, first_tile, last_tile;
+    const void* next;  // what is streamed after this panel; null: unknown
+  };
+  int groups_beside_rows() const;
+  void make_kernels();
+  GemmInt8TilePlan tile_plan(int rows, bool is_tail, bool prefetches) const;
+  void run_panel(const Int8Operands& operands, const Int8Offsets& offsets, const Panel& panel) const noexcept;
+  int64_t row_of(int64_t tile) const;
+  int64_t bytes_of_panel(bool is_tail) const;
+
+  Int8Problem problem_;
+  GemmPlan plan_;
+  std::optional<GemmEpilogue> epilogue_;  // as the kernels take it: bytes are made by `store_`
+  Int8Store store_;
+  std::vector<InputChange> changes_;
+  std::vector<Int8Offsets> offsets_;
+  int lanes_;
+  int64_t groups_;  // of k
+  int height_;
+  int64_t panels_, tiles_, tall_tiles_;  // tiles of height_ rows come first, then those of one row less
+  int64_t tiles_in_block_;
+  int prefetch_lines_ = 0;
+  int64_t prefetching_tiles_[2] = {};  // by: is the last panel; how many prefetch the next one
+  int row_groups_ = 0;                 // GemmInt8TilePlan::row_groups
+  int tail_vecs_, tail_lanes_;         // of the last panel; tail_lanes_ 0: whole vectors
+  GemmInt8Tile kernels_[2][2][2];      // by: is one row shorter, is the last panel, prefetches
+};
+
+}  // namespace lathe

@@ -1,0 +1,68 @@
+// When Winograd's convolution in whole numbers pays, and in how large groups.
+#include <algorithm>
+
+#include "ops/winograd/winograd_int8_program.h"
+#include "src/base/divide.h"
+
+namespace lathe {
+namespace {
+
+// In cycles on Zen 4; ratios matter, not their absolute size.
+constexpr double kInputCycles = 80;            // of one tile of a block
+constexpr double kOutputCycles = 260;          // of one tile of a block, with its epilogue
+constexpr double kMemoryBytes = 6;             // a cycle and thread: weights from memory
+constexpr double kTileCallCycles = 60;         // start and store of one register tile of products
+constexpr double kEfficiency = 0.97;           // of the multipliers, in either algorithm
+constexpr int64_t kGroupBytes = 700 << 10;     // frequencies of a group, and weights beside them
+constexpr int64_t kOneGroupBytes = 900 << 10;  // of all tiles, where they are one group: most of L2
+constexpr int64_t kFewestTiles = 14;           // rows of a matrix product that keep the multipliers busy
+constexpr int kGain = 8;                       // percent that it must be faster
+
+// Cycles of one multiplication of a vector with the other's lanes.
+double cycles_of_dot(Isa isa, Int8Dot dot) {
+  return (has_avx512(isa) ? 1 : 0.5) * (dot_needs_temp(int8_isa(isa), dot) ? 1.5 : 1);
+}
+
+}  // namespace
+
+std::optional<int64_t> choose_winograd_int8(const WinogradInt8Problem& problem, Int8Dot dot, int threads) {
+  const ConvProblem& shape = problem.conv.shape;
+  const ConvShape& axes = shape.phases[0];
+  const int64_t outputs = WinogradInt8::kOutputs,
+                tiles = shape.batch * divide_up(axes.y.out, outputs) * divide_up(axes.x.out, outputs);
+  const int64_t in = problem.in_blocks() * shape.lanes, blocks = shape.out_blocks();
+  const auto dots = [&](int64_t pixels, Int8Dot kind) {
+    return static_cast<double>(pixels * divide_up(in, group_of(kind)) * blocks) *
+           cycles_of_dot(problem.conv.isa, kind) / kEfficiency;
+  };
+  const double direct = dots(shape.batch * axes.y.out * axes.x.out * axes.taps(), dot);
+  const int64_t tile_bytes = WinogradInt8::kFrequencies * (in * 2 + blocks * shape.lanes * 4);
+  // Weights that fit beside the frequencies stay there from group to group.
+  const int64_t weight_bytes = WinogradInt8::kFrequencies * in * blocks * shape.lanes * 2;
+  const int64_t room = weight_bytes < kGroupBytes / 2 ? kGroupBytes - weight_bytes : kGroupBytes;
+  int64_t group = std::max(kFewestTiles, room / tile_bytes);
+  if (tiles * tile_bytes <= kOneGroupBytes) group = std::max(group, tiles);
+  const int64_t groups = divide_up(divide_up(tiles, group), threads) * threads;
+  group = divide_up(tiles, std::min(groups, tiles));
+  // Few tiles: threads share the columns of the products, and stream each weight once.
+  if (threads > 1 && group < kFewestTiles) group = 0;
+  const int64_t rows = group == 0 ? tiles : group;
+  // Frequencies of all tiles; small ones at the ends of the axes have fewer.
+  const auto along = [&](int64_t count) {
+    const int64_t missing = rows == tiles && ends_small(count) ? WinogradInt8::kSize - WinogradInt8::kSmallSize : 0;
+    return divide_up(count, outputs) * WinogradInt8::kSize - missing;
+  };
+  const int64_t frequencies = shape.batch * along(axes.y.out) * along(axes.x.out);
+  const auto weights = static_cast<double>(weight_bytes);
+  const double calls = static_cast<double>(WinogradInt8::kFrequencies * divide_up(tiles, rows) *
+                                           divide_up(rows, kFewestTiles) * divide_up(blocks, 2));
+  const double products = dots(frequencies, Int8Dot::pairs) + calls * kTileCallCycles;
+  const double transforms = static_cast<double>(tiles * in / shape.lanes) * kInputCycles +
+                            static_cast<double>(tiles * blocks) * kOutputCycles;
+  const double winograd =
+      std::max(products / threads, weights / kMemoryBytes / std::min(threads, 2)) + transforms / threads;
+  if (winograd * (100 + kGain) / 100 > direct / threads) return std::nullopt;
+  return group;
+}
+
+}  // namespace lathe

@@ -1,0 +1,316 @@
+#include "ops/winograd/winograd_int8_program.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "ops/winograd/winograd_form.h"
+#include "src/base/divide.h"
+#include "src/base/index_in.h"
+#include "src/base/thread_team.h"
+
+namespace lathe {
+namespace {
+
+constexpr int kOutputs = WinogradInt8::kOutputs, kSize = WinogradInt8::kSize, kTaps = WinogradInt8::kTaps;
+constexpr int kFrequencies = WinogradInt8::kFrequencies;
+constexpr int64_t kLine = 64;  // cache line
+
+// Rows or matrices a multiple of a page apart would share the sets of a cache.
+int64_t off_page(int64_t bytes) {
+  const int64_t lines = divide_up(bytes, kLine) * kLine;
+  return lines % 1024 == 0 ? lines + kLine : lines;
+}
+
+bool is_plain_window(const ConvAxis& axis) {
+  return axis.stride == 1 && axis.taps.size() == kTaps && has_plain_taps(axis);
+}
+
+}  // namespace
+
+bool is_winograd_int8(const ConvProblem& shape) {
+  return shape.phases.size() == 1 && is_plain_window(shape.phases[0].y) && is_plain_window(shape.phases[0].x);
+}
+
+WinogradInt8Program::Axis WinogradInt8Program::make_axis(const ConvAxis& axis, bool takes_small) {
+  Axis made;
+  made.has_small = takes_small && ends_small(axis.out);
+  made.outputs = axis.out;
+  made.inputs = axis.in;
+  made.tiles = divide_up(axis.out, kOutputs);
+  made.first_input = axis.taps[0].offset;
+  std::vector<std::array<int, 3>> in_kinds;
+  std::vector<std::array<int, 2>> out_kinds;
+  for (int64_t tile = 0; tile < made.tiles; ++tile) {
+    const int64_t corner = tile * kOutputs + made.first_input;
+    const int size = made.has_small && tile + 1 == made.tiles ? WinogradInt8::kSmallSize : kSize;
+    const auto first = static_cast<int>(std::clamp<int64_t>(-corner, 0, size));
+    const auto last = static_cast<int>(std::clamp<int64_t>(axis.in - corner, first, size));
+    const auto stored = static_cast<int>(std::min<int64_t>(kOutputs, axis.out - tile * kOutputs));
+    made.in_kind.push_back(index_in(in_kinds, {first, last, size}));
+    made.out_kind.push_back(index_in(out_kinds, {stored, size}));
+  }
+  for (const auto& [first, last, size] : in_kinds) {
+    made.pixels.emplace_back(first, last);
+    made.in_size.push_back(size);
+  }
+  for (const auto& [stored, size] : out_kinds) {
+    made.stored.push_back(stored);
+    made.out_size.push_back(size);
+  }
+  return made;
+}
+
+WinogradInt8Program::WinogradInt8Program(WinogradInt8Problem problem, int64_t tile_group, int threads,
+                                         std::vector<int64_t> operand_batch_bytes)
+    : problem_(std::move(problem)),
+      tile_group_(tile_group),
+      threads_(threads),
+      operand_batch_bytes_(std::move(operand_batch_bytes)) {
+  const ConvProblem& shape = problem_.conv.shape;
+  operand_batch_bytes_.resize(problem_.conv.epilogue.operands.size());
+  const ConvAxis &rows = shape.phases[0].y, &columns = shape.phases[0].x;
+  tiles_ = shape.batch * divide_up(rows.out, kOutputs) * divide_up(columns.out, kOutputs);
+  groups_ = 1;
+  if (tile_group_ > 0) {
+    groups_ = divide_up(tiles_, tile_group_);
+    groups_ = std::min(tiles_, divide_up(groups_, threads_) * threads_);
+  }
+  y_ = make_axis(rows, groups_ == 1);
+  x_ = make_axis(columns, groups_ == 1);
+  group_tiles_ = divide_up(tiles_, groups_);
+  in_stride_ = off_page(problem_.in_blocks() * shape.lanes * 2);
+  out_stride_ = off_page(shape.out_blocks() * shape.lanes * 4);
+  in_frequency_ = off_page(group_tiles_ * in_stride_);
+  out_frequency_ = off_page(group_tiles_ * out_stride_);
+  make_kernels();
+  make_products();
+}
+
+void WinogradInt8Program::make_kernels() {
+  const ConvInt8Problem& conv = problem_.conv;
+  for (size_t row = 0; row < y_.pixels.size(); ++row) {
+    in_.emplace_back();
+    for (size_t column = 0; column < x_.pixels.size(); ++column) {
+      in_.back().push_back(winograd_int8_input({int8_isa(conv.isa), problem_.is_signed, problem_.zero,
+                                                y_.pixels[row].first, y_.pixels[row].second, x_.pixels[column].first,
+                                                x_.pixels[column].second, y_.in_size[row], x_.in_size[column]}));
+    }
+  }
+  for (size_t row = 0; row < y_.stored.size(); ++row) {
+    out_.emplace_back();
+    for (size_t column = 0; column < x_.stored.size(); ++column) {
+      out_.back().push_back(winograd_int8_output({int8_isa(conv.isa), y_.stored[row], x_.stored[column], conv.epilogue,
+                                                  conv.store, y_.out_size[row], x_.out_size[column]}));
+    }
+  }
+}
+
+// Small and large tiles of an image lie apart, so that every class has its tiles behind each other: small along y only,
+// large, small along x only, small along both.
+int64_t WinogradInt8Program::place_of(int64_t image, int64_t y, int64_t x) const {
+  const int64_t batch = problem_.conv.shape.batch, rows = y_.large(), columns = x_.large();
+  const int64_t small_rows = y_.tiles - rows, small_columns = x_.tiles - columns;
+  const bool is_small_y = y >= rows, is_small_x = x >= columns;
+  const int64_t large_at = batch * small_rows * columns, small_x_at = large_at + batch * rows * columns;
+  if (is_small_y && !is_small_x) return image * columns + x;
+  if (!is_small_y && !is_small_x) return large_at + (image * rows + y) * columns + x;
+  if (!is_small_y) return small_x_at + image * rows + y;
+  return small_x_at + batch * rows * small_columns + image;
+}
+
+std::vector<WinogradInt8Program::FrequencyClass> WinogradInt8Program::frequency_classes() const {
+  const int64_t batch = problem_.conv.shape.batch, rows = y_.large(), columns = x_.large();
+  const int64_t small_y = batch * (y_.tiles - rows) * columns, large = batch * rows * columns;
+  const int64_t small_x = batch * rows * (x_.tiles - columns);
+  return {{false, false, 0, tiles_},
+          {true, false, small_y, large + small_x},
+          {false, true, 0, small_y + large},
+          {true, true, small_y, large}};
+}
+
+void WinogradInt8Program::make_products() {
+  zeros_.assign(static_cast<size_t>(problem_.conv.shape.out_blocks() * problem_.conv.shape.lanes), 0);
+  if (!has_small()) {
+    std::vector<int> all(kFrequencies);
+    std::iota(all.begin(), all.end(), 0);
+    std::copy(all.begin(), all.end(), matrix_of_.begin());
+    add_product(group_tiles_, 0, all);
+    if (tiles_ != groups_ * group_tiles_ && group_tiles_ > 1) add_product(group_tiles_ - 1, 0, all);
+    weights_from_.assign(products_.size(), 0);
+    return;
+  }
+  // Weights in the order of the products.
+  int matrix = 0;
+  for (const FrequencyClass& tiles : frequency_classes()) {
+    std::vector<int> frequencies;
+    weights_from_.push_back(matrix * winograd_int8_matrix_bytes(problem_));
+    for (int i = 0; i < kFrequencies; ++i) {
+      const auto is_large_only = [](int frequency) { return frequency == 3 || frequency == 4; };
+      const bool is_large_y = is_large_only(i / kSize), is_large_x = is_large_only(i % kSize);
+      if (is_large_y != tiles.is_large_y || is_large_x != tiles.is_large_x) continue;
+      frequencies.push_back(i);
+      matrix_of_[static_cast<size_t>(i)] = matrix++;
+    }
+    tiles.count > 0 ? add_product(tiles.count, tiles.first, frequencies) : weights_from_.pop_back();
+  }
+}
+
+// Of `tiles` from `first` on in these frequencies.
+void WinogradInt8Program::add_product(int64_t tiles, int64_t first, const std::vector<int>& frequencies) {
+  Int8Problem product;
+  product.batches = static_cast<int64_t>(frequencies.size());
+  product.n = problem_.conv.shape.out_blocks() * problem_.conv.shape.lanes;
+  product.k = problem_.in_blocks() * problem_.conv.shape.lanes;
+  product.dot = Int8Dot::pairs;
+  product.isa = problem_.conv.isa;
+  product.a_stride = in_stride_;
+  product.threads = parts() == 1 ? 1 : threads_;
+  product.m = group_tiles_;
+  // Of the same panels, so that all share the weights.
+  GemmPlan plan = default_int8_plan(product);
+  panel_columns_ = int64_t{plan.vecs} * problem_.conv.shape.lanes;
+  plan.split = GemmSplit::columns;
+  product.m = tiles;
+  plan.rows = static_cast<int>(std::min<int64_t>(plan.rows, product.m));
+  std::vector<Int8Offsets> offsets(frequencies.size());
+  for (size_t i = 0; i < frequencies.size(); ++i) {
+    offsets[i].a = frequencies[i] * in_frequency_ + first * in_stride_;
+    offsets[i].b = matrix_of_[static_cast<size_t>(frequencies[i])] * winograd_int8_matrix_bytes(problem_);
+    offsets[i].c = frequencies[i] * out_frequency_ + first * out_stride_;
+  }
+  products_.emplace_back(product, plan, offsets);
+}
+
+std::string WinogradInt8Program::plan_text() const {
+  return fmt::format("conv int8 winograd F(4,3){} tiles={}", has_small() ? " and F(2,3)" : "",
+                     tile_group_ > 0 ? group_tiles_ : 0);
+}
+
+std::string WinogradInt8Program::packing() const {
+  return fmt::format("winograd_int8.1 c{} panels of {}{}", problem_.conv.shape.lanes, panel_columns_,
+                     has_small() ? " by class" : "");
+}
+
+int64_t WinogradInt8Program::packed_bytes() const { return kFrequencies * winograd_int8_matrix_bytes(problem_); }
+
+void WinogradInt8Program::pack(const ByteMatrix& weights, const ByteZeros& zeros, void* packed) const {
+  pack_winograd_int8(problem_, {panel_columns_, matrix_of_}, weights, zeros, packed);
+}
+
+WinogradInt8Program::Tiles WinogradInt8Program::group_of(int64_t group) const {
+  // Groups of group_tiles_ come first.
+  const int64_t large = tiles_ - groups_ * (group_tiles_ - 1);
+  const int64_t begin = group * group_tiles_ - std::max<int64_t>(0, group - large);
+  return {begin, begin + group_tiles_ - (group < large ? 0 : 1)};
+}
+
+template <class Body>
+void WinogradInt8Program::for_runs(const Tiles& tiles, Kinds kinds, Body body) const {
+  const std::vector<int>&row_kinds = y_.*kinds, &column_kinds = x_.*kinds;
+  for (int64_t tile = tiles.begin; tile < tiles.end;) {
+    Run run{};
+    run.x = tile % x_.tiles;
+    run.y = tile / x_.tiles % y_.tiles;
+    run.image = tile / x_.tiles / y_.tiles;
+    run.first = has_small() ? place_of(run.image, run.y, run.x) : tile - tiles.begin;
+    const int kind = column_kinds[static_cast<size_t>(run.x)];
+    const int64_t most = std::min(tiles.end - tile, x_.tiles - run.x);
+    while (run.count < most && column_kinds[static_cast<size_t>(run.x + run.count)] == kind) ++run.count;
+    body(run, static_cast<size_t>(row_kinds[static_cast<size_t>(run.y)]), static_cast<size_t>(kind));
+    tile += run.count;
+  }
+}
+
+void WinogradInt8Program::transform_input(const ConvInt8Arguments& arguments, char* frequencies, const Tiles& tiles,
+                                          Range blocks) const noexcept {
+  const int64_t lanes = problem_.conv.shape.lanes, plane = y_.inputs * x_.inputs * lanes;
+  WinogradInt8Call call;
+  call.row = x_.inputs * lanes;
+  call.frequency_bytes = in_frequency_;
+  call.source_step_bytes = kOutputs * lanes;
+  call.target_step = in_stride_;
+  for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+    for_runs(tiles, &Axis::in_kind, [&](const Run& run, size_t row, size_t column) {
+      const int64_t pixel = (run.y * kOutputs + y_.first_input) * x_.inputs + run.x * kOutputs + x_.first_input;
+      const int64_t at = (run.image * problem_.in_blocks() + block) * plane + pixel * lanes;
+      call.source = reinterpret_cast<const void*>(reinterpret_cast<intptr_t>(arguments.source) + at);
+      call.target = frequencies + run.first * in_stride_ + block * lanes * 2;
+      call.tiles = run.count;
+      in_[row][column](&call);
+    });
+  }
+}
+
+void WinogradInt8Program::multiply(const ConvInt8Arguments& arguments, char* scratch, const Tiles& tiles,
+                                   const void* next, int thread, int threads) const noexcept {
+  Int8Operands operands;
+  operands.a = scratch;
+  operands.b = arguments.weights;
+  operands.c = scratch + sums_at();
+  operands.columns = zeros_.data();
+  operands.a_stride = in_stride_;
+  operands.c_stride = out_stride_;
+  operands.next_weights = next;
+  if (!has_small()) return products_[tiles.end - tiles.begin == group_tiles_ ? 0 : 1].run(operands, thread, threads);
+  for (size_t i = 0; i < products_.size(); ++i) {
+    const bool is_last = i + 1 == products_.size();
+    operands.next_weights = is_last ? next : static_cast<const char*>(arguments.weights) + weights_from_[i + 1];
+    products_[i].run(operands, thread, threads);
+  }
+}
+
+void WinogradInt8Program::transform_output(const ConvInt8Arguments& arguments, const char* frequencies,
+                                           const Tiles& tiles, Range blocks) const noexcept {
+  const ConvInt8Problem& conv = problem_.conv;
+  const int64_t lanes = conv.shape.lanes;
+  WinogradInt8Call call;
+  call.row = x_.outputs * lanes;
+  call.frequency_bytes = out_frequency_;
+  call.source_step_bytes = out_stride_;
+  call.target_step = kOutputs * lanes;
+  for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+    call.init = arguments.init + block * lanes;
+    for_runs(tiles, &Axis::out_kind, [&](const Run& run, size_t row, size_t column) {
+      const int64_t pixel = run.y * kOutputs * x_.outputs + run.x * kOutputs;
+      const int64_t element = (block * y_.outputs * x_.outputs + pixel) * lanes;
+      call.source = frequencies + run.first * out_stride_ + block * lanes * 4;
+      call.target = static_cast<char*>(arguments.target) +
+                    run.image * conv.shape.out_blocks() * conv.target_block_bytes() + element * conv.out_bytes();
+      call.tiles = run.count;
+      for (size_t i = 0; i < conv.epilogue.operands.size(); ++i) {
+        const int64_t bytes = bits_of(conv.epilogue.expression->inputs[i + 1]) / 8;
+        const char* at = static_cast<const char*>(arguments.operands[i]) + run.image * operand_batch_bytes_[i];
+        if (conv.epilogue.operands[i] == ConvOperand::full) at += element * bytes;
+        if (conv.epilogue.operands[i] == ConvOperand::per_channel) at += block * lanes * bytes;
+        call.operands[i] = at;
+      }
+      out_[row][column](&call);
+    });
+  }
+}
+
+void WinogradInt8Program::run_part(int part, const ConvInt8Arguments& arguments, char* scratch,
+                                   int share) const noexcept {
+  const auto in_blocks = static_cast<long>(problem_.in_blocks());
+  const auto out_blocks = static_cast<long>(problem_.conv.shape.out_blocks());
+  if (parts() == 1) {
+    const Range mine = split_evenly(static_cast<long>(groups_), share, threads_);
+    for (int64_t group = mine.begin; group < mine.end; ++group) {
+      const Tiles tiles = group_of(group);
+      // A group that follows begins with the same weights again.
+      const void* next = group + 1 < mine.end ? arguments.weights : arguments.next_weights;
+      transform_input(arguments, scratch, tiles, {0, in_blocks});
+      multiply(arguments, scratch, tiles, next, 0, 1);
+      transform_output(arguments, scratch + sums_at(), tiles, {0, out_blocks});
+    }
+    return;
+  }
+  const Tiles all{0, tiles_};
+  if (part == 0) return transform_input(arguments, scratch, all, split_evenly(in_blocks, share, threads_));
+  if (part == 1) return multiply(arguments, scratch, all, arguments.next_weights, share, threads_);
+  transform_output(arguments, scratch + sums_at(), all, split_evenly(out_blocks, share, threads_));
+}
+
+}  // namespace lathe

@@ -1,0 +1,113 @@
+#pragma once
+// Winograd's convolution in whole numbers bound to its kernels: tiles of pixels become frequencies, each frequency is
+// one packed matrix product of 16-bit integers (tiles x input channels x output channels), and the products become
+// tiles of the output.
+#include <array>
+#include <string>
+#include <vector>
+
+#include "jit/kernels/winograd/winograd_int8.h"
+#include "ops/int8/int8_product.h"
+#include "ops/winograd/winograd_int8_weights.h"
+#include "src/base/thread_team.h"
+
+namespace lathe {
+
+// Stride and dilation 1, a 3x3 window.
+bool is_winograd_int8(const ConvProblem& shape);
+// Tiles that go through all parts before the next ones, or 0: all, part by part; nullopt: a direct convolution with
+// `dot` is faster.
+std::optional<int64_t> choose_winograd_int8(const WinogradInt8Problem& problem, Int8Dot dot, int threads);
+
+// Outputs along an axis whose last tile is a small one (WinogradInt8::kSmallOutputs). Only where all tiles are one
+// group.
+inline bool ends_small(int64_t outputs) {
+  const int64_t left = outputs % WinogradInt8::kOutputs;
+  return left >= 1 && left <= WinogradInt8::kSmallOutputs;
+}
+
+class WinogradInt8Program {
+ public:
+  // Requires: is_winograd_int8(), stays_exact(). Throws JitError.
+  WinogradInt8Program(WinogradInt8Problem problem, int64_t tile_group, int threads,
+                      std::vector<int64_t> operand_batch_bytes);
+
+  const WinogradInt8Problem& problem() const { return problem_; }
+  int threads() const { return threads_; }
+  std::string plan_text() const;
+  std::string packing() const;  // names the order of the packed weights
+  int64_t packed_bytes() const;
+  void pack(const ByteMatrix& weights, const ByteZeros& zeros, void* packed) const;
+
+  // With one part, for each thread; else for all threads together.
+  int64_t scratch_bytes() const { return WinogradInt8::kFrequencies * (in_frequency_ + out_frequency_); }
+  // All threads finish a part before one begins the next.
+  int parts() const { return tile_group_ > 0 ? 1 : 3; }
+  // A share of a part, of as many as the program was made for threads.
+  void run_part(int part, const ConvInt8Arguments& arguments, char* scratch, int share) const noexcept;
+
+ private:
+  // Tiles along one axis.
+  struct Axis {
+    int64_t tiles = 0, outputs = 0, inputs = 0, first_input = 0;
+    // Tiles of one input kind have the same pixels, those of one output kind store the same outputs.
+    std::vector<int> in_kind, out_kind;       // of each tile
+    std::vector<std::pair<int, int>> pixels;  // by input kind: those that exist, [first, last)
+    std::vector<int> in_size;                 // by input kind: of the input
+    std::vector<int> stored, out_size;        // by output kind: outputs; of the input
+    bool has_small = false;                   // the last tile
+
+    int64_t large() const { return tiles - (has_small ? 1 : 0); }
+  };
+  struct Tiles {
+    int64_t begin, end;  // over images, rows and columns of tiles
+  };
+  using Kinds = std::vector<int> Axis::*;
+  // One kind's run in a row of tiles.
+  struct Run {
+    int64_t image, y, x, count, first;  // `first`: of the group's tiles
+  };
+
+  // Frequencies that are made for the same tiles, which lie behind each other: all; those of large tiles along y, along
+  // x, along both.
+  struct FrequencyClass {
+    bool is_large_y, is_large_x;
+    int64_t first, count;  // tiles
+  };
+
+  static Axis make_axis(const ConvAxis& axis, bool takes_small);
+  bool has_small() const { return y_.has_small || x_.has_small; }
+  std::vector<FrequencyClass> frequency_classes() const;
+  int64_t place_of(int64_t image, int64_t y, int64_t x) const;
+  void make_kernels();
+  void make_products();
+  Tiles group_of(int64_t group) const;
+  template <class Body>
+  void for_runs(const Tiles& tiles, Kinds kinds, Body body) const;
+  void transform_input(const ConvInt8Arguments& arguments, char* frequencies, const Tiles& tiles,
+                       Range blocks) const noexcept;
+  void multiply(const ConvInt8Arguments& arguments, char* scratch, const Tiles& tiles, const void* next, int thread,
+                int threads) const noexcept;
+  void transform_output(const ConvInt8Arguments& arguments, const char* frequencies, const Tiles& tiles,
+                        Range blocks) const noexcept;
+  int64_t sums_at() const { return WinogradInt8::kFrequencies * in_frequency_; }
+  void add_product(int64_t tiles, int64_t first, const std::vector<int>& frequencies);
+
+  WinogradInt8Problem problem_;
+  int64_t tile_group_;
+  int threads_;
+  std::vector<int64_t> operand_batch_bytes_;
+  Axis y_, x_;
+  int64_t tiles_, groups_, group_tiles_;                   // of all images; of the largest group
+  int64_t in_stride_, out_stride_;                         // bytes from tile to tile within a frequency
+  int64_t in_frequency_, out_frequency_;                   // bytes from frequency to frequency
+  int64_t panel_columns_ = 0;                              // of the weights
+  std::vector<std::vector<WinogradInt8Kernel>> in_, out_;  // by kind of row and of column
+  // Of groups of group_tiles_ and of one less; or, with small tiles, by class of frequencies.
+  std::vector<Int8Product> products_;
+  std::vector<int64_t> weights_from_;                      // by product: its first matrix, in bytes
+  std::array<int, WinogradInt8::kFrequencies> matrix_of_;  // by frequency: where its weights lie
+  std::vector<int32_t> zeros_;                             // what products begin with
+};
+
+}  // namespace lathe

@@ -1,0 +1,122 @@
+// When Winograd's convolution pays, and in how large groups: an analytic model for when nobody measured.
+#include <algorithm>
+
+#include "ops/winograd/winograd_program.h"
+#include "ops/winograd/winograd_stem.h"
+#include "src/base/divide.h"
+
+namespace lathe {
+namespace {
+
+// In cycles of one multiply-add of full width on Zen 4, as the model of direct convolutions (conv_plan.cpp); fitted to
+// both forms of 78 tasks, in groups of all sizes, at 1 and 2 threads.
+constexpr double kInputCycles = 5.5;        // of one vector through the input transform
+constexpr double kOutputCycles = 4.4;       // of one frequency's vector through the output transform
+constexpr double kTileCallCycles = 66;      // start and store of one register tile of products
+constexpr double kProductCycles = 80;       // start of one frequency's product
+constexpr double kMemoryBytes = 8;          // a cycle: weights from memory, for one thread
+constexpr double kAllMemoryBytes = 9;       // for all threads
+constexpr double kL3Bytes = 12;             // a cycle: weights that come again, frequencies that leave L2
+constexpr double kAgainPart = 0.1;          // of which waiting is seen
+constexpr double kJoinCycles = 9500;        // all threads wait for each other
+constexpr double kExchangeBytes = 14;       // a cycle: frequencies that other threads made
+constexpr int64_t kNearBytes = 1200 << 10;  // frequencies of a group that stay in L2, for the most part
+constexpr int64_t kFewestTiles = 14;        // rows of a matrix product that keep the multipliers busy
+constexpr int64_t kGoodTiles[] = {16, 28, 56};
+
+// What an algorithm handles, for one channel or one pair of channels.
+struct Extent {
+  int64_t tiles, group, groups;
+  double inputs;       // transformed values of a tile: frequencies of all phases
+  double frequencies;  // sums of a tile
+  double products;     // multiplications of all tiles; those that are left out do not count
+};
+
+// Transformed values along one axis, of all its tiles. Of all tiles at once, one that is not whole saves a frequency.
+struct AxisCount {
+  int64_t tiles = 0;
+  double inputs = 0, products = 0;
+};
+AxisCount count_of(int64_t outputs, const std::vector<WinogradMatrices>& phases, bool leaves_out) {
+  AxisCount count;
+  const int tile_outputs = phases[0].outputs;
+  count.tiles = divide_up(outputs, tile_outputs);
+  for (const WinogradMatrices& phase : phases) {
+    count.inputs += phase.size();
+    count.products += static_cast<double>(phase.size() * count.tiles);
+    if (!leaves_out || outputs % tile_outputs == 0) continue;
+    for (const bool is_needed : needed_by_part_tiles(phase.output)) count.products -= is_needed ? 0 : 1;
+  }
+  return count;
+}
+
+double cycles_of(const ConvProblem& problem, Isa isa, int threads, const Extent& extent, bool is_all) {
+  const auto in = static_cast<double>(problem.in_channels), in_blocks = static_cast<double>(problem.in_blocks());
+  const auto out_blocks = static_cast<double>(problem.out_blocks()), lanes = static_cast<double>(problem.lanes);
+  const auto tiles = static_cast<double>(extent.tiles), groups = static_cast<double>(extent.groups);
+  const double per_cycle = has_avx512(isa) ? 1 : 2;
+  const int64_t tile_rows = has_avx512(isa) ? 14 : 6;
+  // Below eight rows the panels are wide, and wait for the weights.
+  const double rows = std::max(8.0, static_cast<double>(extent.group)) / static_cast<double>(extent.group);
+  const double products = extent.products * rows * in * out_blocks / per_cycle * 1.04;
+  const auto calls = static_cast<double>(divide_up(extent.group, tile_rows) * divide_up(problem.out_blocks(), 2));
+  const double starts = extent.frequencies * groups * (calls * kTileCallCycles + kProductCycles);
+  const double transforms =
+      tiles * (extent.inputs * in_blocks * kInputCycles + extent.frequencies * out_blocks * kOutputCycles);
+  // The longest thread's part.
+  const double part = is_all ? 1.0 / threads : static_cast<double>(divide_up(extent.groups, threads)) / groups;
+  const double weights = extent.inputs * in * out_blocks * lanes * 4;
+  const double streams = weights / (threads > 1 ? kAllMemoryBytes : kMemoryBytes);
+  const double group_bytes =
+      static_cast<double>(extent.group) * (extent.inputs * in_blocks + extent.frequencies * out_blocks) * lanes * 4;
+  const double near = static_cast<double>(kNearBytes);
+  const double traffic = group_bytes / (is_all ? threads : 1) > near ? 2 * group_bytes * groups / kL3Bytes : 0;
+  const double again =
+      weights + group_bytes > near ? weights / kL3Bytes * std::max(0.0, groups * part - 1) * kAgainPart : 0;
+  const double waits = is_all && threads > 1 ? 2 * kJoinCycles + group_bytes * part / kExchangeBytes : 0;
+  return std::max((products + starts) * part, streams) + (transforms + traffic) * part + again + waits + 500;
+}
+
+}  // namespace
+
+WinogradChoice choose_winograd(const ConvProblem& problem, Isa isa, int threads) {
+  WinogradChoice best;
+  for (int outputs = 2; outputs <= problem.most_winograd; ++outputs) {
+    if (is_winograd_stem(problem, outputs)) {
+      const double cycles = winograd_stem_cycles(problem, outputs, isa, threads);
+      if (best.outputs == 0 || cycles < best.cycles) best = {outputs, 0, cycles};
+    }
+    if (!is_winograd_of_blocks(problem, outputs)) continue;
+    const ConvShape& shape = problem.phases[0];
+    const WinogradForm form = winograd_form(problem, outputs);
+    std::vector<WinogradMatrices> rows, columns;
+    for (int phase = 0; phase < form.row_phases(); ++phase) rows.push_back(row_matrices(form, phase));
+    for (int phase = 0; phase < form.column_phases(); ++phase) columns.push_back(column_matrices(form, phase));
+    for (const bool all : {true, false}) {
+      const AxisCount y = count_of(shape.y.out, rows, all);
+      const AxisCount x = count_of(shape.x.out, columns, all);
+      Extent extent{};
+      extent.tiles = problem.batch * y.tiles * x.tiles;
+      extent.inputs = y.inputs * x.inputs;
+      extent.frequencies = form.frequencies();
+      extent.products = static_cast<double>(problem.batch) * y.products * x.products;
+      const double tile_bytes = (extent.inputs * static_cast<double>(problem.in_blocks()) +
+                                 extent.frequencies * static_cast<double>(problem.out_blocks())) *
+                                problem.lanes * 4;
+      const auto fitting = static_cast<int64_t>(static_cast<double>(kNearBytes) / tile_bytes);
+      std::vector<int64_t> sizes = {std::max(kFewestTiles, fitting)};
+      sizes.insert(sizes.end(), std::begin(kGoodTiles), std::end(kGoodTiles));
+      for (const int64_t wanted : sizes) {
+        extent.groups = all ? 1 : divide_up(divide_up(extent.tiles, wanted), threads) * threads;
+        extent.groups = std::min(extent.groups, extent.tiles);
+        extent.group = divide_up(extent.tiles, extent.groups);
+        const double cycles = cycles_of(problem, isa, threads, extent, all);
+        if (best.outputs > 0 && cycles >= best.cycles) continue;
+        best = {outputs, all ? 0 : static_cast<int>(extent.group), cycles};
+      }
+    }
+  }
+  return best;
+}
+
+}  // namespace lathe

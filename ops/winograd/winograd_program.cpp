@@ -1,0 +1,334 @@
+#include "ops/winograd/winograd_program.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ops/work_split.h"
+#include "src/base/check.h"
+#include "src/base/divide.h"
+#include "src/base/index_in.h"
+#include "src/base/thread_team.h"
+
+namespace lathe {
+namespace {
+
+constexpr int kPageFloats = 1024;
+
+// Rows or matrices a multiple of a page apart would share the sets of a cache.
+int64_t off_page(int64_t floats, int64_t lanes) { return floats % (kPageFloats / 4) == 0 ? floats + lanes : floats; }
+
+// Pixels of a phase, of which number i is pixel `first` + i * stride, that lie in a picture.
+std::pair<int, int> pixels_inside(int64_t first, int64_t stride, int64_t extent, int count) {
+  const auto begin = static_cast<int>(std::clamp<int64_t>(divide_up(-std::min<int64_t>(first, 0), stride), 0, count));
+  const int64_t end = first >= extent ? 0 : divide_up(extent - first, stride);
+  return {begin, static_cast<int>(std::clamp<int64_t>(end, begin, count))};
+}
+
+}  // namespace
+
+WinogradProgram::Axis WinogradProgram::make_axis(const ConvAxis& axis, const std::vector<int>& sizes, int outputs,
+                                                 int phase_pixels) {
+  Axis made;
+  made.outputs = axis.out;
+  made.tiles = divide_up(axis.out, outputs);
+  made.tile_outputs = outputs;
+  made.first_input = axis.taps[0].offset;
+  made.step = outputs * axis.stride;
+  std::vector<std::pair<std::vector<std::pair<int, int>>, int>> kinds;
+  for (int64_t tile = 0; tile < made.tiles; ++tile) {
+    std::vector<std::pair<int, int>> inputs;
+    for (size_t phase = 0; phase < sizes.size(); ++phase) {
+      const int64_t first = tile * made.step + made.first_input + static_cast<int64_t>(phase) * phase_pixels;
+      inputs.push_back(pixels_inside(first, axis.stride, axis.in, sizes[phase]));
+    }
+    const auto stored = static_cast<int>(std::min<int64_t>(outputs, axis.out - tile * outputs));
+    made.kind.push_back(index_in(kinds, {inputs, stored}));
+  }
+  for (const auto& [inputs, stored] : kinds) {
+    made.inputs.push_back(inputs);
+    made.stored.push_back(stored);
+  }
+  return made;
+}
+
+WinogradProgram::WinogradProgram(ConvProblem problem, const WinogradPlan& plan, int threads,
+                                 std::vector<int64_t> operand_batch_bytes)
+    : problem_(std::move(problem)),
+      plan_(plan),
+      threads_(threads),
+      operand_batch_bytes_(std::move(operand_batch_bytes)) {
+  if (!is_winograd_of_blocks(problem_, plan_.form.outputs)) throw JitError("not possible here: " + to_string(plan_));
+  operand_batch_bytes_.resize(problem_.epilogue.operands.size());
+  const ConvShape& shape = problem_.phases[0];
+  WinogradForm& form = plan_.form;
+  form = winograd_form(problem_, form.outputs);
+  std::vector<int> rows, columns;
+  for (int phase = 0; phase < form.row_phases(); ++phase) rows.push_back(form.rows(phase));
+  for (int phase = 0; phase < form.column_phases(); ++phase) columns.push_back(form.size(phase));
+  y_ = make_axis(shape.y, rows, form.out_rows(), form.phase_pixels());
+  x_ = make_axis(shape.x, columns, form.outputs, form.phase_pixels());
+  tiles_ = problem_.batch * y_.tiles * x_.tiles;
+  groups_ = 1;
+  if (plan_.tile_group > 0) {
+    groups_ = divide_up(tiles_, plan_.tile_group);
+    groups_ = std::min(tiles_, divide_up(groups_, threads_) * threads_);
+  }
+  group_tiles_ = divide_up(tiles_, groups_);
+  shares_ = worthwhile_shares(problem_.flop() / 3, threads_);
+  const int lanes = problem_.lanes;
+  in_stride_ = off_page(winograd_slots(form) * problem_.in_blocks() * lanes, lanes);
+  out_stride_ = off_page(problem_.out_blocks() * lanes, lanes);
+  in_frequency_ = off_page(group_tiles_ * in_stride_, lanes);
+  out_frequency_ = off_page(group_tiles_ * out_stride_, lanes);
+  has_own_inputs_ = parts() > 1 && pays_own_copies(threads_);
+  make_areas();
+  make_kernels();
+  make_products();
+}
+
+// In groups, tiles go from row to row. All at once, those that are not whole stand at the ends, so that frequencies
+// that they do not need can leave them out.
+void WinogradProgram::make_areas() {
+  const bool sorts = parts() > 1;
+  const int64_t whole_rows = sorts ? y_.whole_tiles() : y_.tiles, whole_columns = sorts ? x_.whole_tiles() : x_.tiles;
+  areas_ = {{whole_rows, y_.tiles, 0, whole_columns},
+            {0, whole_rows, 0, whole_columns},
+            {0, whole_rows, whole_columns, x_.tiles},
+            {whole_rows, y_.tiles, whole_columns, x_.tiles}};
+}
+
+// Tiles that a class of frequencies multiplies, of all.
+WinogradProgram::Tiles WinogradProgram::tiles_of(const WinogradClass& part) const {
+  const auto count = [&](int area) { return areas_[static_cast<size_t>(area)].tiles() * problem_.batch; };
+  Tiles tiles{0, tiles_};
+  if (part.whole_rows) tiles.begin = count(0);
+  if (part.whole_columns) tiles.end -= count(3) + count(2);
+  if (part.whole_rows && !part.whole_columns) tiles.end -= count(3);
+  return tiles;
+}
+
+void WinogradProgram::make_kernels() {
+  const WinogradForm& form = plan_.form;
+  // All pieces are transformed alike.
+  WinogradForm piece = form;
+  piece.pieces = 1;
+  for (size_t row = 0; row < y_.inputs.size(); ++row) {
+    in_.emplace_back();
+    out_.emplace_back();
+    for (size_t column = 0; column < x_.inputs.size(); ++column) {
+      in_.back().emplace_back();
+      for (int y = 0; y < form.row_phases(); ++y) {
+        for (int x = 0; x < form.column_phases(); ++x) {
+          const auto &rows = y_.inputs[row][static_cast<size_t>(y)],
+                     &columns = x_.inputs[column][static_cast<size_t>(x)];
+          in_.back().back().push_back(
+              winograd_input({plan_.isa, piece, rows.first, rows.second, columns.first, columns.second,
+                              form.pieces > 1 ? 0 : y, form.pieces > 1 ? 0 : x}));
+        }
+      }
+      out_.back().push_back(
+          winograd_output({plan_.isa, piece, y_.stored[row], x_.stored[column], problem_.has_bias, problem_.epilogue}));
+    }
+  }
+}
+
+void WinogradProgram::make_products() {
+  int64_t weights = 0;
+  for (WinogradClass& part : winograd_classes(plan_.form)) {
+    const Tiles tiles = parts() > 1 ? tiles_of(part) : Tiles{0, group_tiles_};
+    if (tiles.begin == tiles.end) continue;
+    GemmProblem product;
+    product.batches = static_cast<int64_t>(part.frequencies.size());
+    product.m = tiles.end - tiles.begin;
+    product.n = problem_.out_blocks() * problem_.lanes;
+    product.k = part.slots * problem_.in_channels;
+    product.isa = plan_.isa;
+    product.a_stride = in_stride_;
+    product.threads = parts() == 1 ? 1 : threads_;
+    std::vector<GemmOffsets> offsets;
+    for (const int frequency : part.frequencies) {
+      GemmOffsets at;
+      at.a = frequency * in_frequency_ + tiles.begin * in_stride_ + part.first_slot * problem_.in_channels;
+      at.b = static_cast<int64_t>(offsets.size()) * product.k * product.n;
+      at.c = frequency * out_frequency_ + tiles.begin * out_stride_;
+      offsets.push_back(at);
+    }
+    Products made;
+    GemmPlan plan = default_gemm_plan(product);
+    plan.split = GemmSplit::columns;
+    made.by_count.emplace_back(product, plan, offsets);
+    if (tiles_ != groups_ * group_tiles_ && group_tiles_ > 1) {
+      // Of the same panels, so that they share the weights.
+      product.m = group_tiles_ - 1;
+      plan.rows = static_cast<int>(std::min<int64_t>(plan.rows, product.m));
+      made.by_count.emplace_back(product, plan, offsets);
+    }
+    part.format = made.by_count[0].format();
+    part.weights = weights;
+    weights += product.batches * product.k * product.n;
+    classes_.push_back(part);
+    products_.push_back(std::move(made));
+  }
+  packed_size_ = weights;
+}
+
+std::string WinogradProgram::packing() const {
+  std::string text = fmt::format("winograd.2 {} c{} panels of", to_string(plan_.form), problem_.lanes);
+  for (const WinogradClass& part : classes_)
+    text += fmt::format(" {}:{}", part.frequencies[0], part.format.panel_columns);
+  return text;
+}
+
+void WinogradProgram::pack(const float* weights, float* packed) const {
+  pack_winograd(problem_, plan_.form, classes_, weights, packed);
+}
+
+int64_t WinogradProgram::shared_scratch() const {
+  if (parts() == 1) return 0;
+  return plan_.form.frequencies() * (has_own_inputs_ ? out_frequency_ : in_frequency_ + out_frequency_);
+}
+
+int64_t WinogradProgram::own_scratch() const {
+  if (parts() == 1) return plan_.form.frequencies() * (in_frequency_ + out_frequency_);
+  return has_own_inputs_ ? plan_.form.frequencies() * in_frequency_ : 0;
+}
+
+WinogradProgram::Tiles WinogradProgram::group_of(int64_t group) const {
+  // Groups of group_tiles_ come first.
+  const int64_t large = tiles_ - groups_ * (group_tiles_ - 1);
+  const int64_t begin = group * group_tiles_ - std::max<int64_t>(0, group - large);
+  return {begin, begin + group_tiles_ - (group < large ? 0 : 1)};
+}
+
+template <class Body>
+void WinogradProgram::for_runs(const Tiles& tiles, Body body) const {
+  int64_t area_first = 0;
+  for (const Area& area : areas_) {
+    const int64_t each = area.tiles(), width = area.x_end - area.x_begin, count = each * problem_.batch;
+    const int64_t end = std::min(tiles.end - area_first, count);
+    for (int64_t tile = std::max<int64_t>(0, tiles.begin - area_first); tile < end;) {
+      Run run{};
+      run.x = area.x_begin + tile % width;
+      run.y = area.y_begin + tile / width % (area.y_end - area.y_begin);
+      run.image = tile / each;
+      run.first = area_first + tile - tiles.begin;
+      const int kind = x_.kind[static_cast<size_t>(run.x)];
+      const int64_t most = std::min(end - tile, area.x_end - run.x);
+      while (run.count < most && x_.kind[static_cast<size_t>(run.x + run.count)] == kind) ++run.count;
+      body(run, static_cast<size_t>(y_.kind[static_cast<size_t>(run.y)]), static_cast<size_t>(kind));
+      tile += run.count;
+    }
+    area_first += count;
+  }
+}
+
+void WinogradProgram::transform_input(const ConvArguments& arguments, float* frequencies, const Tiles& tiles,
+                                      int64_t first_block, int64_t last_block) const noexcept {
+  const ConvShape& shape = problem_.phases[0];
+  const WinogradForm& form = plan_.form;
+  const int lanes = problem_.lanes;
+  WinogradCall call;
+  call.row_bytes = shape.y.stride * shape.x.in * lanes * 4;
+  call.frequency_bytes = in_frequency_ * 4;
+  call.source_step_bytes = x_.step * lanes * 4;
+  call.target_step_bytes = in_stride_ * 4;
+  // Rows of a tile's channels often lie a page apart: those of few tiles are filled before the next ones.
+  for_runs(tiles, [&](const Run& run, size_t row, size_t column) {
+    for (int64_t block = first_block; block < last_block; ++block) {
+      const int64_t plane = problem_.source_image(run.image) + block * problem_.source_block_bytes();
+      const std::vector<WinogradKernel>& kernels = in_[row][column];
+      for (size_t phase = 0; phase < kernels.size(); ++phase) {
+        const auto y = static_cast<int>(phase) / form.column_phases(),
+                   x = static_cast<int>(phase) % form.column_phases();
+        const int64_t pixel = (run.y * y_.step + y_.first_input + y * form.phase_pixels()) * shape.x.in +
+                              run.x * x_.step + x_.first_input + x * form.phase_pixels();
+        call.source =
+            reinterpret_cast<const float*>(reinterpret_cast<intptr_t>(arguments.source) + plane + pixel * lanes * 4);
+        call.target =
+            frequencies + run.first * in_stride_ + winograd_slot(form, y, x) * problem_.in_channels + block * lanes;
+        call.tiles = run.count;
+        kernels[phase](&call);
+      }
+    }
+  });
+}
+
+void WinogradProgram::multiply(const ConvArguments& arguments, const float* inputs, float* products, const Tiles& tiles,
+                               const void* next, int share, int shares) const noexcept {
+  const int64_t count = tiles.end - tiles.begin;
+  GemmOperands operands;
+  operands.a = inputs;
+  operands.c = products;
+  operands.a_stride = in_stride_;
+  operands.c_stride = out_stride_;
+  for (size_t i = 0; i < products_.size(); ++i) {
+    operands.b = arguments.weights + classes_[i].weights;
+    operands.next_weights = i + 1 == products_.size() ? next : arguments.weights + classes_[i + 1].weights;
+    products_[i].by_count[count == group_tiles_ ? 0 : 1].run(operands, share, shares);
+  }
+}
+
+void WinogradProgram::transform_output(const ConvArguments& arguments, const float* frequencies, const Tiles& tiles,
+                                       int64_t first_block, int64_t last_block) const noexcept {
+  const int lanes = problem_.lanes;
+  WinogradCall call;
+  call.row_bytes = x_.outputs * lanes * 4;
+  call.frequency_bytes = out_frequency_ * 4;
+  call.source_step_bytes = out_stride_ * 4;
+  call.target_step_bytes = int64_t{x_.tile_outputs} * lanes * 4;
+  for_runs(tiles, [&](const Run& run, size_t row, size_t column) {
+    for (int64_t block = first_block; block < last_block; ++block) {
+      if (problem_.has_bias) call.bias = arguments.bias + block * lanes;
+      const int64_t pixel = run.y * y_.tile_outputs * x_.outputs + run.x * x_.tile_outputs;
+      const int64_t plane =
+          block * problem_.target_block_bytes() + problem_.target_frame(run.image) + pixel * lanes * 4;
+      call.source = frequencies + run.first * out_stride_ + block * lanes;
+      call.target = reinterpret_cast<float*>(reinterpret_cast<char*>(arguments.target) +
+                                             problem_.target_volume(run.image) + plane);
+      call.tiles = run.count;
+      for (size_t i = 0; i < problem_.epilogue.operands.size(); ++i) {
+        const char* at =
+            static_cast<const char*>(arguments.operands[i]) + problem_.volume(run.image) * operand_batch_bytes_[i];
+        if (problem_.epilogue.operands[i] == ConvOperand::full) at += plane;
+        if (problem_.epilogue.operands[i] == ConvOperand::per_channel) at += block * lanes * 4;
+        call.operands[i] = at;
+      }
+      out_[row][column](&call);
+    }
+  });
+}
+
+void WinogradProgram::run_part(int part, const ConvArguments& arguments, const ConvScratch& scratch, int share,
+                               int thread) const noexcept {
+  const int64_t in_floats = plan_.form.frequencies() * in_frequency_;
+  const int64_t in_blocks = problem_.in_blocks(), out_blocks = problem_.out_blocks();
+  if (parts() == 1) {
+    float* own = scratch.of(thread);
+    const Range mine = split_evenly(static_cast<long>(groups_), share, shares_);
+    for (int64_t group = mine.begin; group < mine.end; ++group) {
+      const Tiles tiles = group_of(group);
+      // A group that follows begins with the same weights again.
+      const void* next = group + 1 < mine.end ? arguments.weights : arguments.next_weights;
+      transform_input(arguments, own, tiles, 0, in_blocks);
+      multiply(arguments, own, own + in_floats, tiles, next, 0, 1);
+      transform_output(arguments, own + in_floats, tiles, 0, out_blocks);
+    }
+    return;
+  }
+  const Tiles all{0, tiles_};
+  const Range all_blocks{0, static_cast<long>(in_blocks)};
+  float* products = scratch.shared + (has_own_inputs_ ? 0 : in_floats);
+  if (part == 0) {
+    const Range mine = has_own_inputs_ ? all_blocks : split_evenly(all_blocks.end, share, threads_);
+    transform_input(arguments, has_own_inputs_ ? scratch.of(share) : scratch.shared, all, mine.begin, mine.end);
+  } else if (part == 1) {
+    const float* inputs = has_own_inputs_ ? scratch.of(thread) : scratch.shared;
+    multiply(arguments, inputs, products, all, arguments.next_weights, share, shares_);
+  } else {
+    const Range mine = split_evenly(static_cast<long>(out_blocks), share, threads_);
+    transform_output(arguments, products, all, mine.begin, mine.end);
+  }
+}
+
+}  // namespace lathe

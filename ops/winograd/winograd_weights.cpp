@@ -1,0 +1,201 @@
+#include "ops/winograd/winograd_weights.h"
+
+#include <algorithm>
+
+namespace lathe {
+namespace {
+
+constexpr int kMostLanes = 16, kMostTaps = 7, kMostSize = 8;
+using WeightWindow = double[kMostTaps][kMostTaps][kMostLanes];
+
+// The first tap of a piece.
+struct Corner {
+  int64_t y = 0, x = 0;
+};
+
+// The taps of one pair of phases, and what makes frequencies of them: rows * window * columns^T for a block of output
+// channels at once.
+struct PhaseTransform {
+  int row_phase, column_phase, row_step, column_step;
+  Corner corner;  // its taps count from there
+  Matrix rows, columns;
+  double once[kMostSize][kMostTaps][kMostLanes];
+
+  void run(const WeightWindow& window, float* out, int64_t frequency_stride) {
+    const int first_row = row_step == 1 ? 0 : row_phase, first_column = column_step == 1 ? 0 : column_phase;
+    for (int row = 0; row < rows.rows; ++row) {
+      for (int x = 0; x < columns.columns; ++x) {
+        double sum[kMostLanes] = {};
+        for (int y = 0; y < rows.columns; ++y) {
+          const double factor = rows.at(row, y);
+          if (factor == 0) continue;
+          const auto& taps = window[first_row + y * row_step][first_column + x * column_step];
+          for (int lane = 0; lane < kMostLanes; ++lane) sum[lane] += factor * taps[lane];
+        }
+        std::copy_n(sum, kMostLanes, once[row][x]);
+      }
+    }
+    for (int row = 0; row < rows.rows; ++row) {
+      for (int column = 0; column < columns.rows; ++column, out += frequency_stride) {
+        double sum[kMostLanes] = {};
+        for (int x = 0; x < columns.columns; ++x) {
+          const double factor = columns.at(column, x);
+          if (factor == 0) continue;
+          for (int lane = 0; lane < kMostLanes; ++lane) sum[lane] += factor * once[row][x][lane];
+        }
+        for (int lane = 0; lane < kMostLanes; ++lane) out[lane] = static_cast<float>(sum[lane]);
+      }
+    }
+  }
+};
+
+// The windows of one block of output channels over one input channel, from a corner on; zeros behind their end.
+void load_window(const ConvProblem& problem, const float* weights, int64_t first_out, int64_t in, const Corner& corner,
+                 WeightWindow& window) {
+  const int64_t height = problem.window_y, width = problem.window_x;
+  for (int lane = 0; lane < problem.lanes; ++lane) {
+    const int64_t out = first_out + lane;
+    const bool exists = out < problem.out_channels;
+    const float* from = exists ? weights + (out * problem.in_channels + in) * height * width : nullptr;
+    for (int64_t y = 0; y < std::min<int64_t>(height, kMostTaps); ++y) {
+      for (int64_t x = 0; x < std::min<int64_t>(width, kMostTaps); ++x) {
+        const int64_t row = corner.y + y, column = corner.x + x;
+        const bool has_tap = exists && row < height && column < width;
+        window[y][x][lane] = has_tap ? static_cast<double>(from[row * width + column]) : 0.0;
+      }
+    }
+  }
+}
+
+std::vector<PhaseTransform> phase_transforms(const WinogradForm& form) {
+  std::vector<PhaseTransform> made;
+  for (int row = 0; row < form.row_phases(); ++row) {
+    for (int column = 0; column < form.column_phases(); ++column)
+      made.push_back({row,
+                      column,
+                      form.is_line ? 1 : form.stride,
+                      form.stride,
+                      form.pieces > 1 ? Corner{row * form.taps, column * form.taps} : Corner(),
+                      row_matrices(form, row).weights,
+                      column_matrices(form, column).weights,
+                      {}});
+  }
+  return made;
+}
+
+// Where the first input channel's weights of one frequency go, for a block of output channels.
+struct Place {
+  int64_t first = 0, width = 0;  // floats; from channel to channel
+};
+Place place_of(const ConvProblem& problem, const WinogradClass& part, int64_t index, int64_t first_out) {
+  const int64_t columns = problem.out_blocks() * problem.lanes, depth = part.slots * problem.in_channels;
+  const int64_t panel = first_out / part.format.panel_columns;
+  return {part.weights + index * depth * columns + panel * part.format.panel_columns * depth +
+              first_out % part.format.panel_columns,
+          part.format.width_of(panel, columns)};
+}
+
+}  // namespace
+
+int winograd_slot(const WinogradForm& form, int row_phase, int column_phase) {
+  if (form.stride == 1) return row_phase * form.column_phases() + column_phase;
+  static constexpr int kSlots[2][2] = {{1, 0}, {2, 3}};
+  return kSlots[row_phase][column_phase];
+}
+
+std::vector<bool> needed_by_part_tiles(const Matrix& output) {
+  std::vector<bool> needs(static_cast<size_t>(output.columns), output.rows == 1);
+  for (int row = 0; row + 1 < output.rows; ++row) {
+    for (int f = 0; f < output.columns; ++f) {
+      if (output.at(row, f) != 0) needs[static_cast<size_t>(f)] = true;
+    }
+  }
+  return needs;
+}
+
+namespace {
+
+// Frequencies along one axis that are treated alike.
+struct AxisClass {
+  std::vector<int> frequencies;
+  int phases = 1;
+  bool is_whole = false;
+};
+
+std::vector<AxisClass> axis_classes(int frequencies, int shared, int phases, const std::vector<bool>& needs) {
+  std::vector<AxisClass> classes;
+  for (const bool is_shared : {true, false}) {
+    for (const bool is_whole : {false, true}) {
+      AxisClass made{{}, is_shared ? phases : 1, is_whole};
+      for (int f = is_shared ? 0 : shared; f < (is_shared ? shared : frequencies); ++f) {
+        if (needs[static_cast<size_t>(f)] != is_whole) made.frequencies.push_back(f);
+      }
+      if (!made.frequencies.empty()) classes.push_back(made);
+    }
+  }
+  return classes;
+}
+
+}  // namespace
+
+std::vector<WinogradClass> winograd_classes(const WinogradForm& form) {
+  std::vector<WinogradClass> classes;
+  const int row_phases = form.row_phases(), column_phases = form.column_phases();
+  const auto columns = axis_classes(form.size(), form.size(column_phases - 1), column_phases,
+                                    needed_by_part_tiles(column_matrices(form, 0).output));
+  for (const AxisClass& y : axis_classes(form.rows(), form.rows(row_phases - 1), row_phases,
+                                         needed_by_part_tiles(row_matrices(form, 0).output))) {
+    for (const AxisClass& x : columns) {
+      WinogradClass made;
+      for (const int row : y.frequencies) {
+        for (const int column : x.frequencies) made.frequencies.push_back(row * form.size() + column);
+      }
+      made.slots = y.phases * x.phases;
+      made.first_slot = form.stride == 1 ? 0 : winograd_slot(form, 0, x.phases - 1);
+      made.whole_rows = y.is_whole;
+      made.whole_columns = x.is_whole;
+      classes.push_back(made);
+    }
+  }
+  return classes;
+}
+
+void pack_winograd(const ConvProblem& problem, const WinogradForm& form, const std::vector<WinogradClass>& classes,
+                   const float* weights, float* packed) {
+  const int64_t columns = problem.out_blocks() * problem.lanes, depth = problem.in_channels;
+  std::vector<PhaseTransform> transforms = phase_transforms(form);
+  std::vector<std::pair<const WinogradClass*, int64_t>> places(static_cast<size_t>(form.frequencies()));
+  for (const WinogradClass& part : classes) {
+    for (size_t i = 0; i < part.frequencies.size(); ++i)
+      places[static_cast<size_t>(part.frequencies[i])] = {&part, static_cast<int64_t>(i)};
+  }
+  // Frequencies lie far apart, often in one set of the caches: several channels go to each at a time.
+  constexpr int64_t kDepthBlock = 16;
+  WeightWindow windows[kDepthBlock] = {};
+  std::vector<float> block(static_cast<size_t>(form.frequencies() * kDepthBlock * kMostLanes));
+  for (int64_t first = 0; first < columns; first += problem.lanes) {
+    for (int64_t begin = 0; begin < depth; begin += kDepthBlock) {
+      const int64_t count = std::min(kDepthBlock, depth - begin);
+      for (PhaseTransform& transform : transforms) {
+        // Phases take theirs from one window.
+        const bool is_other = form.pieces > 1 || &transform == &transforms[0];
+        for (int64_t i = 0; is_other && i < count; ++i)
+          load_window(problem, weights, first, begin + i, transform.corner, windows[i]);
+        for (int64_t i = 0; i < count; ++i)
+          transform.run(windows[i], block.data() + i * kMostLanes, kDepthBlock * kMostLanes);
+        const int slot = winograd_slot(form, transform.row_phase, transform.column_phase);
+        const int width = transform.columns.rows;
+        for (int f = 0; f < transform.rows.rows * width; ++f) {
+          const auto& [part, index] = places[static_cast<size_t>(f / width * form.size() + f % width)];
+          if (part == nullptr) continue;
+          const Place place = place_of(problem, *part, index, first);
+          float* to = packed + place.first + ((slot - part->first_slot) * depth + begin) * place.width;
+          for (int64_t i = 0; i < count; ++i)
+            std::copy_n(block.data() + (f * kDepthBlock + i) * kMostLanes, problem.lanes, to + i * place.width);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace lathe
