@@ -18,6 +18,9 @@ void* counted_allocation(size_t bytes, size_t alignment) {
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
+
+// Not inlined: g++ 12 would see free() on what a new that is not inlined has returned, and warn.
+[[gnu::noinline]] void give_back(void* memory) { std::free(memory); }
 }  // namespace
 
 void* operator new(size_t bytes) { return counted_allocation(bytes, 1); }
@@ -28,14 +31,14 @@ void* operator new(size_t bytes, std::align_val_t alignment) {
 void* operator new[](size_t bytes, std::align_val_t alignment) {
   return counted_allocation(bytes, static_cast<size_t>(alignment));
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory) noexcept { give_back(memory); }
+void operator delete[](void* memory) noexcept { give_back(memory); }
+void operator delete(void* memory, size_t) noexcept { give_back(memory); }
+void operator delete[](void* memory, size_t) noexcept { give_back(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { give_back(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { give_back(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { give_back(memory); }
+void operator delete[](void* memory, size_t, std::align_val_t) noexcept { give_back(memory); }
 
 namespace lathe {
 namespace {
