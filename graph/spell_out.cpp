@@ -6,22 +6,17 @@
 #include "graph/expression_attribute.h"
 #include "graph/passes/rewrite.h"
 #include "graph/spelled_expression.h"
-#include "lathe/error.h"
+#include "graph/spelling.h"
 
 namespace lathe {
 namespace {
 
 using Ints = std::vector<int64_t>;
-using NamedAttributes = std::vector<std::pair<const char*, Attribute>>;
+using NamedAttributes = Spelling::NamedAttributes;
 
-[[noreturn]] void fail(const Node& node, const std::string& what) {
-  throw Error(ErrorCode::unsupported, "node '" + node.name + "' (" + std::string(node.op->name) + "): " + what);
-}
-
-class Speller {
+class Speller : private Spelling {
  public:
-  Speller(const Graph& source, const OpLookup& ops, int opset)
-      : graph_(source), rewriter_(graph_), ops_(ops), opset_(opset) {}
+  using Spelling::Spelling;
 
   Graph run() {
     const std::vector<NodeId> order = graph_.order();
@@ -54,39 +49,6 @@ class Speller {
     if (is_op(node, "GroupNormalization")) return ops_.find("", node.op->name, opset_) != node.op;
     const bool is_norm = is_op(node, "LayerNormalization") || is_op(node, "RMSNormalization");
     return is_norm && ops_.find("", node.op->name, opset_) == nullptr && node.attributes.get_int("axis", -1) == -1;
-  }
-
-  // --- nodes of ai.onnx, all in the place of the node that is spelled out
-
-  ValueId op(const char* name, std::vector<ValueId> inputs, NamedAttributes attributes = {},
-             ValueId result = ValueId::none) {
-    // Before this one Slice, Min and others were written in another way.
-    constexpr int kOldestOpset = 10;
-    if (opset_ < kOldestOpset) fail(graph_.node(place_), "opset " + std::to_string(opset_) + " is too old to say it");
-    if (result == ValueId::none) result = rewriter_.add_value(like_, TensorType::unranked(DType::f32));
-    Node node;
-    node.op = ops_.find("", name, opset_);
-    if (node.op == nullptr) fail(graph_.node(place_), "opset " + std::to_string(opset_) + " has no " + name);
-    node.version = opset_;
-    node.inputs = std::move(inputs);
-    node.outputs = {result};
-    for (auto& [key, value] : attributes) node.attributes.set(key, std::move(value));
-    rewriter_.add(std::move(node), place_);
-    return result;
-  }
-  ValueId scalar(float value) { return rewriter_.add_constant(like_, Tensor::scalar<float>(value)); }
-  ValueId integers(const Ints& values) {
-    return rewriter_.add_constant(like_, Tensor::from<int64_t>({static_cast<int64_t>(values.size())}, values));
-  }
-  ValueId cast(ValueId value, DType dtype, ValueId result = ValueId::none) {
-    return op("Cast", {value}, {{"to", static_cast<int64_t>(dtype)}}, result);
-  }
-  ValueId transposed(ValueId value, const Ints& perm, ValueId result = ValueId::none) {
-    if (perm.empty() && result == ValueId::none) return value;
-    return perm.empty() ? op("Identity", {value}, {}, result) : op("Transpose", {value}, {{"perm", perm}}, result);
-  }
-  ValueId reshaped(ValueId value, const Ints& dims, ValueId result = ValueId::none) {
-    return op("Reshape", {value, integers(dims)}, {}, result);
   }
 
   // --- expressions
@@ -139,11 +101,6 @@ class Speller {
     const ValueId clipped =
         op("Min", {op("Max", {number, scalar(is_signed ? -128.f : 0.f)}), scalar(is_signed ? 127.f : 255.f)});
     cast(clipped, dtype, result);
-  }
-
-  void begin(NodeId id) {
-    place_ = id;
-    like_ = graph_.node(id).name;
   }
 
   // The node without its epilogue, and the epilogue behind it.
@@ -376,13 +333,6 @@ class Speller {
     const ValueId apart = reshaped(x, {0, groups, type.dims[1].extent / groups, -1});
     op("Reshape", {transposed(apart, {0, 2, 1, 3}), op("Shape", {x})}, {}, result);
   }
-
-  Graph graph_;
-  Rewriter rewriter_;
-  const OpLookup& ops_;
-  int opset_;
-  NodeId place_ = NodeId::none;
-  std::string like_;
 };
 
 }  // namespace
