@@ -54,6 +54,13 @@ ValueId ExpandContext::add(std::string_view op, std::vector<ValueId> inputs, Att
   return add_many(op, std::move(inputs), 1, std::move(attributes))[0];
 }
 
+ValueId ExpandContext::add_own(std::string_view op, std::vector<ValueId> inputs, Attributes attributes) {
+  Node made{.op = &ops_.require("lathe", op), .name = fresh_name(op)};
+  made.inputs = std::move(inputs);
+  made.attributes = std::move(attributes);
+  return append(std::move(made), 1)[0];
+}
+
 std::vector<ValueId> ExpandContext::add_many(std::string_view op, std::vector<ValueId> inputs, int outputs,
                                              Attributes attributes) {
   Node made{.op = &ops_.require("", op, kVersion), .version = kVersion, .name = fresh_name(op)};

@@ -31,6 +31,7 @@ class ExpandContext {
   // A node of ai.onnx behind those added before; its result. Types are inferred at once.
   ValueId add(std::string_view op, std::vector<ValueId> inputs, NamedAttributes attributes = {});
   ValueId add(std::string_view op, std::vector<ValueId> inputs, Attributes attributes);
+  ValueId add_own(std::string_view op, std::vector<ValueId> inputs, Attributes attributes);  // the same of "lathe"
   std::vector<ValueId> add_many(std::string_view op, std::vector<ValueId> inputs, int outputs, Attributes attributes);
   // The same node over other inputs; its results.
   std::vector<ValueId> add_copy(const Node& original, std::vector<ValueId> inputs);

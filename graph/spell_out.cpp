@@ -146,6 +146,10 @@ class Speller : private Spelling {
       spell_group_norm(node, made);
     } else if (node.op->name == "Reorder") {
       op("Identity", {node.inputs[0]}, {}, made);
+    } else if (node.op->name == "SequencePositions") {
+      spell_positions(*this, node, made);
+    } else if (node.op->name == "CacheAppend") {
+      spell_append(*this, node, made);
     } else {
       fail(node, "ONNX has no word for it");
     }

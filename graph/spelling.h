@@ -42,4 +42,8 @@ class Spelling {
   std::string like_;
 };
 
+// lathe::SequencePositions and lathe::CacheAppend (ops/def/sequence_cache.cpp).
+void spell_positions(Spelling& spelling, const Node& node, ValueId result);
+void spell_append(Spelling& spelling, const Node& node, ValueId result);
+
 }  // namespace lathe

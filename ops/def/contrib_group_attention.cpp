@@ -1,6 +1,7 @@
 // com.microsoft's GroupQueryAttention: attention of decoders, over a cache of keys and values. Each sequence of a batch
-// may have its own length; a single one is expanded, several run by the reference.
+// may have its own length, which data say.
 #include <algorithm>
+#include <limits>
 
 #include "ops/attention/contrib_attention.h"
 #include "ops/attention/group_query.h"
@@ -22,28 +23,90 @@ void refuse_quantized_cache(const ExpandContext& context) {
 
 // ---- Expansion
 
-// Extents as numbers, when all that matter are known and there is one sequence whose past is just as long as its cache.
+// Extents as numbers, when all that matter are known. `total`: tokens of the longest sequence, the new ones included.
 struct Extents {
-  int64_t length, past, total, hidden;
+  int64_t batch, length, past, total, hidden;
+  // One sequence, whose past is just as long as its cache: no data say where it ends.
+  bool is_plain() const { return batch == 1 && past + length == total; }
+  int64_t capacity() const { return std::max(past, total); }  // of the new cache
 };
 
 std::optional<Extents> extents_of(const ExpandContext& context) {
   const TensorType& query = context.input_type(kQuery);
   const Tensor total = context.constant_of(context.input(kTotal));
-  if (!query.is_static() || query.rank() != 3 || query.dims[0].extent != 1 || !total.defined() || total.size() != 1) {
-    return std::nullopt;
-  }
-  Extents e{query.dims[1].extent, 0, integers_of_any(total)[0], query.dims[2].extent};
+  if (!query.is_static() || query.rank() != 3 || !total.defined() || total.size() != 1) return std::nullopt;
+  Extents e{query.dims[0].extent, query.dims[1].extent, 0, integers_of_any(total)[0], query.dims[2].extent};
   if (context.has_input(kPastKey)) {
     const TensorType& past = context.input_type(kPastKey);
     if (!past.is_static() || past.rank() != 4) return std::nullopt;
     e.past = past.dims[2].extent;
   }
-  if (e.past + e.length != e.total || e.length == 0) return std::nullopt;
-  return e;
+  constexpr int64_t kMostTokens = 1 << 24;  // that a float32 counts
+  const bool is_right = e.length > 0 && e.length <= e.total && e.total <= e.past + e.length && e.total < kMostTokens;
+  return is_right && e.batch > 0 ? std::optional(e) : std::nullopt;
 }
 
-// Normalized and turned, as the node asks; [1, heads, length, size].
+// Where the new tokens of each sequence stand, [batch, length], and the last key that each of them sees.
+struct Places {
+  ValueId positions = ValueId::none, limits = ValueId::none;
+};
+
+Places places_of(ExpandContext& context, const Extents& e) {
+  if (e.is_plain()) return {};
+  const ValueId last = context.add("Reshape", {context.input(kLengths), context.longs({-1})});
+  Places places;
+  Attributes attributes;
+  attributes.set("length", e.length);
+  attributes.set("total", e.total);
+  places.positions = places.limits = context.add_own("SequencePositions", {last}, std::move(attributes));
+  if (e.length == 1) return places;
+  // Of a prompt that is shorter than the longest one, what stands behind its end.
+  const ValueId ends = context.add("Cast", {last}, {{"to", static_cast<int64_t>(DType::i64)}});
+  const ValueId column = context.add("Unsqueeze", {ends, context.longs({1})});
+  places.limits = context.add("Min", {places.positions, column});
+  return places;
+}
+
+// What excludes keys, [batch, 1, length, total].
+ValueId mask_of(ExpandContext& context, const Places& places, const Extents& e, const Settings& s) {
+  const DType dtype = context.input_type(kQuery).dtype;
+  Tensor numbers(DType::f32, {e.total});
+  for (int64_t i = 0; i < e.total; ++i) store_real(numbers, i, static_cast<double>(i));
+  const ValueId keys = context.constant(std::move(numbers));
+  const auto column = [&](ValueId x) {
+    const ValueId real = context.add("Cast", {x}, {{"to", static_cast<int64_t>(DType::f32)}});
+    return context.add("Unsqueeze", {real, context.longs({1, 3})});
+  };
+  ValueId keeps = context.add("LessOrEqual", {keys, column(places.limits)});
+  if (s.window >= 0) {
+    const ValueId first =
+        context.add("Sub", {column(places.positions), add_scalar(context, DType::f32, static_cast<double>(s.window))});
+    keeps = context.add("And", {keeps, context.add("Greater", {keys, first})});
+  }
+  const double none = -std::numeric_limits<double>::infinity();
+  return context.add("Where", {keeps, add_scalar(context, dtype, 0), add_scalar(context, dtype, none)});
+}
+
+// The cache with what is new, and as many of its rows as attention reads.
+struct Cache {
+  ValueId all, read;
+};
+
+Cache cache_of(ExpandContext& context, Input past, ValueId now, const Places& places, const Extents& e) {
+  if (e.is_plain()) {
+    const ValueId all = add_past(context, context.input(past), now);
+    return {all, all};
+  }
+  if (e.past == 0) return {now, now};
+  Attributes attributes;
+  attributes.set("total", e.capacity());
+  const ValueId all =
+      context.add_own("CacheAppend", {context.input(past), now, places.positions}, std::move(attributes));
+  if (e.capacity() == e.total) return {all, all};
+  return {all, context.add("Slice", {all, context.longs({0}), context.longs({e.total}), context.longs({2})})};
+}
+
+// Normalized and turned, as the node asks; [batch, heads, length, size].
 ValueId prepared(ExpandContext& context, ValueId x, int64_t heads, const Settings& s, Input norm,
                  const std::optional<Rotation>& rotation) {
   ValueId split = context.add("Reshape", {x, context.longs({0, 0, heads, -1})});
@@ -55,15 +118,16 @@ ValueId prepared(ExpandContext& context, ValueId x, int64_t heads, const Setting
   return add_transposed(context, split, {0, 2, 1, 3});
 }
 
-// The rows of the tables for these tokens, [1, length, 1, half].
-std::optional<Rotation> rotation_of(ExpandContext& context, const Settings& s, const Extents& e) {
+// The rows of the tables for these tokens, [batch, length, 1, half].
+std::optional<Rotation> rotation_of(ExpandContext& context, const Settings& s, const Extents& e, const Places& places) {
   if (!s.rotates) return std::nullopt;
   const TensorType& cache = context.input_type(kCos);
   Rotation rotation{.half = cache.dims[1].extent, .size = s.size, .is_interleaved = s.is_interleaved};
   const auto rows = [&](Input table) {
     ValueId taken;
-    if (context.has_input(kPositions)) {
-      taken = context.add("Gather", {context.input(table), context.input(kPositions)}, {{"axis", int64_t{0}}});
+    const ValueId given = context.has_input(kPositions) ? context.input(kPositions) : places.positions;
+    if (given != ValueId::none) {
+      taken = context.add("Gather", {context.input(table), given}, {{"axis", int64_t{0}}});
     } else {
       taken = context.add(
           "Slice", {context.input(table), context.longs({e.past}), context.longs({e.total}), context.longs({0})});
@@ -92,13 +156,21 @@ bool expand_group_query(ExpandContext& context) {
   if (!context.has_input(kKey)) {
     qkv = add_split(context, context.input(kQuery), 2, {s.heads * s.size, s.key_heads * s.size, s.key_heads * s.size});
   }
-  const std::optional<Rotation> rotation = rotation_of(context, s, *extents);
+  const Places places = places_of(context, *extents);
+  const std::optional<Rotation> rotation = rotation_of(context, s, *extents, places);
   AttentionParts parts{.scale = s.scale, .softcap = s.softcap, .shares_keys = s.heads != s.key_heads};
   parts.query = prepared(context, qkv[0], s.heads, s, kQueryNorm, rotation);
-  parts.key = add_past(context, context.input(kPastKey), prepared(context, qkv[1], s.key_heads, s, kKeyNorm, rotation));
-  parts.value = add_past(context, context.input(kPastValue), add_split_heads(context, qkv[2], s.key_heads));
+  const Cache keys =
+      cache_of(context, kPastKey, prepared(context, qkv[1], s.key_heads, s, kKeyNorm, rotation), places, *extents);
+  const Cache values = cache_of(context, kPastValue, add_split_heads(context, qkv[2], s.key_heads), places, *extents);
+  parts.key = keys.read;
+  parts.value = values.read;
   const bool is_windowed = s.window >= 0 && s.window < extents->total;
-  if (extents->length > 1 || is_windowed) {
+  if (!extents->is_plain()) {
+    parts.biases.push_back(mask_of(context, places, *extents, s));
+    // Behind the end of a short prompt, a window may have no keys.
+    parts.zeroes_empty = is_windowed && extents->length > 1;
+  } else if (extents->length > 1 || is_windowed) {
     const MaskShape shape{known_dim(1), known_dim(extents->length), known_dim(extents->total),
                           known_dim(extents->past)};
     const DType dtype = context.input_type(kQuery).dtype;
@@ -106,8 +178,8 @@ bool expand_group_query(ExpandContext& context) {
   }
   if (context.has_input(kBias)) parts.biases.push_back(context.input(kBias));
   context.set_output(0, add_attention(context, parts).output);
-  context.set_output(1, parts.key);
-  context.set_output(2, parts.value);
+  context.set_output(1, keys.all);
+  context.set_output(2, values.all);
   return true;
 }
 

@@ -115,6 +115,29 @@ TEST(SaveOptimized, SaysConvolutionsOfIntegers) {
   }
 }
 
+// Caches of three sequences: prompts, and some tokens behind what is there.
+TEST(SaveOptimized, SaysCachesOfSeveralSequences) {
+  for (const int64_t total : {2, 6}) {
+    testing::PassNet net;
+    const auto own = [&](const char* op, std::vector<ValueId> inputs, testing::PassNet::NamedAttributes attributes) {
+      const ValueId result = net.op("Identity", std::move(inputs), std::move(attributes));
+      Node& node = net.graph.node(net.graph.value(result).producer);
+      node.op = &OpRegistry::builtin().require("lathe", op);
+      node.version = 1;
+      return result;
+    };
+    const ValueId past = net.input(Dims{3, 2, 5, 4}), now = net.input(Dims{3, 2, 2, 4});
+    const ValueId last = net.input(TensorType::of(DType::i32, {3}));
+    const ValueId positions = own("SequencePositions", {last}, {{"length", int64_t{2}}, {"total", total}});
+    net.output(own("CacheAppend", {past, now, positions}, {{"total", std::max<int64_t>(5, total)}}));
+    net.output(net.op("Cast", {positions}, {{"to", static_cast<int64_t>(DType::f32)}}));
+    const int32_t ends[] = {1, static_cast<int32_t>(total) - 1, 0};
+    const std::vector<Tensor> inputs{net.noise({3, 2, 5, 4}), net.noise({3, 2, 2, 4}),
+                                     Tensor::from<int32_t>({3}, ends)};
+    expect_equal(results_of(net.graph, inputs), results_of(reread(net.graph, false), inputs));
+  }
+}
+
 // Loops over a body that reads outer values, and asks an If in it that reads them too.
 TEST(SaveOptimized, SaysBodiesThatReadOuterValues) {
   const auto branch = [](const char* op) {
