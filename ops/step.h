@@ -21,6 +21,7 @@ struct StepArgs {
   int thread = 0;           // who does it: for scratch of its own, not for what to do
   int runs = 1;             // of neighbouring shares: each thread begins with one
   size_t thread_bytes = 0;  // from one thread's own memory to the next one's
+  int round = 0;            // of the step's rounds
 
   // The last share of a run, and of the run of thread 0, which will begin the next step.
   bool ends_run() const { return (share + 1) % (shares / runs) == 0; }
@@ -54,6 +55,8 @@ struct Step {
   std::vector<std::pair<BufferId, BufferId>> in_place;
   int threads = 1;
   int shares = 0;  // 0: one for each thread. More let threads that are held up less do more: worthwhile_shares()
+  // All shares are run so often: none of a round begins before every one of the round before has ended.
+  int rounds = 1;
   double flop = 0;
   double bytes = 0;
   std::function<void(const StepArgs&)> run;

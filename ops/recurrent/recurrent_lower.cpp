@@ -150,15 +150,24 @@ struct Bound {
   std::vector<Direction> directions;
   BufferId bias = BufferId::none, initial_h = BufferId::none, initial_c = BufferId::none, peepholes = BufferId::none;
   BufferId y = BufferId::none, last_h = BufferId::none, last_c = BufferId::none, scratch = BufferId::none;
-  size_t scratch_elements = 0;  // of each direction: the program's, first hidden rows, cell rows, hidden rows
+  int shares = 1;  // of each direction
 
+  int rounds() const { return shares > 1 ? directions[0].program->rounds() : 1; }
+  // Of each direction: the gates, and for each share the program's own, first hidden rows, cell rows, hidden rows.
+  int64_t scratch_elements() const { return whole_lines(program().gate_elements()) + shares * share_elements(); }
   void operator()(const StepArgs& args) const {
+    if (shares > 1) return run(args, args.share / shares, args.share % shares);
     const auto count = static_cast<long>(directions.size());
     const Range mine = split_evenly(count, args.share, args.shares);
-    for (long d = mine.begin; d < mine.end; ++d) run(args, d);
+    for (long d = mine.begin; d < mine.end; ++d) run(args, d, 0);
   }
 
  private:
+  static int64_t whole_lines(int64_t elements) { return (elements + 15) / 16 * 16; }
+  const RecurrentProgram& program() const { return *directions[0].program; }
+  int64_t share_elements() const {
+    return whole_lines(program().own_elements() + 3 * instance.extents.batch * instance.extents.hidden);
+  }
   int64_t state_stride() const {
     return instance.spec.is_batch_first ? instance.spec.directions * instance.extents.hidden : instance.extents.hidden;
   }
@@ -167,8 +176,9 @@ struct Bound {
     const RecurrentExtents& e = instance.extents;
     return instance.spec.is_batch_first ? d * e.hidden : d * e.batch * e.hidden;
   }
+  size_t row_bytes() const { return static_cast<size_t>(instance.extents.hidden) * sizeof(float); }
   void copy_rows(ConstHiddenRows from, HiddenRows to) const {
-    const auto bytes = static_cast<size_t>(instance.extents.hidden) * sizeof(float);
+    const size_t bytes = row_bytes();
     for (int64_t b = 0; b < instance.extents.batch; ++b) {
       float* row = to.data + b * to.stride;
       if (from.data == nullptr) {
@@ -187,13 +197,32 @@ struct Bound {
     return {args.at<float>(buffer) + state_offset(d), state_stride()};
   }
 
-  void run(const StepArgs& args, int64_t d) const {
+  void run(const StepArgs& args, int64_t d, int share) const {
+    const RecurrentExtents& e = instance.extents;
+    const Direction& direction = directions[static_cast<size_t>(d)];
+    const RecurrentOperands operands = operands_of(args, d, share);
+    if (args.round == 0) {
+      if (initial_h == BufferId::none) std::memset(first_rows(operands), 0, row_bytes() * static_cast<size_t>(e.batch));
+      if (instance.spec.cell == RecurrentCell::lstm) copy_rows(initial(args, initial_c, d), operands.cell);
+    }
+    const ConstHiddenRows last = shares == 1 ? direction.program->run(operands)
+                                             : direction.program->run_round(operands, {share, shares, args.round});
+    const bool is_end = args.round + 1 == rounds() && share == 0;
+    if (is_end && last_h != BufferId::none) copy_rows(last, state(args, last_h, d, nullptr));
+  }
+
+  // Behind a share's own elements.
+  float* first_rows(const RecurrentOperands& operands) const { return operands.own + program().own_elements(); }
+
+  // The results are the first share's; the others keep their states to themselves.
+  RecurrentOperands operands_of(const StepArgs& args, int64_t d, int share) const {
     const RecurrentSpec& spec = instance.spec;
     const RecurrentExtents& e = instance.extents;
     const Direction& direction = directions[static_cast<size_t>(d)];
-    float* own = args.at<float>(scratch) + static_cast<size_t>(d) * scratch_elements;
-    float* rows = own + direction.program->scratch_elements();
     RecurrentOperands operands;
+    operands.gates = args.at<float>(scratch) + d * scratch_elements();
+    operands.own = operands.gates + whole_lines(program().gate_elements()) + share * share_elements();
+    float* rows = first_rows(operands);
     operands.projected = args.at<const float>(direction.projected);
     operands.projected_step = (spec.is_batch_first ? 1 : e.batch) * instance.gate_columns;
     operands.projected_entry = (spec.is_batch_first ? e.steps : 1) * instance.gate_columns;
@@ -205,25 +234,28 @@ struct Bound {
     }
     if (instance.has_peepholes) operands.peepholes = args.at<const float>(peepholes) + d * 3 * e.hidden;
     operands.first_hidden = initial(args, initial_h, d);
-    if (operands.first_hidden.data == nullptr) {
-      copy_rows({}, {rows, e.hidden});
-      operands.first_hidden = {rows, e.hidden};
-    }
-    operands.cell = state(args, last_c, d, rows + e.batch * e.hidden);
-    if (spec.cell == RecurrentCell::lstm) copy_rows(initial(args, initial_c, d), operands.cell);
+    if (operands.first_hidden.data == nullptr) operands.first_hidden = {rows, e.hidden};
+    operands.cell = state(args, share == 0 ? last_c : BufferId::none, d, rows + e.batch * e.hidden);
     operands.hidden = {rows + 2 * e.batch * e.hidden, e.hidden};
-    if (y != BufferId::none) {
+    if (y != BufferId::none && share == 0) {
       const int64_t row = spec.directions * e.hidden;  // of all directions
       operands.hidden = spec.is_batch_first ? HiddenRows{args.at<float>(y) + d * e.hidden, e.steps * row}
                                             : HiddenRows{args.at<float>(y) + d * e.batch * e.hidden, e.hidden};
       operands.hidden_step = spec.is_batch_first ? row : e.batch * row;
     }
     operands.is_reversed = spec.is_reversed(d);
-    operands.scratch = own;
-    const ConstHiddenRows last = direction.program->run(operands);
-    if (last_h != BufferId::none) copy_rows(last, state(args, last_h, d, nullptr));
+    return operands;
   }
 };
+
+// Into how many shares the products of a direction are cut. All of them meet after every product.
+int shares_of_direction(const LowerContext& context, const Instance& instance) {
+  constexpr double kFlopPerShare = 150e3;  // about 1.5 us, three times as long as it takes to meet
+  const RecurrentExtents& e = instance.extents;
+  const double flop = 2.0 * static_cast<double>(e.batch) * static_cast<double>(instance.gate_columns * e.hidden);
+  const auto most = context.target.threads / static_cast<int>(instance.spec.directions);
+  return std::clamp(static_cast<int>(flop / kFlopPerShare), 1, std::max(1, most));
+}
 
 void add_walk(LowerContext& context, Bound bound) {
   const RecurrentExtents& e = bound.instance.extents;
@@ -240,9 +272,8 @@ void add_walk(LowerContext& context, Bound bound) {
   }
   bound.y = result(0);
   bound.last_h = result(1);
-  bound.scratch_elements =
-      static_cast<size_t>(bound.directions[0].program->scratch_elements() + 3 * e.batch * e.hidden);
-  bound.scratch = context.scratch(checked_multiply(bound.directions.size() * sizeof(float), bound.scratch_elements));
+  bound.scratch = context.scratch(
+      checked_multiply(bound.directions.size() * sizeof(float), static_cast<size_t>(bound.scratch_elements())));
   Step step;
   step.op = context.node.op->name;
   step.kernel = bound.directions[0].program->text();
@@ -260,8 +291,10 @@ void add_walk(LowerContext& context, Bound bound) {
       static_cast<double>(bound.instance.gate_columns * e.hidden) * static_cast<double>(bound.directions.size());
   step.flop = 2 * weights * static_cast<double>(e.batch) * static_cast<double>(e.steps);
   step.bytes = 4 * weights;
-  step.threads =
-      worthwhile_threads(step.flop, std::min(context.target.threads, static_cast<int>(bound.directions.size())));
+  const auto directions = static_cast<int>(bound.directions.size());
+  step.threads = bound.shares > 1 ? directions * bound.shares
+                                  : worthwhile_threads(step.flop, std::min(context.target.threads, directions));
+  step.rounds = bound.rounds();
   step.run = std::move(bound);
   context.add(std::move(step));
 }
@@ -272,14 +305,15 @@ bool lower_recurrent(LowerContext& context) {
   Bound bound;
   Instance& instance = bound.instance;
   if (!describe(context, instance)) return false;
+  bound.shares = shares_of_direction(context, instance);
   const GemmProblem problem = projection_problem(context, instance);
   std::shared_ptr<const GemmProduct> projection;
   try {
     projection = std::make_shared<const GemmProduct>(problem, choose_gemm_plan(problem, context.plans));
     for (int64_t d = 0; d < instance.spec.directions; ++d) {
-      const auto program =
-          std::make_shared<const RecurrentProgram>(instance.spec, instance.extents, d, instance.has_bias,
-                                                   instance.has_peepholes, context.target.isa, context.plans);
+      const auto program = std::make_shared<const RecurrentProgram>(instance.spec, instance.extents, d,
+                                                                    instance.has_bias, instance.has_peepholes,
+                                                                    context.target.isa, bound.shares, context.plans);
       bound.directions.push_back({program, BufferId::none, {}});
     }
   } catch (const JitError&) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "src/base/thread_team.h"
+
 namespace lathe {
 namespace {
 
@@ -25,16 +27,16 @@ struct Terms {
 struct RecurrentProgram::Moment {
   const RecurrentOperands& operands;
   const float* projected;
-  float* gates;         // scratch: batch rows of gates * hidden
-  float* reset_hidden;  // scratch: batch rows
+  float* gates;         // batch rows of gates * hidden
+  float* reset_hidden;  // this share's own: batch rows
   ConstHiddenRows before;
   HiddenRows after;
   bool goes_back;
 };
 
 RecurrentProgram::RecurrentProgram(const RecurrentSpec& spec, const RecurrentExtents& extents, int64_t direction,
-                                   bool has_bias, bool has_peepholes, Isa isa, PlanSource& plans)
-    : spec_(spec), extents_(extents), isa_(isa) {
+                                   bool has_bias, bool has_peepholes, Isa isa, int shares, PlanSource& plans)
+    : spec_(spec), extents_(extents), isa_(isa), shares_(shares) {
   const RecurrentActivation* f = spec.activations_of(direction);
   if (spec.cell == RecurrentCell::gru && spec.is_linear_before_reset) {
     add_product(0, 3, false, has_bias, plans);
@@ -55,6 +57,7 @@ void RecurrentProgram::add_product(int first_gate, int gates, bool adds_projecte
   problem.n = gates * extents_.hidden;
   problem.k = extents_.hidden;
   problem.isa = isa_;
+  problem.threads = shares_;
   if (adds_projected || has_bias) {
     Terms sum;
     const int product = sum.input();
@@ -151,12 +154,18 @@ std::vector<RecurrentProgram::WeightPart> RecurrentProgram::weight_parts() const
   return parts;
 }
 
-int64_t RecurrentProgram::scratch_elements() const { return extents_.batch * (spec_.gates + 1) * extents_.hidden; }
+// Of two steps where there are several shares: one may still read those of the step before.
+int64_t RecurrentProgram::gate_elements() const {
+  return (shares_ > 1 ? 2 : 1) * extents_.batch * spec_.gates * extents_.hidden;
+}
+
+int64_t RecurrentProgram::own_elements() const { return extents_.batch * extents_.hidden; }
 
 std::string RecurrentProgram::text() const { return "recurrent, " + products_[0].product->plan().key(); }
 
-void RecurrentProgram::multiply(size_t part, const Moment& moment, ConstHiddenRows rows) const noexcept {
+void RecurrentProgram::multiply(size_t part, const Moment& moment, const RecurrentShare& who) const noexcept {
   const Product& product = products_[part];
+  const ConstHiddenRows rows = part == 0 ? moment.before : ConstHiddenRows{moment.reset_hidden, extents_.hidden};
   const int64_t column = product.first_gate * extents_.hidden;
   GemmOperands operands;
   operands.a = rows.data;
@@ -174,8 +183,9 @@ void RecurrentProgram::multiply(size_t part, const Moment& moment, ConstHiddenRo
   // another out of the cache (256 hidden units of an LSTM are all of 1 MB).
   const int64_t panels = product.product->format().panels(product.gates * extents_.hidden);
   if (!moment.goes_back || product.product->plan().split == GemmSplit::rows)
-    return product.product->run(operands, 0, 1);
-  for (auto panel = static_cast<int>(panels); panel-- > 0;) {
+    return product.product->run(operands, who.share, who.shares);
+  const Range mine = split_evenly(panels, who.share, who.shares);
+  for (auto panel = static_cast<int>(mine.end); panel-- > mine.begin;) {
     product.product->run(operands, panel, static_cast<int>(panels));
   }
 }
@@ -203,10 +213,9 @@ ConstHiddenRows RecurrentProgram::projected_gate(const Moment& moment, int numbe
   return {moment.projected + number * extents_.hidden, moment.operands.projected_entry};
 }
 
-void RecurrentProgram::step(const Moment& moment) const noexcept {
+void RecurrentProgram::finish(size_t part, const Moment& moment) const noexcept {
   const RecurrentOperands& operands = moment.operands;
   const int64_t hidden = extents_.hidden;
-  multiply(0, moment, moment.before);
   if (spec_.cell == RecurrentCell::rnn) return loop(0, {gate(moment, 0)}, moment.after);
   if (spec_.cell == RecurrentCell::lstm) {
     const auto peephole = [&](int which) {
@@ -223,21 +232,51 @@ void RecurrentProgram::step(const Moment& moment) const noexcept {
                  gate(moment, 1), gate(moment, 2), moment.before},
                 moment.after);
   }
-  loop(0, {gate(moment, 1), moment.before}, {moment.reset_hidden, hidden});
-  multiply(1, moment, {moment.reset_hidden, hidden});
+  if (part == 0) return loop(0, {gate(moment, 1), moment.before}, {moment.reset_hidden, hidden});
   loop(1, {gate(moment, 0), gate(moment, 2), moment.before}, moment.after);
 }
 
-ConstHiddenRows RecurrentProgram::run(const RecurrentOperands& operands) const noexcept {
+// Step i of the walk. Rows that are written over and over are those of the step before, too.
+RecurrentProgram::Moment RecurrentProgram::moment_of(const RecurrentOperands& operands, int64_t i) const noexcept {
+  const auto time = [&](int64_t step) { return operands.is_reversed ? extents_.steps - 1 - step : step; };
+  const auto rows = [&](int64_t step) {
+    return HiddenRows{operands.hidden.data + time(step) * operands.hidden_step, operands.hidden.stride};
+  };
   ConstHiddenRows before = operands.first_hidden;
+  if (i > 0) before = {rows(i - 1).data, rows(i - 1).stride};
+  float* gates = operands.gates + (shares_ > 1 ? i % 2 : 0) * extents_.batch * spec_.gates * extents_.hidden;
+  return {operands,  operands.projected + time(i) * operands.projected_step, gates, operands.own, before, rows(i),
+          i % 2 != 0};
+}
+
+ConstHiddenRows RecurrentProgram::run(const RecurrentOperands& operands) const noexcept {
   for (int64_t i = 0; i < extents_.steps; ++i) {
-    const int64_t t = operands.is_reversed ? extents_.steps - 1 - i : i;
-    const HiddenRows after{operands.hidden.data + t * operands.hidden_step, operands.hidden.stride};
-    step({operands, operands.projected + t * operands.projected_step, operands.scratch,
-          operands.scratch + extents_.batch * spec_.gates * extents_.hidden, before, after, i % 2 != 0});
-    before = {after.data, after.stride};
+    const Moment moment = moment_of(operands, i);
+    for (size_t part = 0; part < products_.size(); ++part) {
+      multiply(part, moment, {});
+      finish(part, moment);
+    }
   }
-  return before;
+  const HiddenRows last = moment_of(operands, extents_.steps - 1).after;
+  return {last.data, last.stride};
+}
+
+int RecurrentProgram::rounds() const {
+  return static_cast<int>(extents_.steps) * static_cast<int>(products_.size()) + 1;
+}
+
+ConstHiddenRows RecurrentProgram::run_round(const RecurrentOperands& operands,
+                                            const RecurrentShare& who) const noexcept {
+  const auto parts = static_cast<int>(products_.size());
+  if (who.round > 0) {
+    const int done = who.round - 1;
+    finish(static_cast<size_t>(done % parts), moment_of(operands, done / parts));
+  }
+  if (who.round + 1 < rounds()) {
+    multiply(static_cast<size_t>(who.round % parts), moment_of(operands, who.round / parts), who);
+  }
+  const HiddenRows last = moment_of(operands, extents_.steps - 1).after;
+  return {last.data, last.stride};
 }
 
 }  // namespace lathe

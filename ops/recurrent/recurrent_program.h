@@ -32,14 +32,23 @@ struct RecurrentOperands {
   HiddenRows hidden;        // of step 0
   int64_t hidden_step = 0;  // elements from step to step; 0: the same rows again
   bool is_reversed = false;
-  float* scratch = nullptr;  // scratch_elements() of this thread's own
+  float* gates = nullptr;  // gate_elements()
+  float* own = nullptr;    // own_elements() of this share's own
+};
+
+// Who does a part of the work: each share makes all gates' loops for itself, and its columns of the products. One
+// round lies between two products of a direction, in which all shares see what the others have made.
+struct RecurrentShare {
+  int share = 0, shares = 1;
+  int round = 0;
 };
 
 class RecurrentProgram {
  public:
-  // `has_bias`, `has_peepholes`: whether the operands of that name are there. Throws JitError.
+  // `has_bias`, `has_peepholes`: whether the operands of that name are there. `shares`: of each direction's work.
+  // Throws JitError.
   RecurrentProgram(const RecurrentSpec& spec, const RecurrentExtents& extents, int64_t direction, bool has_bias,
-                   bool has_peepholes, Isa isa, PlanSource& plans);
+                   bool has_peepholes, Isa isa, int shares, PlanSource& plans);
 
   // The gates that each packed matrix is made of, in the order of R's rows; at most two parts.
   struct WeightPart {
@@ -47,9 +56,13 @@ class RecurrentProgram {
     PanelFormat format;
   };
   std::vector<WeightPart> weight_parts() const;
-  int64_t scratch_elements() const;
-  // Rows of the hidden state after the last step.
+  int64_t gate_elements() const;
+  int64_t own_elements() const;
+  // Of one share alone. Rows of the hidden state after the last step.
   ConstHiddenRows run(const RecurrentOperands& operands) const noexcept;
+  // The same in rounds() of several shares, which differ in `own`, `cell` and `hidden`.
+  int rounds() const;
+  ConstHiddenRows run_round(const RecurrentOperands& operands, const RecurrentShare& who) const noexcept;
   std::string text() const;
 
  private:
@@ -63,11 +76,13 @@ class RecurrentProgram {
   void add_loop(const Expression& expression);
   int clipped(Expression& expression, int x) const;
 
-  void multiply(size_t part, const Moment& moment, ConstHiddenRows rows) const noexcept;
+  Moment moment_of(const RecurrentOperands& operands, int64_t i) const noexcept;
+  // Product `part`, and the loops behind it.
+  void multiply(size_t part, const Moment& moment, const RecurrentShare& who) const noexcept;
+  void finish(size_t part, const Moment& moment) const noexcept;
   void loop(size_t number, std::initializer_list<ConstHiddenRows> inputs, HiddenRows out) const noexcept;
   ConstHiddenRows gate(const Moment& moment, int number) const noexcept;
   ConstHiddenRows projected_gate(const Moment& moment, int number) const noexcept;
-  void step(const Moment& moment) const noexcept;
 
   struct Product {
     int first_gate, gates;
@@ -78,6 +93,7 @@ class RecurrentProgram {
   RecurrentSpec spec_;
   RecurrentExtents extents_;
   Isa isa_;
+  int shares_;
   std::vector<Product> products_;
   std::vector<Loop> loops_;
 };

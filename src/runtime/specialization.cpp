@@ -13,14 +13,16 @@ int64_t now_ns() {
 }
 
 void run_step(const Step& step, void* const* addresses, size_t thread_bytes, ThreadTeam& team) {
-  if (step.threads <= 1) {
+  if (step.threads <= 1 && step.rounds == 1) {
     step.run({addresses, 0, 1});
     return;
   }
   const int shares = step.share_count();
-  team.run(step.threads, shares, [&](int share, int thread) {
-    step.run({addresses, share, shares, thread, step.threads, thread_bytes});
-  });
+  for (int round = 0; round < step.rounds; ++round) {
+    team.run(step.threads, shares, [&](int share, int thread) {
+      step.run({addresses, share, shares, thread, step.threads, thread_bytes, round});
+    });
+  }
 }
 
 StepTime time_of(const Step& step) {

@@ -32,11 +32,13 @@ class GuardedMemory {
   size_t mapped_;
 };
 
-// All shares of a step, the last one first: they may be taken in any order, by any thread.
+// All shares of a step's rounds, the last one first: they may be taken in any order, by any thread.
 inline void run_step(const Step& step, void* const* addresses, size_t thread_bytes = 0) {
   const int shares = step.share_count();
-  for (int share = shares; share-- > 0;)
-    step.run({addresses, share, shares, share % step.threads, step.threads, thread_bytes});
+  for (int round = 0; round < step.rounds; ++round) {
+    for (int share = shares; share-- > 0;)
+      step.run({addresses, share, shares, share % step.threads, step.threads, thread_bytes, round});
+  }
 }
 
 // A guarded place for each buffer, and for each thread's of those that every thread has.
