@@ -156,6 +156,7 @@ const std::vector<Pass>& load_passes() {
       {"split-slices", passes::split_slices, 1},
       {"join-parts", passes::join_parts, 1},
       {"fold-pads", passes::fold_pads, 1},
+      {"fold-slices", passes::fold_slices, 1},
       {"merge-common", passes::merge_common, 1},
       {"remove-dead", passes::remove_dead, 1},
       // Before any fusion: what goes into weights costs nothing at all.
