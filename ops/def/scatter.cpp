@@ -205,17 +205,33 @@ struct ScatterWork {
   size_t axis = 0;
   Reduction reduction = Reduction::none;
 
+  static constexpr int64_t kColumns = 16;  // a cache line of float32
+
+  // Updates of one place come in their order: shares have their own columns, or rows of other places.
+  static Range columns_of(int64_t count, const StepArgs& args) {
+    const Range own = split_evenly(count / kColumns, args.share, args.shares);
+    return {own.begin * kColumns, args.share + 1 == args.shares ? count : own.end * kColumns};
+  }
+  bool is_along_rows() const { return axis + 1 == dims.size(); }
+  int64_t rows_of_elements() const { return dims.back() == 0 ? 0 : indices.tuples / dims.back(); }
+  int64_t most_shares() const {
+    if (dims.empty()) return count / kColumns;
+    return is_along_rows() ? rows_of_elements() : dims.back() / kColumns;
+  }
+
   template <class Index, class T>
   void put_runs(const StepArgs& args) const {
+    const Range own = columns_of(count, args);
+    const int64_t columns = own.end - own.begin;
     const Index* tuple = args.at<const Index>(indices.buffer);
-    const T* from = args.at<const T>(updates);
+    const T* from = args.at<const T>(updates) + own.begin;
     for (int64_t i = 0; i < indices.tuples; ++i, tuple += strides.size(), from += count) {
-      T* to = args.at<T>(out);
+      T* to = args.at<T>(out) + own.begin;
       for (size_t k = 0; k < strides.size(); ++k) to += from_front(tuple[k], indices.extents[k]) * strides[k];
       if (reduction == Reduction::none) {
-        std::copy(from, from + count, to);
+        std::copy(from, from + columns, to);
       } else {
-        combine_run(reduction, to, from, count);
+        combine_run(reduction, to, from, columns);
       }
     }
   }
@@ -223,18 +239,19 @@ struct ScatterWork {
   template <class Index, class T>
   void put_elements(const StepArgs& args) const {
     const int64_t length = dims.back(), stride = strides[axis], extent = indices.extents[0];
-    const int64_t along = axis + 1 == dims.size() ? 0 : 1;
-    const Index* places = args.at<const Index>(indices.buffer);
-    const T* from = args.at<const T>(updates);
-    const int64_t rows = length == 0 ? 0 : indices.tuples / length;
-    for (int64_t row = 0; row < rows; ++row, places += length, from += length) {
+    const int64_t along = is_along_rows() ? 0 : 1, rows = rows_of_elements();
+    const Range own_rows = is_along_rows() ? split_evenly(rows, args.share, args.shares) : Range{0, rows};
+    const Range own = is_along_rows() ? Range{0, length} : columns_of(length, args);
+    for (int64_t row = own_rows.begin; row < own_rows.end; ++row) {
+      const Index* places = args.at<const Index>(indices.buffer) + row * length;
+      const T* from = args.at<const T>(updates) + row * length;
       T* to = args.at<T>(out);
       int64_t left = row;
       for (size_t d = dims.size() - 1; d-- > 0; left /= dims[d]) to += d == axis ? 0 : left % dims[d] * strides[d];
       if (reduction == Reduction::none) {
-        for (int64_t i = 0; i < length; ++i) to[from_front(places[i], extent) * stride + i * along] = from[i];
+        for (int64_t i = own.begin; i < own.end; ++i) to[from_front(places[i], extent) * stride + i * along] = from[i];
       } else {
-        for (int64_t i = 0; i < length; ++i) {
+        for (int64_t i = own.begin; i < own.end; ++i) {
           T& into = to[from_front(places[i], extent) * stride + i * along];
           into = combine<T>(reduction, into, from[i]);
         }
@@ -285,6 +302,9 @@ void add_scatter_steps(LowerContext& context, ScatterWork work) {
   step.reads = {work.updates, work.indices.buffer, work.out};
   step.writes = {work.out};
   const DType dtype = context.input_type(0).dtype;
+  step.bytes = 3 * static_cast<double>(work.indices.tuples * work.count) * bits_of(dtype) / 8;
+  const int64_t most = std::clamp<int64_t>(work.most_shares(), 1, context.target.threads);
+  step.threads = worthwhile_threads(step.bytes, static_cast<int>(most));
   step.run = [work = std::move(work), dtype](const StepArgs& args) {
     if (work.reduction == Reduction::none) {
       visit_width(bits_of(dtype) / 8, [&]<class T>() { work.put<T>(args); });
