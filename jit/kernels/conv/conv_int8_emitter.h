@@ -6,14 +6,13 @@
 #include <cstddef>
 #include <functional>
 
-#include "jit/kernels/conv/conv_int8.h"
+#include "jit/kernels/conv/conv_int8_walk.h"
 
 namespace lathe {
 
-class ConvInt8Emitter : public Int8Emitter {
+class ConvInt8Emitter : public ConvInt8Walk {
  public:
-  explicit ConvInt8Emitter(const ConvInt8Plan& plan)
-      : Int8Emitter(plan.isa), plan_(plan), pool_(claim_vecs("pool", free_vecs())) {
+  explicit ConvInt8Emitter(const ConvInt8Plan& plan) : ConvInt8Walk(plan), pool_(claim_vecs("pool", free_vecs())) {
     if (plan.epilogue.expression) {
       epilogue_ = std::make_unique<EpilogueEmitter>(static_cast<Xbyak::CodeGenerator&>(*this), plan.isa,
                                                     *plan.epilogue.expression);
@@ -121,77 +120,10 @@ class ConvInt8Emitter : public Int8Emitter {
     while (queue_done_ < due) queue_[queue_done_++]();
   }
 
-  void load_arguments() {
-    mov(source_block_, qword[call_ + offsetof(ConvInt8Call, source_block_bytes)]);
-    mov(target_block_, qword[call_ + offsetof(ConvInt8Call, target_block_bytes)]);
-    copy(offsetof(ConvInt8Call, ends_left), offsetof(ConvInt8Call, tiles_in_panel));
-    copy(offsetof(ConvInt8Call, starts_left), offsetof(ConvInt8Call, tiles_in_panel));
-    inc(qword[call_ + offsetof(ConvInt8Call, starts_left)]);  // counted before a tile, not behind it
-    begin_prefetches();
-  }
-  void copy(size_t to, size_t from) {
-    mov(scratch_, qword[call_ + from]);
-    mov(qword[call_ + to], scratch_);
-  }
-  void begin_prefetches() {
-    if (plan_.prefetch_lines == 0) return;
-    mov(prefetch_, qword[call_ + offsetof(ConvInt8Call, prefetch)]);
-    mov(prefetch_step_, qword[call_ + offsetof(ConvInt8Call, prefetch_step)]);
-    copy(offsetof(ConvInt8Call, prefetches_left), offsetof(ConvInt8Call, prefetch_until));
-  }
-  void count_prefetches() {
-    if (plan_.prefetch_lines == 0) return;
-    Xbyak::Label goes_on;
-    dec(qword[call_ + offsetof(ConvInt8Call, prefetches_left)]);
-    jnz(goes_on, T_NEAR);
-    xor_(prefetch_step_.cvt32(), prefetch_step_.cvt32());
-    L(goes_on);
-  }
-
   void start_tile() {
-    turn(offsetof(ConvInt8Call, starts_left), [&] { turn_sources(); });
-    count_prefetches();
-    mov(source_, qword[call_ + offsetof(ConvInt8Call, source)]);
+    enter_source();
     mov(weights_, qword[call_ + offsetof(ConvInt8Call, weights)]);
-    move_on(offsetof(ConvInt8Call, source), offsetof(ConvInt8Call, source_step));
     start_accumulators();
-  }
-  // At a panel's end.
-  template <class Body>
-  void turn(size_t counter, Body body) {
-    Xbyak::Label goes_on;
-    dec(qword[call_ + counter]);
-    jnz(goes_on, T_NEAR);
-    copy(counter, offsetof(ConvInt8Call, tiles_in_panel));
-    body();
-    L(goes_on);
-  }
-  void turn_sources() {
-    move_on(offsetof(ConvInt8Call, source), offsetof(ConvInt8Call, source_turn));
-    move_on(offsetof(ConvInt8Call, weights), offsetof(ConvInt8Call, weights_turn));
-    move_on(offsetof(ConvInt8Call, init), offsetof(ConvInt8Call, init_turn));
-    move_on(offsetof(ConvInt8Call, prefetch), offsetof(ConvInt8Call, weights_turn));
-    begin_prefetches();
-  }
-  void turn_targets() {
-    move_on(offsetof(ConvInt8Call, target), offsetof(ConvInt8Call, target_turn));
-    for (size_t i = 0; i < operands().size(); ++i) {
-      if (operands()[i] == ConvOperand::scalar) continue;
-      move_on(offsetof(ConvInt8Call, operands) + 8 * i, offsetof(ConvInt8Call, operand_turn) + 8 * i);
-    }
-  }
-  void move_on(size_t place, size_t step) {
-    mov(scratch_, qword[call_ + step]);
-    add(qword[call_ + place], scratch_);
-  }
-  // Everything that belongs to the outputs goes on to the next tile.
-  void advance_target() {
-    move_on(offsetof(ConvInt8Call, target), offsetof(ConvInt8Call, target_step));
-    for (size_t i = 0; i < operands().size(); ++i) {
-      if (operands()[i] != ConvOperand::full) continue;
-      move_on(offsetof(ConvInt8Call, operands) + 8 * i, offsetof(ConvInt8Call, operand_step) + 8 * i);
-    }
-    turn(offsetof(ConvInt8Call, ends_left), [&] { turn_targets(); });
   }
 
   int temps_needed() const {
@@ -392,17 +324,8 @@ class ConvInt8Emitter : public Int8Emitter {
         return load_as_float(into, at + element * bytes, dtype);
     }
   }
-  const std::vector<ConvOperand>& operands() const { return plan_.epilogue.operands; }
-
-  static constexpr int kCacheLine = 64;
-
-  const ConvInt8Plan& plan_;
   std::unique_ptr<EpilogueEmitter> epilogue_;
-  const Gpr call_ = argument(0);
-  const Gpr source_ = claim_gpr("source"), weights_ = claim_gpr("weights"), target_ = claim_gpr("target");
-  const Gpr source_block_ = claim_gpr("source block"), target_block_ = claim_gpr("target block");
-  const Gpr scratch_ = claim_gpr("scratch"), blocks_left_ = claim_gpr("blocks left");
-  const Gpr prefetch_ = claim_gpr("prefetch"), prefetch_step_ = claim_gpr("prefetch step");
+  const Gpr weights_ = claim_gpr("weights"), blocks_left_ = claim_gpr("blocks left");
   // Addresses of the first operands, in the output block that is being finished.
   const std::array<Gpr, 3> held_ = {claim_gpr("operand"), claim_gpr("operand"), claim_gpr("operand")};
   const std::vector<Vec> pool_;
