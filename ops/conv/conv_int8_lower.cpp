@@ -270,7 +270,9 @@ std::shared_ptr<const WinogradInt8Program> make_winograd(const LowerContext& con
   if (!is_winograd_int8(problem.conv.shape)) return nullptr;
   const std::optional<int64_t> group = choose_winograd_int8(problem, direct.dot, threads);
   const ByteMatrix weights = weight_rows(context.constant(1), conv.sizes.out_channels);
-  if (!group || !stays_exact(problem, weights, view_of(zeros.weights))) return nullptr;
+  const Tensor bias = context.constant(5);
+  const std::span<const int32_t> added = bias.defined() ? bias.elements<int32_t>() : std::span<const int32_t>();
+  if (!group || !stays_exact(problem, weights, view_of(zeros.weights), added)) return nullptr;
   try {
     return std::make_shared<const WinogradInt8Program>(std::move(problem), *group, threads, batch_bytes);
   } catch (const JitError&) {

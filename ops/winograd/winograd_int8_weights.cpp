@@ -38,7 +38,8 @@ int weight_at(const ByteMatrix& weights, int64_t channel, int64_t i, int32_t zer
 
 }  // namespace
 
-bool stays_exact(const WinogradInt8Problem& problem, const ByteMatrix& weights, const ByteZeros& zeros) {
+bool stays_exact(const WinogradInt8Problem& problem, const ByteMatrix& weights, const ByteZeros& zeros,
+                 std::span<const int32_t> bias) {
   const int64_t least = (problem.is_signed ? -128 : 0) - problem.zero, most = least + 255;
   // A pixel beyond the border counts as the zero point, whatever that is.
   const int64_t low = std::min<int64_t>(least, 0), high = std::max<int64_t>(most, 0);
@@ -49,8 +50,9 @@ bool stays_exact(const WinogradInt8Problem& problem, const ByteMatrix& weights, 
       const int weight = weight_at(weights, channel, i, zeros.at(channel));
       (weight > 0 ? positive : negative) += weight;
     }
-    const int64_t largest = std::max(positive * high + negative * low, -(positive * low + negative * high));
-    if (largest > WinogradInt8::kLargestResult) return false;
+    const int64_t added = bias.empty() ? 0 : bias[static_cast<size_t>(channel)];
+    const int64_t most_sum = positive * high + negative * low, least_sum = positive * low + negative * high;
+    if (std::max(most_sum + added, -(least_sum + added)) > WinogradInt8::kLargestResult) return false;
   }
   return true;
 }

@@ -3,6 +3,7 @@
 // one matrix product for each frequency.
 #include <array>
 #include <cstdint>
+#include <span>
 
 #include "jit/kernels/winograd/winograd_int8.h"
 #include "ops/conv/conv_int8_program.h"
@@ -19,7 +20,9 @@ struct WinogradInt8Problem {
 };
 
 // No result for any input leaves what the transforms are exact for. `weights`: as ConvInt8Program::pack() takes them.
-bool stays_exact(const WinogradInt8Problem& problem, const ByteMatrix& weights, const ByteZeros& zeros);
+// `bias`: what is added to each channel's sums; empty: nothing.
+bool stays_exact(const WinogradInt8Problem& problem, const ByteMatrix& weights, const ByteZeros& zeros,
+                 std::span<const int32_t> bias = {});
 
 struct WinogradInt8Packing {
   int64_t panel_columns = 0;

@@ -185,6 +185,10 @@ TEST(WinogradInt8, RefusesWeightsWhoseSumsMayNotComeOutExactly) {
   const auto rows = [&](int64_t count) { return ByteMatrix{weights.data(), true, 1, count * 9, count * 9, 1}; };
   EXPECT_TRUE(stays_exact(problem, rows(channels), none));
   EXPECT_FALSE(stays_exact(problem, rows(channels + 1), none));
+  const int32_t small[] = {35'000}, large[] = {36'000}, negative[] = {-(1 << 30)};
+  EXPECT_TRUE(stays_exact(problem, rows(channels), none, small));
+  EXPECT_FALSE(stays_exact(problem, rows(channels), none, large));
+  EXPECT_FALSE(stays_exact(problem, rows(channels), none, negative));
   // Of both signs: the sums of either stay within the range, with a zero point at the end of the pixels' range.
   for (size_t i = 0; i < weights.size(); i += 2) weights[i] = 129;
   EXPECT_TRUE(stays_exact(problem, rows(2 * channels), none));

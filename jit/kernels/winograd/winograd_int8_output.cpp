@@ -33,13 +33,10 @@ class OutputEmitter : public WinogradInt8Emitter {
   std::shared_ptr<const CodePages> emit(const std::string& name) {
     begin();
     open_frame();
-    mov(scratch_, qword[call_ + offsetof(WinogradInt8Call, init)]);
-    load(init_, Xbyak::RegExp(scratch_));
+    load_init();
     constexpr uint32_t kInverseOf9 = 954437177;
     static_assert(kInverseOf9 * 9U == 1);
-    mov(scratch_.cvt32(), kInverseOf9);
-    vmovd(Xbyak::Xmm(inverse_.getIdx()), scratch_.cvt32());
-    vpbroadcastd(inverse_, Xbyak::Xmm(inverse_.getIdx()));
+    broadcast_integer(inverse_, kInverseOf9);
     loop_down(tiles_left_, [&] {
       mov(moving_, source_);
       for (int column = 0; column < tile_columns_; ++column) {
@@ -57,8 +54,27 @@ class OutputEmitter : public WinogradInt8Emitter {
   }
 
  private:
+  void broadcast_integer(const Vec& vec, uint32_t value) {
+    mov(scratch_.cvt32(), value);
+    vmovd(Xbyak::Xmm(vec.getIdx()), scratch_.cvt32());
+    vpbroadcastd(vec, Xbyak::Xmm(vec.getIdx()));
+  }
+
+  // The frequency of the point 1, which is the second, is in all results alike, -4 or 3 times along an axis: one
+  // addition to it is one to all pixels, in the scale that they still have then (24 or 6 along an axis).
+  void load_init() {
+    const auto in_frequency = [](int size) { return size == WinogradInt8::kSmallSize ? 2 : -6; };
+    broadcast_integer(init_, static_cast<uint32_t>(in_frequency(tile_rows_) * in_frequency(tile_columns_)));
+    mov(scratch_, qword[call_ + offsetof(WinogradInt8Call, init)]);
+    vpmulld(init_, init_, ptr[scratch_]);
+  }
+
   void transform_column(int column) {
-    for (int row = 0; row < tile_rows_; ++row) load(line_[static_cast<size_t>(row)], frequency_at(moving_, row));
+    for (int row = 0; row < tile_rows_; ++row) {
+      const Vec& line = line_[static_cast<size_t>(row)];
+      const Xbyak::RegExp at = frequency_at(moving_, row);
+      row == 1 && column == 1 ? vpaddd(line, init_, ptr[at]) : load(line, at);
+    }
     const std::array<Vec, 4> results = transform(line_, tile_rows_);
     for (int row = 0; row < plan_.rows; ++row) {
       const int cell = cell_at(row, column);
@@ -126,7 +142,6 @@ class OutputEmitter : public WinogradInt8Emitter {
       const Vec& sum = stored[column];
       vpmulld(sum, sum, inverse_);
       vpsrad(sum, sum, power_of_2(tile_rows_, row) + power_of_2(tile_columns_, static_cast<int>(column)));
-      vpaddd(sum, sum, init_);
     }
     apply_epilogue(stored, temps);
     store_row(results, temps[0]);
