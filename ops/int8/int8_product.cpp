@@ -41,6 +41,10 @@ Int8Product::Int8Product(const Int8Problem& problem, const GemmPlan& plan, std::
   const int64_t last_columns = problem.n - (panels_ - 1) * panel_columns;
   tail_vecs_ = static_cast<int>(divide_up(last_columns, lanes_));
   tail_lanes_ = static_cast<int>(last_columns % lanes_);
+  for (size_t i = 1; i < offsets_.size(); ++i) {
+    const Int8Offsets &from = offsets_[i - 1], &to = offsets_[i];
+    steps_.push_back({to.a - from.a, to.b - from.b, to.c - from.c});
+  }
   row_groups_ = groups_beside_rows();
   try {
     make_kernels();
@@ -64,7 +68,9 @@ int Int8Product::groups_beside_rows() const {
 void Int8Product::make_kernels() {
   // A panel is used by so many tile calls: each prefetches its share of the next one.
   const int64_t panel_columns = int64_t{plan_.vecs} * lanes_;
-  const int64_t sharing = std::min(tiles_in_block_, tiles_);
+  // Tiles that may go from product to product do so first.
+  const bool is_plain = !epilogue_ && !problem_.has_rows;
+  const int64_t sharing = std::min(tiles_in_block_, is_plain ? tall_tiles_ : tiles_);
   const int64_t lines = std::max<int64_t>(1, plan_.k_unroll * panel_columns * kGroupBytes / kLineBytes);
   prefetch_lines_ = static_cast<int>(divide_up(lines, sharing));
   // Calls that end early interrupt what overlaps: all tiles of such prefetch.
@@ -125,6 +131,31 @@ void Int8Product::run(const Int8Operands& operands, int share, int shares) const
       }
     }
     item = end;
+  }
+}
+
+// Tiles of one height are one call for all products.
+void Int8Product::run_one_panel(const Int8Operands& operands, int64_t panel) const noexcept {
+  const int64_t column = panel * plan_.vecs * lanes_;
+  const bool is_tail = panel == panels_ - 1 && (tail_lanes_ > 0 || tail_vecs_ != plan_.vecs);
+  for (int shorter = 0; shorter < (tall_tiles_ == tiles_ ? 1 : 2); ++shorter) {
+    const int64_t row = shorter == 0 ? 0 : row_of(tall_tiles_);
+    GemmInt8TileArgs args;
+    args.a = static_cast<const char*>(operands.a) + offsets_[0].a + row * operands.a_stride;
+    args.b = static_cast<const char*>(operands.b) + offsets_[0].b + column * groups_ * kGroupBytes;
+    args.c = static_cast<char*>(operands.c) + offsets_[0].c + row * operands.c_stride;
+    args.k_groups = groups_;
+    args.tiles = shorter == 0 ? tall_tiles_ : tiles_ - tall_tiles_;
+    args.a_stride_bytes = operands.a_stride;
+    args.c_stride_bytes = operands.c_stride;
+    args.column_init = operands.columns + offsets_[0].columns + column;
+    args.tail_lanes = tail_lanes_;
+    args.products = static_cast<int64_t>(offsets_.size());
+    args.steps = steps_.data();
+    args.prefetch_last = operands.next_weights != nullptr ? operands.next_weights : args.b;
+    args.prefetch = steps_.empty() ? args.prefetch_last : static_cast<const char*>(args.b) + steps_[0].b;
+    // Behind the tall ones all weights are near.
+    kernels_[shorter][is_tail][shorter == 0 ? 1 : 0].entry()(&args);
   }
 }
 

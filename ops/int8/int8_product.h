@@ -57,6 +57,9 @@ class Int8Product {
   // `offsets`: one for each batch; empty: a single product. Throws JitError when the plan cannot be emitted.
   Int8Product(const Int8Problem& problem, const GemmPlan& plan, std::vector<Int8Offsets> offsets = {});
   void run(const Int8Operands& operands, int share, int shares) const noexcept;
+  // Of int32 sums with the same initial terms and no rows': one panel of the columns, in each product of the batch. C
+  // has no other columns.
+  void run_one_panel(const Int8Operands& operands, int64_t panel) const noexcept;
   // By slot of the epilogue, or none: what its input must become before it is given to run().
   const std::vector<InputChange>& changes() const { return changes_; }
 
@@ -78,6 +81,7 @@ class Int8Product {
   Int8Store store_;
   std::vector<InputChange> changes_;
   std::vector<Int8Offsets> offsets_;
+  std::vector<GemmInt8Step> steps_;  // from each of them to the next
   int lanes_;
   int64_t groups_;  // of k
   int height_;

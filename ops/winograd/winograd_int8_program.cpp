@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "ops/winograd/winograd_form.h"
+#include "ops/work_split.h"
 #include "src/base/divide.h"
 #include "src/base/index_in.h"
 #include "src/base/thread_team.h"
@@ -17,11 +18,13 @@ constexpr int kOutputs = WinogradInt8::kOutputs, kSize = WinogradInt8::kSize, kT
 constexpr int kFrequencies = WinogradInt8::kFrequencies;
 constexpr int64_t kLine = 64;  // cache line
 
-// Rows or matrices a multiple of a page apart would share the sets of a cache.
+// Rows a multiple of a page apart would share the sets of a cache.
 int64_t off_page(int64_t bytes) {
   const int64_t lines = divide_up(bytes, kLine) * kLine;
   return lines % 1024 == 0 ? lines + kLine : lines;
 }
+// Of as many matrices as there are frequencies, one line each is in use at a time: in sets of their own.
+int64_t odd_lines(int64_t bytes) { return (divide_up(bytes, kLine) | 1) * kLine; }
 
 bool is_plain_window(const ConvAxis& axis) {
   return axis.stride == 1 && axis.taps.size() == kTaps && has_plain_taps(axis);
@@ -81,9 +84,13 @@ WinogradInt8Program::WinogradInt8Program(WinogradInt8Problem problem, int64_t ti
   x_ = make_axis(columns, groups_ == 1);
   group_tiles_ = divide_up(tiles_, groups_);
   in_stride_ = off_page(problem_.in_blocks() * shape.lanes * 2);
-  out_stride_ = off_page(shape.out_blocks() * shape.lanes * 4);
-  in_frequency_ = off_page(group_tiles_ * in_stride_);
-  out_frequency_ = off_page(group_tiles_ * out_stride_);
+  in_frequency_ = odd_lines(group_tiles_ * in_stride_);
+  plan_ = default_int8_plan(product_of(group_tiles_, kFrequencies));
+  plan_.split = GemmSplit::columns;
+  panel_blocks_ = plan_.vecs;
+  has_own_channels_ = tile_group_ == 0 && pays_own_copies(threads_) && panels() % threads_ == 0;
+  out_stride_ = off_page((parts() == 1 ? panel_blocks_ : shape.out_blocks()) * shape.lanes * 4);
+  out_frequency_ = odd_lines(group_tiles_ * out_stride_);
   make_kernels();
   make_products();
 }
@@ -157,30 +164,31 @@ void WinogradInt8Program::make_products() {
   }
 }
 
-// Of `tiles` from `first` on in these frequencies.
-void WinogradInt8Program::add_product(int64_t tiles, int64_t first, const std::vector<int>& frequencies) {
+Int8Problem WinogradInt8Program::product_of(int64_t tiles, int64_t frequencies) const {
+  const ConvProblem& shape = problem_.conv.shape;
   Int8Problem product;
-  product.batches = static_cast<int64_t>(frequencies.size());
-  product.n = problem_.conv.shape.out_blocks() * problem_.conv.shape.lanes;
-  product.k = problem_.in_blocks() * problem_.conv.shape.lanes;
+  product.batches = frequencies;
+  product.m = tiles;
+  product.n = shape.out_blocks() * shape.lanes;
+  product.k = problem_.in_blocks() * shape.lanes;
   product.dot = Int8Dot::pairs;
   product.isa = problem_.conv.isa;
   product.a_stride = in_stride_;
-  product.threads = parts() == 1 ? 1 : threads_;
-  product.m = group_tiles_;
-  // Of the same panels, so that all share the weights.
-  GemmPlan plan = default_int8_plan(product);
-  panel_columns_ = int64_t{plan.vecs} * problem_.conv.shape.lanes;
-  plan.split = GemmSplit::columns;
-  product.m = tiles;
-  plan.rows = static_cast<int>(std::min<int64_t>(plan.rows, product.m));
+  product.threads = tile_group_ > 0 ? 1 : threads_;
+  return product;
+}
+
+// Of `tiles` from `first` on in these frequencies. Of the same panels, so that all share the weights.
+void WinogradInt8Program::add_product(int64_t tiles, int64_t first, const std::vector<int>& frequencies) {
+  GemmPlan plan = plan_;
+  plan.rows = static_cast<int>(std::min<int64_t>(plan.rows, tiles));
   std::vector<Int8Offsets> offsets(frequencies.size());
   for (size_t i = 0; i < frequencies.size(); ++i) {
     offsets[i].a = frequencies[i] * in_frequency_ + first * in_stride_;
     offsets[i].b = matrix_of_[static_cast<size_t>(frequencies[i])] * winograd_int8_matrix_bytes(problem_);
     offsets[i].c = frequencies[i] * out_frequency_ + first * out_stride_;
   }
-  products_.emplace_back(product, plan, offsets);
+  products_.emplace_back(product_of(tiles, static_cast<int64_t>(frequencies.size())), plan, offsets);
 }
 
 std::string WinogradInt8Program::plan_text() const {
@@ -189,14 +197,14 @@ std::string WinogradInt8Program::plan_text() const {
 }
 
 std::string WinogradInt8Program::packing() const {
-  return fmt::format("winograd_int8.1 c{} panels of {}{}", problem_.conv.shape.lanes, panel_columns_,
-                     has_small() ? " by class" : "");
+  return fmt::format("winograd_int8.1 c{} panels of {}{}", problem_.conv.shape.lanes,
+                     panel_blocks_ * problem_.conv.shape.lanes, has_small() ? " by class" : "");
 }
 
 int64_t WinogradInt8Program::packed_bytes() const { return kFrequencies * winograd_int8_matrix_bytes(problem_); }
 
 void WinogradInt8Program::pack(const ByteMatrix& weights, const ByteZeros& zeros, void* packed) const {
-  pack_winograd_int8(problem_, {panel_columns_, matrix_of_}, weights, zeros, packed);
+  pack_winograd_int8(problem_, {panel_blocks_ * problem_.conv.shape.lanes, matrix_of_}, weights, zeros, packed);
 }
 
 WinogradInt8Program::Tiles WinogradInt8Program::group_of(int64_t group) const {
@@ -225,26 +233,30 @@ void WinogradInt8Program::for_runs(const Tiles& tiles, Kinds kinds, Body body) c
 
 void WinogradInt8Program::transform_input(const ConvInt8Arguments& arguments, char* frequencies, const Tiles& tiles,
                                           Range blocks) const noexcept {
+  if (blocks.begin == blocks.end) return;
   const int64_t lanes = problem_.conv.shape.lanes, plane = y_.inputs * x_.inputs * lanes;
   WinogradInt8Call call;
   call.row = x_.inputs * lanes;
   call.frequency_bytes = in_frequency_;
   call.source_step_bytes = kOutputs * lanes;
   call.target_step = in_stride_;
-  for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-    for_runs(tiles, &Axis::in_kind, [&](const Run& run, size_t row, size_t column) {
-      const int64_t pixel = (run.y * kOutputs + y_.first_input) * x_.inputs + run.x * kOutputs + x_.first_input;
-      const int64_t at = (run.image * problem_.in_blocks() + block) * plane + pixel * lanes;
-      call.source = reinterpret_cast<const void*>(reinterpret_cast<intptr_t>(arguments.source) + at);
-      call.target = frequencies + run.first * in_stride_ + block * lanes * 2;
-      call.tiles = run.count;
-      in_[row][column](&call);
-    });
-  }
+  call.source_block_bytes = plane;
+  call.target_block_bytes = lanes * 2;
+  for_runs(tiles, &Axis::in_kind, [&](const Run& run, size_t row, size_t column) {
+    const int64_t pixel = (run.y * kOutputs + y_.first_input) * x_.inputs + run.x * kOutputs + x_.first_input;
+    const int64_t at = (run.image * problem_.in_blocks() + blocks.begin) * plane + pixel * lanes;
+    call.source = reinterpret_cast<const void*>(reinterpret_cast<intptr_t>(arguments.source) + at);
+    call.target = frequencies + run.first * in_stride_ + blocks.begin * lanes * 2;
+    call.tiles = run.count;
+    call.blocks = blocks.end - blocks.begin;
+    in_[row][column](&call);
+  });
 }
 
-void WinogradInt8Program::multiply(const ConvInt8Arguments& arguments, char* scratch, const Tiles& tiles,
-                                   const void* next, int thread, int threads) const noexcept {
+// Of the panel, or of a share of all of them.
+template <class Product>
+void WinogradInt8Program::multiply(const ConvInt8Arguments& arguments, char* scratch, const Tiles& tiles, int64_t panel,
+                                   const void* next, Product each) const noexcept {
   Int8Operands operands;
   operands.a = scratch;
   operands.b = arguments.weights;
@@ -253,11 +265,25 @@ void WinogradInt8Program::multiply(const ConvInt8Arguments& arguments, char* scr
   operands.a_stride = in_stride_;
   operands.c_stride = out_stride_;
   operands.next_weights = next;
-  if (!has_small()) return products_[tiles.end - tiles.begin == group_tiles_ ? 0 : 1].run(operands, thread, threads);
+  if (!has_small()) return each(products_[tiles.end - tiles.begin == group_tiles_ ? 0 : 1], operands);
   for (size_t i = 0; i < products_.size(); ++i) {
     const bool is_last = i + 1 == products_.size();
-    operands.next_weights = is_last ? next : static_cast<const char*>(arguments.weights) + weights_from_[i + 1];
-    products_[i].run(operands, thread, threads);
+    operands.next_weights = is_last ? next : weights_at(arguments, panel) + weights_from_[i + 1];
+    each(products_[i], operands);
+  }
+}
+
+// The sums of one panel wait for their transform, in a place that all panels share: it stays in a cache.
+void WinogradInt8Program::run_panels(const ConvInt8Arguments& arguments, char* scratch, const Tiles& tiles,
+                                     Range panels, const void* next) const noexcept {
+  const auto out_blocks = static_cast<long>(problem_.conv.shape.out_blocks());
+  transform_input(arguments, scratch, tiles, {0, static_cast<long>(problem_.in_blocks())});
+  for (long panel = panels.begin; panel < panels.end; ++panel) {
+    const bool is_last = panel + 1 == panels.end;
+    multiply(arguments, scratch, tiles, panel, is_last ? next : weights_at(arguments, panel + 1),
+             [&](const Int8Product& product, const Int8Operands& operands) { product.run_one_panel(operands, panel); });
+    transform_output(arguments, scratch + sums_at(), tiles,
+                     {panel * panel_blocks_, std::min((panel + 1) * panel_blocks_, out_blocks)});
   }
 }
 
@@ -270,15 +296,15 @@ void WinogradInt8Program::transform_output(const ConvInt8Arguments& arguments, c
   call.frequency_bytes = out_frequency_;
   call.source_step_bytes = out_stride_;
   call.target_step = kOutputs * lanes;
-  for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-    call.init = arguments.init + block * lanes;
-    for_runs(tiles, &Axis::out_kind, [&](const Run& run, size_t row, size_t column) {
-      const int64_t pixel = run.y * kOutputs * x_.outputs + run.x * kOutputs;
+  for_runs(tiles, &Axis::out_kind, [&](const Run& run, size_t row, size_t column) {
+    const int64_t pixel = run.y * kOutputs * x_.outputs + run.x * kOutputs;
+    call.tiles = run.count;
+    for (int64_t block = blocks.begin; block < blocks.end; ++block) {
       const int64_t element = (block * y_.outputs * x_.outputs + pixel) * lanes;
-      call.source = frequencies + run.first * out_stride_ + block * lanes * 4;
+      call.init = arguments.init + block * lanes;
+      call.source = frequencies + run.first * out_stride_ + (block - blocks.begin) * lanes * 4;
       call.target = static_cast<char*>(arguments.target) +
                     run.image * conv.shape.out_blocks() * conv.target_block_bytes() + element * conv.out_bytes();
-      call.tiles = run.count;
       for (size_t i = 0; i < conv.epilogue.operands.size(); ++i) {
         const int64_t bytes = bits_of(conv.epilogue.expression->inputs[i + 1]) / 8;
         const char* at = static_cast<const char*>(arguments.operands[i]) + run.image * operand_batch_bytes_[i];
@@ -287,30 +313,38 @@ void WinogradInt8Program::transform_output(const ConvInt8Arguments& arguments, c
         call.operands[i] = at;
       }
       out_[row][column](&call);
-    });
-  }
+    }
+  });
 }
 
 void WinogradInt8Program::run_part(int part, const ConvInt8Arguments& arguments, char* scratch,
                                    int share) const noexcept {
-  const auto in_blocks = static_cast<long>(problem_.in_blocks());
-  const auto out_blocks = static_cast<long>(problem_.conv.shape.out_blocks());
+  const Tiles all{0, tiles_};
+  const Range all_panels{0, static_cast<long>(panels())};
+  if (has_own_channels_) {
+    const Range mine = split_evenly(all_panels.end, share, threads_);
+    return run_panels(arguments, scratch, all, mine, arguments.next_weights);
+  }
   if (parts() == 1) {
     const Range mine = split_evenly(static_cast<long>(groups_), share, threads_);
     for (int64_t group = mine.begin; group < mine.end; ++group) {
-      const Tiles tiles = group_of(group);
       // A group that follows begins with the same weights again.
       const void* next = group + 1 < mine.end ? arguments.weights : arguments.next_weights;
-      transform_input(arguments, scratch, tiles, {0, in_blocks});
-      multiply(arguments, scratch, tiles, next, 0, 1);
-      transform_output(arguments, scratch + sums_at(), tiles, {0, out_blocks});
+      run_panels(arguments, scratch, group_of(group), all_panels, next);
     }
     return;
   }
-  const Tiles all{0, tiles_};
-  if (part == 0) return transform_input(arguments, scratch, all, split_evenly(in_blocks, share, threads_));
-  if (part == 1) return multiply(arguments, scratch, all, arguments.next_weights, share, threads_);
-  transform_output(arguments, scratch + sums_at(), all, split_evenly(out_blocks, share, threads_));
+  if (part == 0) {
+    const auto in_blocks = static_cast<long>(problem_.in_blocks());
+    return transform_input(arguments, scratch, all, split_evenly(in_blocks, share, threads_));
+  }
+  if (part == 1) {
+    return multiply(
+        arguments, scratch, all, 0, arguments.next_weights,
+        [&](const Int8Product& product, const Int8Operands& operands) { product.run(operands, share, threads_); });
+  }
+  const Range mine = split_evenly(static_cast<long>(problem_.conv.shape.out_blocks()), share, threads_);
+  transform_output(arguments, scratch + sums_at() + mine.begin * problem_.conv.shape.lanes * 4, all, mine);
 }
 
 }  // namespace lathe

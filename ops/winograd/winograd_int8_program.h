@@ -39,10 +39,10 @@ class WinogradInt8Program {
   int64_t packed_bytes() const;
   void pack(const ByteMatrix& weights, const ByteZeros& zeros, void* packed) const;
 
-  // With one part, for each thread; else for all threads together.
+  // With one part, for each thread that runs it; else for all threads together.
   int64_t scratch_bytes() const { return WinogradInt8::kFrequencies * (in_frequency_ + out_frequency_); }
   // All threads finish a part before one begins the next.
-  int parts() const { return tile_group_ > 0 ? 1 : 3; }
+  int parts() const { return tile_group_ > 0 || has_own_channels_ ? 1 : 3; }
   // A share of a part, of as many as the program was made for threads.
   void run_part(int part, const ConvInt8Arguments& arguments, char* scratch, int share) const noexcept;
 
@@ -86,22 +86,36 @@ class WinogradInt8Program {
   void for_runs(const Tiles& tiles, Kinds kinds, Body body) const;
   void transform_input(const ConvInt8Arguments& arguments, char* frequencies, const Tiles& tiles,
                        Range blocks) const noexcept;
-  void multiply(const ConvInt8Arguments& arguments, char* scratch, const Tiles& tiles, const void* next, int thread,
-                int threads) const noexcept;
+  template <class Product>
+  void multiply(const ConvInt8Arguments& arguments, char* scratch, const Tiles& tiles, int64_t panel, const void* next,
+                Product each) const noexcept;
+  void run_panels(const ConvInt8Arguments& arguments, char* scratch, const Tiles& tiles, Range panels,
+                  const void* next) const noexcept;
   void transform_output(const ConvInt8Arguments& arguments, const char* frequencies, const Tiles& tiles,
                         Range blocks) const noexcept;
   int64_t sums_at() const { return WinogradInt8::kFrequencies * in_frequency_; }
+  int64_t panels() const { return (problem_.conv.shape.out_blocks() + panel_blocks_ - 1) / panel_blocks_; }
+  // The first of a panel, in the first product.
+  const char* weights_at(const ConvInt8Arguments& arguments, int64_t panel) const {
+    const int64_t columns = panel * panel_blocks_ * problem_.conv.shape.lanes;
+    return static_cast<const char*>(arguments.weights) + columns * problem_.in_blocks() * problem_.conv.shape.lanes * 2;
+  }
+  Int8Problem product_of(int64_t tiles, int64_t frequencies) const;
   void add_product(int64_t tiles, int64_t first, const std::vector<int>& frequencies);
 
   WinogradInt8Problem problem_;
   int64_t tile_group_;
   int threads_;
+  // Of all tiles at once: each thread transforms the whole input for itself, and has the same channels of the output
+  // in all frequencies. Nothing but the picture goes from one to the other, and nobody waits in between.
+  bool has_own_channels_ = false;
   std::vector<int64_t> operand_batch_bytes_;
   Axis y_, x_;
   int64_t tiles_, groups_, group_tiles_;                   // of all images; of the largest group
   int64_t in_stride_, out_stride_;                         // bytes from tile to tile within a frequency
   int64_t in_frequency_, out_frequency_;                   // bytes from frequency to frequency
-  int64_t panel_columns_ = 0;                              // of the weights
+  GemmPlan plan_;                                          // of the products
+  int64_t panel_blocks_ = 1;                               // of the output, in a panel of the weights
   std::vector<std::vector<WinogradInt8Kernel>> in_, out_;  // by kind of row and of column
   // Of groups of group_tiles_ and of one less; or, with small tiles, by class of frequencies.
   std::vector<Int8Product> products_;

@@ -44,6 +44,11 @@ struct GemmInt8TilePlan {
   std::string key() const;
 };
 
+// From one product of a batch to the next, in bytes.
+struct GemmInt8Step {
+  int64_t a, b, c;
+};
+
 struct GemmInt8TileArgs {
   const void* a;
   const void* b;
@@ -57,6 +62,11 @@ struct GemmInt8TileArgs {
   int64_t tail_lanes;                  // valid lanes of the last vector, when the plan is masked
   const void* inputs[kMaxInt8Inputs];  // of slots 1, 2, ...: at the tile's first row and column
   int64_t input_stride_bytes[kMaxInt8Inputs];
+  // Products of the same shape one after the other, where the plan has none of row_groups, rows and inputs; a, b, c and
+  // steps are moved. Each prefetches the next one's weights, the last one `prefetch_last`.
+  int64_t products = 1;
+  const GemmInt8Step* steps = nullptr;  // one fewer
+  const void* prefetch_last = nullptr;
 };
 
 using GemmInt8Tile = Kernel<void(GemmInt8TileArgs*)>;

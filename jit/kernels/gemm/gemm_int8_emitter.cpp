@@ -25,6 +25,7 @@ std::shared_ptr<const CodePages> GemmInt8Emitter::emit() {
     finish_tile();
     dec(qword[rsp + kTilesLeft]);
     jnz(next_tile_, T_NEAR);
+    if (may_repeat()) go_on_to_next_product();
   }
   mov(tmp_, ptr[rsp + kPrefetch]);
   mov(ptr[args_ + offsetof(GemmInt8TileArgs, prefetch)], tmp_);
@@ -46,6 +47,7 @@ void GemmInt8Emitter::load_arguments() {
   copy_to_frame(kA, offsetof(GemmInt8TileArgs, a));
   copy_to_frame(kC, offsetof(GemmInt8TileArgs, c));
   copy_to_frame(kPrefetch, offsetof(GemmInt8TileArgs, prefetch));
+  if (may_repeat()) copy_to_frame(kProductsLeft, offsetof(GemmInt8TileArgs, products));
   if (plan_.has_rows) copy_to_frame(kRowInit, offsetof(GemmInt8TileArgs, row_init));
   for (int i = 0; i < input_count(); ++i) copy_to_frame(kInputs + 8 * i, offsetof(GemmInt8TileArgs, inputs) + 8 * i);
   if (!plan_.masked || !has_masks()) return;
@@ -58,6 +60,37 @@ void GemmInt8Emitter::load_arguments() {
 void GemmInt8Emitter::copy_to_frame(int to, size_t from) {
   mov(tmp_, ptr[args_ + from]);
   mov(ptr[rsp + to], tmp_);
+}
+
+void GemmInt8Emitter::go_on_to_next_product() {
+  Xbyak::Label done, is_last;
+  dec(qword[rsp + kProductsLeft]);
+  jz(done, T_NEAR);
+  mov(tmp_, ptr[args_ + offsetof(GemmInt8TileArgs, steps)]);
+  const auto move_on = [&](size_t place, size_t step) {
+    mov(b_, ptr[args_ + place]);
+    add(b_, ptr[tmp_ + step]);
+    mov(ptr[args_ + place], b_);
+  };
+  move_on(offsetof(GemmInt8TileArgs, a), offsetof(GemmInt8Step, a));
+  move_on(offsetof(GemmInt8TileArgs, c), offsetof(GemmInt8Step, c));
+  move_on(offsetof(GemmInt8TileArgs, b), offsetof(GemmInt8Step, b));
+  if (plan_.prefetch_lines) {
+    mov(k_left_, ptr[args_ + offsetof(GemmInt8TileArgs, prefetch_last)]);
+    cmp(qword[rsp + kProductsLeft], 1);
+    je(is_last);
+    mov(k_left_, b_);
+    add(k_left_, ptr[tmp_ + sizeof(GemmInt8Step) + offsetof(GemmInt8Step, b)]);
+    L(is_last);
+    mov(ptr[rsp + kPrefetch], k_left_);
+  }
+  add(tmp_, sizeof(GemmInt8Step));
+  mov(ptr[args_ + offsetof(GemmInt8TileArgs, steps)], tmp_);
+  copy_to_frame(kTilesLeft, offsetof(GemmInt8TileArgs, tiles));
+  copy_to_frame(kA, offsetof(GemmInt8TileArgs, a));
+  copy_to_frame(kC, offsetof(GemmInt8TileArgs, c));
+  jmp(next_tile_, T_NEAR);
+  L(done);
 }
 
 void GemmInt8Emitter::init_accumulators() {

@@ -35,13 +35,15 @@ class GemmInt8Emitter : public GeluEmitter {
  private:
   // --- The frame: state that changes from tile to tile, then room for accumulators.
   enum Frame { kOldStack = 0, kTilesLeft = 8, kA = 16, kC = 24, kPrefetch = 32, kRowsLeft = 40, kRowInit = 48 };
-  enum { kTailBytes = 56, kInputs = 64 };
+  enum { kProductsLeft = 56, kTailBytes = 64, kInputs = 72 };
   static constexpr int kCacheLine = 64;
   static constexpr int kSpill = (kInputs + 8 * kMaxInt8Inputs + kCacheLine - 1) / kCacheLine * kCacheLine;
 
   void open_frame();
   void load_arguments();
   void copy_to_frame(int to, size_t from);
+  bool may_repeat() const { return plan_.row_groups == 0 && !plan_.has_rows && input_count() == 0; }
+  void go_on_to_next_product();
   void close_frame() { mov(rsp, ptr[rsp + kOldStack]); }
 
   // --- sums += A * B

@@ -24,11 +24,13 @@ struct WinogradInt8 {
   static constexpr int kWeights[kSize][kTaps] = {{3, 0, 0}, {1, 1, 1}, {1, -1, 1}, {1, 2, 4}, {1, -2, 4}, {0, 0, 3}};
 };
 
-// Arguments of one call: a run of tiles of one channel block.
+// Arguments of one call: a run of tiles of one channel block, or (input) of several.
 struct WinogradInt8Call {
   const void* source = nullptr;  // input: the first tile's corner, which may be outside; output: its first frequency
   void* target = nullptr;        // the other way round
   int64_t tiles = 1;             // >= 1
+  int64_t blocks = 1;            // input: >= 1; counted down, and source and target moved on
+  int64_t source_block_bytes = 0, target_block_bytes = 0;
   int64_t source_step_bytes = 0;
   int64_t target_step = 0;        // input: bytes; output: elements
   int64_t row = 0;                // from one row of pixels to the next; in bytes (input), in elements (output)

@@ -26,6 +26,8 @@ class InputEmitter : public WinogradInt8Emitter {
       vmovd(Xbyak::Xmm(zero_->getIdx()), moving_.cvt32());
       vpbroadcastw(half(*zero_), Xbyak::Xmm(zero_->getIdx()));
     }
+    Xbyak::Label next_block;
+    L(next_block);
     loop_down(tiles_left_, [&] {
       mov(moving_, source_);
       for (int row = 0; row < tile_rows_; ++row) {
@@ -40,12 +42,25 @@ class InputEmitter : public WinogradInt8Emitter {
       add(source_, qword[call_ + offsetof(WinogradInt8Call, source_step_bytes)]);
       add(target_, qword[call_ + offsetof(WinogradInt8Call, target_step)]);
     });
+    go_to_next_block(next_block);
     close_frame();
     end();
     return finish(name);
   }
 
  private:
+  void go_to_next_block(const Xbyak::Label& next_block) {
+    const auto move_on = [&](const Gpr& moved, size_t place, size_t step) {
+      mov(moved, qword[call_ + place]);
+      add(moved, qword[call_ + step]);
+      mov(qword[call_ + place], moved);
+    };
+    move_on(source_, offsetof(WinogradInt8Call, source), offsetof(WinogradInt8Call, source_block_bytes));
+    move_on(target_, offsetof(WinogradInt8Call, target), offsetof(WinogradInt8Call, target_block_bytes));
+    mov(tiles_left_, qword[call_ + offsetof(WinogradInt8Call, tiles)]);
+    dec(qword[call_ + offsetof(WinogradInt8Call, blocks)]);
+    jnz(next_block, T_NEAR);
+  }
   Xbyak::Xmm half(const Vec& vec) const {
     if (has_masks()) return Xbyak::Ymm(vec.getIdx());
     return Xbyak::Xmm(vec.getIdx());
