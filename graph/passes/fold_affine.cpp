@@ -118,7 +118,7 @@ std::optional<Found> affine_before(const Rewriter& rewriter, const Graph& graph,
   const ValueId operand = graph.node(id).inputs[0];
   const NodeId before = graph.value(operand).producer;
   if (before == NodeId::none || !rewriter.is_live(before) || rewriter.only_user(operand) != id ||
-      rewriter.uses(operand).size() != 1)
+      !rewriter.has_one_use(operand))
     return std::nullopt;
   const Node& node = graph.node(before);
   if (node.epilogue || node.inputs.size() != 2) return std::nullopt;

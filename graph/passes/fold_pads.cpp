@@ -46,7 +46,7 @@ bool fold(Rewriter& rewriter, NodeId id) {
   Node& node = graph.node(id);
   if (!can_pad(node)) return false;
   const NodeId pad = rewriter.producer_if(node.inputs[0], "Pad");
-  if (pad == NodeId::none || rewriter.uses(node.inputs[0]).size() != 1 || rewriter.only_user(node.inputs[0]) != id) {
+  if (pad == NodeId::none || !rewriter.has_one_use(node.inputs[0]) || rewriter.only_user(node.inputs[0]) != id) {
     return false;
   }
   const ValueId source = graph.node(pad).inputs[0];

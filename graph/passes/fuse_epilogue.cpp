@@ -148,9 +148,10 @@ class Group {
   bool is_closed() const {
     for (size_t i = 0; i + 1 < values_.size(); ++i) {
       if (rewriter_.is_output(values_[i])) return false;
-      for (const Graph::Use use : rewriter_.uses(values_[i])) {
-        if (std::find(members_.begin(), members_.end(), use.node) == members_.end()) return false;
-      }
+      const bool are_members = rewriter_.all_users(values_[i], [this](NodeId user) {
+        return std::find(members_.begin(), members_.end(), user) != members_.end();
+      });
+      if (!are_members) return false;
     }
     return true;
   }

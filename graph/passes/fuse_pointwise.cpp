@@ -56,9 +56,7 @@ class Group {
     if (id == NodeId::none || !rewriter_.is_live(id) || !is_known(id) || is_member(id)) return false;
     const Node& node = graph_.node(id);
     if (node.outputs[0] != value || rewriter_.is_output(value) || !has_whole_shape(value)) return false;
-    for (const Graph::Use use : rewriter_.uses(value)) {
-      if (!is_member(use.node)) return false;
-    }
+    if (!rewriter_.all_users(value, [this](NodeId user) { return is_member(user); })) return false;
     if (!fusible_expression(graph_, node)) return false;
     members_.insert({position_[index_of(id)], id});
     if (build()) return true;
@@ -70,14 +68,13 @@ class Group {
   bool has_whole_shape(ValueId value) const {
     const TensorType& type = graph_.value(value).type;
     if (same_shape(type, type_)) return true;
-    for (const Graph::Use use : rewriter_.uses(value)) {
-      const std::vector<ValueId>& inputs = graph_.node(use.node).inputs;
-      const bool all_spread = std::all_of(inputs.begin(), inputs.end(), [&](ValueId input) {
-        return input == ValueId::none || input == value || broadcasts_into(graph_.value(input).type, type);
-      });
-      if (all_spread && is_member(use.node)) return true;
-    }
-    return false;
+    return std::any_of(members_.begin(), members_.end(), [&](const std::pair<int, NodeId>& member) {
+      const std::vector<ValueId>& inputs = graph_.node(member.second).inputs;
+      return std::find(inputs.begin(), inputs.end(), value) != inputs.end() &&
+             std::all_of(inputs.begin(), inputs.end(), [&](ValueId input) {
+               return input == ValueId::none || input == value || broadcasts_into(graph_.value(input).type, type);
+             });
+    });
   }
 
   const Rewriter& rewriter_;

@@ -85,7 +85,7 @@ class Hoister {
     if (maker == NodeId::none || !rewriter_.is_live(maker)) return NodeId::none;
     const Node& node = graph_.node(maker);
     const bool is_plain = !node.epilogue && node.captures == 0 && node.outputs[0] == whole;
-    if (!is_plain || rewriter_.only_user(whole) == NodeId::none || rewriter_.uses(whole).size() != 1) {
+    if (!is_plain || rewriter_.only_user(whole) == NodeId::none || !rewriter_.has_one_use(whole)) {
       return NodeId::none;
     }
     for (size_t i = 1; i < node.outputs.size(); ++i) {

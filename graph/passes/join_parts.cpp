@@ -36,7 +36,7 @@ NodeId inner_concat(const Rewriter& rewriter, const Graph& graph, ValueId value,
   if (id == NodeId::none || rewriter.only_user(value) != user || axis_of(graph, graph.node(id)) != axis) {
     return NodeId::none;
   }
-  return rewriter.uses(value).size() == 1 ? id : NodeId::none;
+  return rewriter.has_one_use(value) ? id : NodeId::none;
 }
 
 bool simplify_concat(Rewriter& rewriter, NodeId id) {

@@ -28,7 +28,7 @@ bool is_sum_with_one_input(const Epilogue& epilogue) {
 std::optional<Projection> projection_of(const Rewriter& rewriter, const Graph& graph, ValueId value, NodeId user) {
   const NodeId id = graph.value(value).producer;
   if (id == NodeId::none || !rewriter.is_live(id) || !is_op(graph.node(id), "MatMul")) return std::nullopt;
-  if (rewriter.only_user(value) != user || rewriter.uses(value).size() != 1) return std::nullopt;
+  if (rewriter.only_user(value) != user || !rewriter.has_one_use(value)) return std::nullopt;
   const Node& node = graph.node(id);
   Projection made{id, node.inputs[0], constant_of(graph, node.inputs[1]), {}};
   if (made.weights.dtype() != DType::f32 || made.weights.rank() != 2 || made.weights.size() == 0) return std::nullopt;

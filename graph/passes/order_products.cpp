@@ -76,7 +76,7 @@ bool reorder(Rewriter& rewriter, NodeId id) {
   const std::vector<ValueId> operands = graph.node(id).inputs;
   for (size_t slot = 0; slot < 2; ++slot) {
     const NodeId inner = graph.value(operands[slot]).producer;
-    if (!is_product(rewriter, graph, inner) || rewriter.uses(operands[slot]).size() != 1 ||
+    if (!is_product(rewriter, graph, inner) || !rewriter.has_one_use(operands[slot]) ||
         rewriter.only_user(operands[slot]) != id)
       continue;
     const std::vector<ValueId> parts = graph.node(inner).inputs;

@@ -116,7 +116,7 @@ class Puller {
       const ValueId operand = node.inputs[slot];
       if (operand == ValueId::none || spread_of(graph_.value(operand).type, graph_.value(value).type) == Spread::none)
         continue;
-      const bool is_own = rewriter_.only_user(operand) == maker && rewriter_.uses(operand).size() == 1;
+      const bool is_own = rewriter_.only_user(operand) == maker && rewriter_.has_one_use(operand);
       if (!is_own || !collect(operand, depth + 1)) sampled_.emplace_back(maker, slot);
     }
     return true;

@@ -6,6 +6,12 @@
 
 namespace lathe {
 
+namespace {
+
+thread_local int64_t uses_read_here = 0;
+
+}  // namespace
+
 bool is_op(const Node& node, std::string_view name) { return node.op->domain.empty() && node.op->name == name; }
 bool is_lathe_op(const Node& node, std::string_view name) {
   return node.op->domain == "lathe" && node.op->name == name;
@@ -98,23 +104,33 @@ void Rewriter::list_use(ValueId id, Graph::Use use) const {
   first_use_[index_of(id)] = static_cast<int>(listed_.size()) - 1;
 }
 
-int Rewriter::first_use(ValueId id) const {
-  if (first_use_.empty()) list_all();
-  return first_use_[index_of(id)];
-}
-
 bool Rewriter::is_current(ValueId id, const Graph::Use& use) const {
   const std::vector<ValueId>& inputs = graph_.node(use.node).inputs;
   return is_live(use.node) && static_cast<size_t>(use.slot) < inputs.size() &&
          inputs[static_cast<size_t>(use.slot)] == id;
 }
 
+template <class Visit>
+void Rewriter::each_use(ValueId id, Visit visit) const {
+  if (first_use_.empty()) list_all();
+  for (int* link = &first_use_[index_of(id)]; *link >= 0;) {
+    ListedUse& listed = listed_[static_cast<size_t>(*link)];
+    ++uses_read_here;
+    if (!is_current(id, listed.use)) {
+      *link = listed.next;
+      continue;
+    }
+    if (!visit(listed.use)) return;
+    link = &listed.next;
+  }
+}
+
 std::vector<Graph::Use> Rewriter::uses(ValueId id) const {
   std::vector<Graph::Use> live;
-  for (int at = first_use(id); at >= 0; at = listed_[static_cast<size_t>(at)].next) {
-    const Graph::Use& use = listed_[static_cast<size_t>(at)].use;
-    if (is_current(id, use)) live.push_back(use);
-  }
+  each_use(id, [&](const Graph::Use& use) {
+    live.push_back(use);
+    return true;
+  });
   const auto key = [](const Graph::Use& use) { return std::pair(use.node, use.slot); };
   std::sort(live.begin(), live.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
   live.erase(std::unique(live.begin(), live.end(), [&](const auto& a, const auto& b) { return key(a) == key(b); }),
@@ -123,23 +139,40 @@ std::vector<Graph::Use> Rewriter::uses(ValueId id) const {
 }
 
 bool Rewriter::is_used(ValueId id) const {
-  if (is_output(id)) return true;
-  for (int at = first_use(id); at >= 0; at = listed_[static_cast<size_t>(at)].next) {
-    if (is_current(id, listed_[static_cast<size_t>(at)].use)) return true;
-  }
-  return false;
+  bool is_read = is_output(id);
+  if (!is_read) each_use(id, [&](const Graph::Use&) { return !(is_read = true); });
+  return is_read;
 }
+
+bool Rewriter::has_one_use(ValueId id) const {
+  Graph::Use first{NodeId::none, 0};
+  bool is_one = true;
+  each_use(id, [&](const Graph::Use& use) {
+    if (first.node == NodeId::none) first = use;
+    is_one = use.node == first.node && use.slot == first.slot;
+    return is_one;
+  });
+  return is_one && first.node != NodeId::none;
+}
+
+bool Rewriter::all_users(ValueId id, const std::function<bool(NodeId)>& is_one) const {
+  bool are_all = true;
+  each_use(id, [&](const Graph::Use& use) { return are_all = is_one(use.node); });
+  return are_all;
+}
+
+int64_t Rewriter::uses_read() { return uses_read_here; }
 
 NodeId Rewriter::only_user(ValueId id) const {
   if (is_output(id)) return NodeId::none;
   NodeId user = NodeId::none;
-  for (int at = first_use(id); at >= 0; at = listed_[static_cast<size_t>(at)].next) {
-    const Graph::Use& use = listed_[static_cast<size_t>(at)].use;
-    if (use.node == user || !is_current(id, use)) continue;
-    if (user != NodeId::none) return NodeId::none;
+  bool is_one = true;
+  each_use(id, [&](const Graph::Use& use) {
+    is_one = user == NodeId::none || use.node == user;
     user = use.node;
-  }
-  return user;
+    return is_one;
+  });
+  return is_one ? user : NodeId::none;
 }
 
 NodeId Rewriter::producer_if(ValueId id, std::string_view op) const {

@@ -1,5 +1,6 @@
 #pragma once
 // What passes share: uses kept up to date while nodes come and go, and questions about constants and shapes.
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -44,6 +45,11 @@ class Rewriter {
   std::vector<Graph::Use> uses(ValueId id) const;
   bool is_output(ValueId id) const { return output_uses_[index_of(id)] > 0; }
   bool is_used(ValueId id) const;
+  // Exactly one slot of one node; graph outputs are not counted. Asked of a value with many readers this costs no more
+  // than of one with two, unlike uses().
+  bool has_one_use(ValueId id) const;
+  // Every user of this value that is a node is one of those; asked in any order, until one is not.
+  bool all_users(ValueId id, const std::function<bool(NodeId)>& is_one) const;
   // The one node that uses this value, in one slot or several; none for several nodes or a graph output.
   NodeId only_user(ValueId id) const;
   bool is_live(NodeId id) const { return index_of(id) >= is_erased_.size() || !is_erased_[index_of(id)]; }
@@ -68,11 +74,17 @@ class Rewriter {
   // Puts order() right. True when anything was changed.
   bool finish();
 
+  // How many uses all Rewriters of this thread have looked at so far: what tests of the passes' complexity count.
+  static int64_t uses_read();
+
  private:
   std::string fresh(const std::string& like);
   void list_all() const;
   void list_use(ValueId id, Graph::Use use) const;
-  int first_use(ValueId id) const;
+  // Calls visit(use) for each live use until it returns false; the same use may come twice. What is stale leaves the
+  // list, so that nobody looks at it again.
+  template <class Visit>
+  void each_use(ValueId id, Visit visit) const;
   bool is_current(ValueId id, const Graph::Use& use) const;
 
   Graph& graph_;

@@ -113,7 +113,7 @@ class Sinker {
       const NodeId reader = concat_ == NodeId::none ? id_ : concat_;
       const NodeId resize = graph_.value(part.value).producer;
       if (resize == NodeId::none || !rewriter_.is_live(resize) || rewriter_.only_user(part.value) != reader ||
-          rewriter_.uses(part.value).size() != 1)
+          !rewriter_.has_one_use(part.value))
         continue;
       const Node& node = graph_.node(resize);
       const double factor = std::max(enlargement(graph_, node), repetition(graph_, node)),

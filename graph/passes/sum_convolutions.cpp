@@ -74,7 +74,7 @@ class Summer {
   NodeId own_maker(ValueId value, NodeId reader) const {
     const NodeId maker = graph_.value(value).producer;
     const bool is_own = maker != NodeId::none && rewriter_.is_live(maker) && rewriter_.only_user(value) == reader &&
-                        rewriter_.uses(value).size() == 1;
+                        rewriter_.has_one_use(value);
     return is_own && !graph_.node(maker).epilogue ? maker : NodeId::none;
   }
 
