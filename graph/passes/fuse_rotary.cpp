@@ -120,6 +120,28 @@ class Matcher {
   const Graph& graph_;
 };
 
+// The numbers of the pairs, where the table has each of them for both elements of its pair as the operators' own
+// expansions spell it (add_rotated in ops/attention/contrib_attention.cpp); else none.
+ValueId of_pairs(const Rewriter& rewriter, const Graph& graph, ValueId table, bool is_interleaved) {
+  const NodeId flat = is_interleaved ? rewriter.producer_if(table, "Reshape") : NodeId::none;
+  if (is_interleaved && flat == NodeId::none) return ValueId::none;
+  const ValueId joined = is_interleaved ? graph.node(flat).inputs[0] : table;
+  const NodeId join = rewriter.producer_if(joined, "Concat");
+  if (join == NodeId::none) return ValueId::none;
+  const Node& node = graph.node(join);
+  const bool is_twice = node.inputs.size() == 2 && node.inputs[0] == node.inputs[1] &&
+                        is_last_axis(graph.value(joined).type, node.attributes.get_int("axis", 1));
+  if (!is_twice || !is_interleaved) return is_twice ? node.inputs[0] : ValueId::none;
+  const NodeId column = rewriter.producer_if(node.inputs[0], "Unsqueeze");
+  if (column == NodeId::none) return ValueId::none;
+  const ValueId numbers = graph.node(column).inputs[0];
+  const TensorType &from = graph.value(numbers).type, &to = graph.value(table).type;
+  if (!from.has_rank || from.rank() != to.rank() || from.rank() < 1 ||
+      2 * from.dims.back().extent != to.dims.back().extent || graph.value(node.inputs[0]).type.dims.back().extent != 1)
+    return ValueId::none;
+  return std::equal(from.dims.begin(), from.dims.end() - 1, to.dims.begin(), same_dim) ? numbers : ValueId::none;
+}
+
 struct Match {
   ValueId x, cosines, sines;
   bool is_interleaved;
@@ -170,6 +192,9 @@ bool fuse_rotary(Graph& graph, const PassContext& context) {
     node.op = schema;
     node.inputs = {found->x, found->cosines, found->sines};
     node.outputs = {graph.node(id).outputs[0]};
+    const ValueId cosines = of_pairs(rewriter, graph, found->cosines, found->is_interleaved),
+                  sines = of_pairs(rewriter, graph, found->sines, found->is_interleaved);
+    if (cosines != ValueId::none && sines != ValueId::none) node.inputs = {found->x, cosines, sines};
     if (found->is_interleaved) node.attributes.set("interleaved", int64_t{1});
     node.fused_from = "Rotary";
     for (const NodeId erased : {id, found->with_cosines, found->with_sines}) rewriter.erase(erased);

@@ -1,6 +1,10 @@
 // lathe::Rotary: pairs of elements of the last axis, turned by angles whose cosines and sines broadcast to the input:
 // y = x * cos + turned(x) * sin. Pairs are (i, i + half), or neighbours where `interleaved` is 1; turned(x) has the
-// second of each pair, negative, in the place of the first, and the first in the place of the second.
+// second of each pair, negative, in the place of the first, and the first in the place of the second. The last axis of
+// both tables is that of the input, or half of it: one number for both elements of each pair.
+#include <immintrin.h>
+
+#include <algorithm>
 #include <memory>
 
 #include "ops/copy/copy_elements.h"
@@ -29,42 +33,72 @@ void infer(InferContext& context) {
   context.set_output(0, x);
 }
 
+// ---- One row: by numbers of each element (whole), or of each pair
+
+[[gnu::target("avx2,fma")]] void turn_halves(const float* __restrict x, const float* __restrict cosines,
+                                             const float* __restrict sines, float* __restrict y, int64_t half,
+                                             bool is_whole) {
+  const float *second_cosines = cosines + (is_whole ? half : 0), *second_sines = sines + (is_whole ? half : 0);
+  for (int64_t i = 0; i < half; ++i) {
+    const float first = x[i], second = x[half + i];
+    y[i] = first * cosines[i] - second * sines[i];
+    y[half + i] = second * second_cosines[i] + first * second_sines[i];
+  }
+}
+
+// Eight numbers of four pairs.
+[[gnu::target("avx2,fma"), gnu::always_inline]] inline __m256 of_pairs(const float* numbers, bool is_whole) {
+  if (is_whole) return _mm256_loadu_ps(numbers);
+  const __m256i twice = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
+  return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(numbers)), twice);
+}
+
+template <bool kIsWhole>
+[[gnu::target("avx2,fma")]] void turn_neighbours(const float* __restrict x, const float* __restrict cosines,
+                                                 const float* __restrict sines, float* __restrict y, int64_t size) {
+  constexpr int64_t kShare = kIsWhole ? 1 : 2;
+  int64_t i = 0;
+  for (; i + 8 <= size; i += 8) {
+    const __m256 both = _mm256_loadu_ps(x + i), exchanged = _mm256_permute_ps(both, 0xb1);
+    const __m256 by_sines = _mm256_mul_ps(exchanged, of_pairs(sines + i / kShare, kIsWhole));
+    _mm256_storeu_ps(y + i, _mm256_fmaddsub_ps(both, of_pairs(cosines + i / kShare, kIsWhole), by_sines));
+  }
+  for (; i < size; i += 2) {
+    const int64_t first = i / kShare, second = kIsWhole ? i + 1 : first;
+    const float even = x[i], odd = x[i + 1];
+    y[i] = even * cosines[first] - odd * sines[first];
+    y[i + 1] = odd * cosines[second] + even * sines[second];
+  }
+}
+
 // Rows of the input along its last axis, and where each finds its row of a table.
 struct Rows {
   int64_t size = 0, count = 1;
   Dims outer;                             // all axes but the last
   std::vector<int64_t> strides[kTables];  // of the tables, along the outer axes; 0: the same row
-  bool is_interleaved = false;
+  bool is_interleaved = false, is_whole = true;
 
   void turn(const float* x, const float* cosines, const float* sines, float* y, int64_t first, int64_t last) const {
-    for (int64_t row = first; row < last; ++row) {
+    const int64_t neighbours = outer.empty() ? 1 : outer.back();
+    const auto step = [&](size_t table) { return outer.empty() ? 0 : strides[table].back(); };
+    for (int64_t row = first; row < last;) {
       int64_t at[kTables] = {0, 0}, rest = row;
       for (size_t axis = outer.size(); axis-- > 0;) {
         const int64_t index = rest % outer[axis];
         rest /= outer[axis];
         for (size_t table = 0; table < kTables; ++table) at[table] += index * strides[table][axis];
       }
-      if (is_interleaved) {
-        turn_neighbours(x + row * size, cosines + at[0], sines + at[1], y + row * size);
-      } else {
-        turn_halves(x + row * size, cosines + at[0], sines + at[1], y + row * size);
+      const int64_t end = std::min(last, row - row % neighbours + neighbours);
+      for (; row < end; ++row) {
+        turn_row(x + row * size, cosines + at[0], sines + at[1], y + row * size);
+        for (size_t table = 0; table < kTables; ++table) at[table] += step(table);
       }
     }
   }
 
-  void turn_halves(const float* __restrict x, const float* __restrict cosines, const float* __restrict sines,
-                   float* __restrict y) const {
-    const int64_t half = size / 2;
-    for (int64_t i = 0; i < half; ++i) y[i] = x[i] * cosines[i] - x[half + i] * sines[i];
-    for (int64_t i = half; i < size; ++i) y[i] = x[i] * cosines[i] + x[i - half] * sines[i];
-  }
-
-  void turn_neighbours(const float* __restrict x, const float* __restrict cosines, const float* __restrict sines,
-                       float* __restrict y) const {
-    for (int64_t i = 0; i + 1 < size; i += 2) {
-      y[i] = x[i] * cosines[i] - x[i + 1] * sines[i];
-      y[i + 1] = x[i + 1] * cosines[i + 1] + x[i] * sines[i + 1];
-    }
+  void turn_row(const float* x, const float* cosines, const float* sines, float* y) const {
+    if (!is_interleaved) return turn_halves(x, cosines, sines, y, size / 2, is_whole);
+    is_whole ? turn_neighbours<true>(x, cosines, sines, y, size) : turn_neighbours<false>(x, cosines, sines, y, size);
   }
 };
 
@@ -76,11 +110,13 @@ std::optional<Rows> rows_of(const Node& node, const Dims& dims, const Dims* cons
   rows.size = dims.back();
   rows.outer.assign(dims.begin(), dims.end() - 1);
   for (const int64_t extent : rows.outer) rows.count *= extent;
+  rows.is_whole = !tables[0]->empty() && tables[0]->back() == rows.size;
+  const int64_t width = rows.is_whole ? rows.size : rows.size / 2;
   for (size_t table = 0; table < kTables; ++table) {
     const Dims& own = *tables[table];
-    if (own.empty() || own.size() > dims.size() || own.back() != rows.size) return std::nullopt;
+    if (own.empty() || own.size() > dims.size() || own.back() != width) return std::nullopt;
     rows.strides[table].assign(rows.outer.size(), 0);
-    int64_t stride = rows.size;
+    int64_t stride = width;
     for (size_t back = 1; back < own.size(); ++back) {
       const int64_t extent = own[own.size() - 1 - back];
       const size_t axis = rows.outer.size() - back;

@@ -50,6 +50,25 @@ TEST(FuseRotary, TakesNeighboursAsGptJWritesThem) {
   EXPECT_EQ(fused(net), "Rotary");
 }
 
+// Each number of a table for both elements of its pair, as the operator RotaryEmbedding has them.
+TEST(FuseRotary, TakesTablesOfPairs) {
+  const auto turned = [](PassNet& net, ValueId x, ValueId exchanged, auto spread) {
+    const auto table = [&] { return spread(net.op("Abs", {net.input(Dims{1, 5, 1, kSize / 2})})); };
+    return net.op("Add", {net.op("Mul", {x, table()}), net.op("Mul", {exchanged, table()})});
+  };
+  PassNet halves;
+  const ValueId x = halves.input(Dims{2, 5, 3, kSize});
+  halves.output(turned(halves, x, rotate_half(halves, x), [&](ValueId table) { return joined(halves, table, table); }));
+  EXPECT_EQ(fused(halves), "Abs Abs Rotary");
+  PassNet pairs;
+  const ValueId y = pairs.input(Dims{2, 5, 3, kSize});
+  pairs.output(turned(pairs, y, rotate_every_two(pairs, y, {2, 5, 3, kSize}), [&](ValueId table) {
+    const ValueId column = pairs.op("Unsqueeze", {table, pairs.integers({-1})});
+    return pairs.reshape(joined(pairs, column, column), {1, 5, 1, kSize});
+  }));
+  EXPECT_EQ(fused(pairs), "Abs Abs Rotary");
+}
+
 TEST(FuseRotary, LetsTransposesThrough) {
   PassNet net;
   const ValueId x = net.transpose(net.input(Dims{2, 5, 3, kSize}), {0, 2, 1, 3});
