@@ -8,6 +8,7 @@
 
 #include "ops/copy/byte_transpose.h"
 #include "ops/copy/copy_bytes.h"
+#include "ops/copy/repeat_elements.h"
 #include "src/base/check.h"
 #include "src/base/thread_team.h"
 
@@ -38,12 +39,6 @@ std::vector<MoveAxis> merged(std::vector<MoveAxis> axes) {
 // Axes come by value: what is stored through a char pointer might else change them, as far as the compiler knows.
 template <class T>
 void copy_elements(const char* from, char* to, const MoveAxis axis) {
-  if (axis.to_stride == static_cast<int64_t>(sizeof(T)) && axis.from_stride == 0) {
-    T value;
-    std::memcpy(&value, from, sizeof(T));
-    std::fill_n(reinterpret_cast<T*>(to), axis.count, value);
-    return;
-  }
   if (axis.to_stride == static_cast<int64_t>(sizeof(T))) {
     T* out = reinterpret_cast<T*>(to);
     for (int64_t i = 0; i < axis.count; ++i) std::memcpy(out + i, from + i * axis.from_stride, sizeof(T));
@@ -323,10 +318,15 @@ CopyNest::Part CopyNest::part(int thread, int threads) const {
   return part;
 }
 
+bool CopyNest::repeats() const {
+  return kind_ == Inner::elements && rows_.from_stride == 0 && rows_.to_stride == static_cast<int64_t>(element_bytes_);
+}
+
 void CopyNest::walk(size_t axis, const char* from, char* to) const {
   if (axis == outer_.size()) return inner(from, to);
   const MoveAxis& loop = outer_[axis];
   if (axis + 1 == outer_.size() && kind_ == Inner::run) return copy_runs(from, to, loop, run_bytes_);
+  if (axis + 1 == outer_.size() && repeats()) return repeat_elements(from, to, loop, rows_.count, element_bytes_);
   for (int64_t i = 0; i < loop.count; ++i) walk(axis + 1, from + i * loop.from_stride, to + i * loop.to_stride);
 }
 
@@ -336,6 +336,7 @@ void CopyNest::inner(const char* from, char* to) const {
     return;
   }
   if (kind_ == Inner::transpose) return transpose(from, to);
+  if (repeats()) return repeat_elements(from, to, {1, 0, 0}, rows_.count, element_bytes_);
   with_element(element_bytes_, [&](auto element) { copy_elements<decltype(element)>(from, to, rows_); });
 }
 

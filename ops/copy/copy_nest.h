@@ -28,6 +28,7 @@ class CopyNest {
 
  private:
   enum class Inner : uint8_t { run, transpose, elements };
+  bool repeats() const;  // rows of one element each
   void walk(size_t axis, const char* from, char* to) const;
   void inner(const char* from, char* to) const;
   void transpose(const char* from, char* to) const;

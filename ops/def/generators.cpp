@@ -56,14 +56,25 @@ void run_range(ReferenceContext& context) {
   const Tensor &start = context.inputs[0], &limit = context.inputs[1], &delta = context.inputs[2];
   if (limit.dtype() != start.dtype() || delta.dtype() != start.dtype()) context.fail("its inputs differ in type");
   Tensor result = make_output(context, start.dtype(), {range_count(context, start, limit, delta)});
+  const int64_t count = result.size();
   if (start.dtype() == DType::i64) {
-    const auto from = static_cast<uint64_t>(*start.data<int64_t>()),
-               step = static_cast<uint64_t>(*delta.data<int64_t>());
+    auto value = static_cast<uint64_t>(*start.data<int64_t>());
+    const auto step = static_cast<uint64_t>(*delta.data<int64_t>());
     auto* out = result.mutable_data<int64_t>();
-    for (int64_t i = 0; i < result.size(); ++i) out[i] = static_cast<int64_t>(from + static_cast<uint64_t>(i) * step);
+    for (int64_t i = 0; i < count; ++i, value += step) out[i] = static_cast<int64_t>(value);
   } else {
     const double from = reals_of(start)[0], step = reals_of(delta)[0];
-    for (int64_t i = 0; i < result.size(); ++i) store_real(result, i, from + static_cast<double>(i) * step);
+    const auto element = [&](int64_t i) { return from + static_cast<double>(i) * step; };
+    const auto fill = [&]<class T>(T* out) {
+      for (int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(element(i));
+    };
+    if (start.dtype() == DType::f32) {
+      fill(result.mutable_data<float>());
+    } else if (start.dtype() == DType::i32) {  // all lie between start and limit
+      fill(result.mutable_data<int32_t>());
+    } else {
+      for (int64_t i = 0; i < count; ++i) store_real(result, i, element(i));
+    }
   }
   context.outputs[0] = std::move(result);
 }
@@ -190,6 +201,35 @@ void run_eye_like(ReferenceContext& context) {
   context.outputs[0] = std::move(result);
 }
 
+bool lower_eye_like(LowerContext& context) {
+  const TensorType& type = context.output_type(0);
+  const int bits = bits_of(type.dtype);
+  if (bits < 8 || type.dtype == DType::string || type.layout != Layout{}) return false;
+  const Dims dims = type.extents();
+  const int64_t rows = dims[0], columns = dims[1], k = context.node.attributes.get_int("k", 0);
+  Tensor one(type.dtype, {1});
+  store_real(one, 0, 1);
+  // Rows [first, last) have a one.
+  const int64_t shift = std::clamp(k, -rows, columns), first = std::max<int64_t>(0, -shift),
+                last = std::max(first, std::min(rows, columns - shift));
+  const BufferId to = context.buffer(context.output(0));
+  if (rows * columns == 0) return true;
+  Step step{.kernel = "identity matrix", .writes = {to}};
+  step.bytes = static_cast<double>(type.storage_bytes());
+  step.run = [=, size = static_cast<size_t>(bits) / 8, bytes = type.storage_bytes()](const StepArgs& args) {
+    char* out = args.at<char>(to);
+    std::memset(out, 0, bytes);
+    visit_width(static_cast<int64_t>(size), [&]<class T>() {
+      T value{};
+      std::memcpy(&value, one.raw(), sizeof(T));
+      T* diagonal = reinterpret_cast<T*>(out) + first * columns + first + shift;
+      for (int64_t row = first; row < last; ++row, diagonal += columns + 1) *diagonal = value;
+    });
+  };
+  context.add(std::move(step));
+  return true;
+}
+
 // ---- Trilu
 
 void infer_trilu(InferContext& context) {
@@ -286,7 +326,8 @@ std::vector<OpDef> generators_ops() {
                       .since = 9,
                       .attributes = {{"dtype", Kind::integer}, {"k", Kind::integer}},
                       .infer = infer_eye_like,
-                      .reference = run_eye_like}},
+                      .reference = run_eye_like},
+           .lower = lower_eye_like},
           {.schema = {.name = "Trilu",
                       .since = 14,
                       .max_inputs = 2,

@@ -4,6 +4,7 @@
 
 #include "ops/copy/copy_elements.h"
 #include "ops/copy/copy_infer.h"
+#include "ops/copy/index_check.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
@@ -220,10 +221,26 @@ void run_max_unpool(ReferenceContext& context) {
   Tensor result = make_output(context, x.dtype(), outer);
   const ElementCopy copy(x.dtype());
   const int64_t elements = checked_elements(inner);
+  const auto check = [&](int64_t index) {
+    if (index < 0 || index >= elements) context.fail("index " + std::to_string(index) + " is out of range");
+  };
+  const auto put = [&]<class T>() {
+    const T* from = static_cast<const T*>(x.raw());
+    T* to = static_cast<T*>(result.mutable_raw());
+    for (size_t i = 0; i < where.size(); ++i) {
+      check(where[i]);
+      to[where[i]] = from[i];
+    }
+  };
+  if (outer == inner && x.dtype() != DType::string &&
+      visit_width(static_cast<int64_t>(whole_element_bytes(x.dtype())), put)) {
+    context.outputs[0] = std::move(result);
+    return;
+  }
   const std::vector<int64_t> inner_strides = strides_of(inner), outer_strides = strides_of(outer);
   for (int64_t i = 0; i < x.size(); ++i) {
     int64_t rest = where[static_cast<size_t>(i)], to = 0;
-    if (rest < 0 || rest >= elements) context.fail("index " + std::to_string(rest) + " is out of range");
+    check(rest);
     for (size_t axis = 0; axis < inner.size(); ++axis) {
       to += rest / inner_strides[axis] * outer_strides[axis];
       rest %= inner_strides[axis];

@@ -6,6 +6,7 @@
 
 #include "ops/copy/copy_elements.h"
 #include "ops/copy/copy_infer.h"
+#include "ops/copy/index_check.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
@@ -192,6 +193,32 @@ void infer_compress(InferContext& context) {
   context.set_output(0, std::move(result));
 }
 
+// Without a branch: what is not kept is written over. Nothing is written behind the last element that is kept.
+template <class T>
+void keep_elements(const T* in, const AxisSplit& split, const bool* condition, int64_t end, T* out) {
+  for (int64_t outer = 0; outer < split.outer; ++outer, in += split.extent) {
+    for (int64_t i = 0; i < end; ++i) {
+      *out = in[i];
+      out += condition[i] ? 1 : 0;
+    }
+  }
+}
+
+void keep_slices(const Tensor& data, const AxisSplit& split, const bool* condition, int64_t end, Tensor& result) {
+  const ElementCopy copy(data.dtype());
+  int64_t to = 0;
+  for (int64_t outer = 0; outer < split.outer && split.inner > 0; ++outer) {
+    for (int64_t i = 0; i < end;) {
+      int64_t behind = i;
+      while (behind < end && condition[behind]) ++behind;
+      const int64_t count = (behind - i) * split.inner;
+      if (count > 0) copy(data, (outer * split.extent + i) * split.inner, result, to, count);
+      to += count;
+      i = behind + 1;
+    }
+  }
+}
+
 void run_compress(ReferenceContext& context) {
   Tensor data = spread_elements(context.inputs[0]);
   int64_t axis = 0;
@@ -202,26 +229,23 @@ void run_compress(ReferenceContext& context) {
   }
   const AxisSplit split = split_at(data.dims(), axis);
   if (context.inputs[1].rank() != 1) context.fail("the condition must have one axis");
-  const std::vector<int64_t> condition = integers_of_any(context.inputs[1]);
-  std::vector<int64_t> kept;
-  for (size_t i = 0; i < condition.size(); ++i) {
-    if (condition[i] == 0) continue;
-    if (static_cast<int64_t>(i) >= split.extent) {
-      context.fail("the condition picks element " + std::to_string(i) + " of " + std::to_string(split.extent));
-    }
-    kept.push_back(static_cast<int64_t>(i));
+  if (context.inputs[1].dtype() != DType::boolean) context.fail("the condition is not of bool");
+  const bool* condition = context.inputs[1].data<bool>();
+  int64_t end = context.inputs[1].size(), count = 0;  // end: behind the last element that is kept
+  while (end > 0 && !condition[end - 1]) --end;
+  if (end > split.extent) {
+    context.fail("the condition picks element " + std::to_string(end - 1) + " of " + std::to_string(split.extent));
   }
+  for (int64_t i = 0; i < end; ++i) count += condition[i] ? 1 : 0;
   Dims dims = data.dims();
-  dims[static_cast<size_t>(axis)] = static_cast<int64_t>(kept.size());
+  dims[static_cast<size_t>(axis)] = count;
   Tensor result = make_output(context, data.dtype(), dims);
-  const ElementCopy copy(data.dtype());
-  const auto count = static_cast<int64_t>(kept.size());
-  for (int64_t outer = 0; outer < split.outer && split.inner > 0; ++outer) {
-    for (int64_t i = 0; i < count; ++i) {
-      copy(data, (outer * split.extent + kept[static_cast<size_t>(i)]) * split.inner, result,
-           (outer * count + i) * split.inner, split.inner);
-    }
-  }
+  const bool is_flat =
+      split.inner == 1 && data.dtype() != DType::string &&
+      visit_width(static_cast<int64_t>(whole_element_bytes(data.dtype())), [&]<class T>() {
+        keep_elements(static_cast<const T*>(data.raw()), split, condition, end, static_cast<T*>(result.mutable_raw()));
+      });
+  if (!is_flat) keep_slices(data, split, condition, end, result);
   context.outputs[0] = pack_elements(result, context.inputs[0].dtype());
 }
 

@@ -111,18 +111,17 @@ template <bool IsLargest>
   return i;
 }
 
-// One row: its elements are `stride` apart.
 template <class Element>
 struct Row {
   using Bits = typename Element::Bits;
   using Choice = ChoiceOf<Bits>;
 
   const Bits* elements;
-  int64_t extent, stride;
+  int64_t extent;
   bool is_largest;
 
   Choice choice(int64_t place) const {
-    const Bits key = Element::key(elements[place * stride]);
+    const Bits key = Element::key(elements[place]);
     return choice_of<Bits>(is_largest ? static_cast<Bits>(~key) : key, static_cast<uint64_t>(place));
   }
 
@@ -215,7 +214,7 @@ std::optional<TopKSelect> TopKSelect::make(Isa isa, const TopKProblem& problem) 
   if (problem.count < 1 || problem.count > problem.split.extent || problem.split.extent > INT32_MAX) return {};
   if (!visit_elements(problem.dtype, [](auto) {})) return {};
   TopKSelect select(problem);
-  if (problem.dtype == DType::f32 && problem.split.inner == 1 && select.keeps_few())
+  if (problem.dtype == DType::f32 && select.keeps_few())
     select.find_beyond_ = find_beyond_kernel(isa, problem.is_largest ? Beyond::larger : Beyond::smaller);
   return select;
 }
@@ -223,43 +222,75 @@ std::optional<TopKSelect> TopKSelect::make(Isa isa, const TopKProblem& problem) 
 // A heap pays where few of the elements enter it: about count * (1 + ln(extent / count)) of them.
 bool TopKSelect::keeps_few() const { return problem_.count <= problem_.split.extent / 8; }
 
-size_t TopKSelect::scratch_bytes() const {
+size_t TopKSelect::choice_bytes() const {
   const size_t each = bits_of(problem_.dtype) == 64 ? sizeof(WideChoice) : sizeof(uint64_t);
   return each * static_cast<size_t>(keeps_few() ? problem_.count : problem_.split.extent);
+}
+
+// Columns are turned into rows several at a time: lines of the input that hold one hold its neighbours. 256 KB: they
+// shall stay in L2.
+int64_t TopKSelect::turned_columns() const {
+  const int64_t column_bytes = problem_.split.extent * bits_of(problem_.dtype) / 8;
+  const int64_t line_columns = 512 / bits_of(problem_.dtype);
+  return problem_.split.inner == 1
+             ? 0
+             : std::min({line_columns, problem_.split.inner, std::max<int64_t>(1, (256 << 10) / column_bytes)});
+}
+
+size_t TopKSelect::scratch_bytes() const {
+  return choice_bytes() + static_cast<size_t>(turned_columns() * problem_.split.extent * bits_of(problem_.dtype) / 8);
+}
+
+template <class Element>
+void TopKSelect::run_row(const typename Element::Bits* elements, void* scratch, typename Element::Bits* values,
+                         int64_t* places, int64_t step) const noexcept {
+  constexpr int64_t kLanes = 16;  // looked at closely where one of them may be chosen
+  const int64_t extent = problem_.split.extent, count = problem_.count;
+  const Row<Element> row{elements, extent, problem_.is_largest};
+  if constexpr (std::is_same_v<Element, Float32>) {
+    if (count == 1 && extent >= 8) {
+      const auto* floats = reinterpret_cast<const float*>(elements);
+      const int64_t best =
+          problem_.is_largest ? first_extreme<true>(floats, extent) : first_extreme<false>(floats, extent);
+      if (best >= 0) {
+        if (values != nullptr) *values = elements[best];
+        if (places != nullptr) *places = best;
+        return;
+      }
+    }
+  }
+  auto* choices = static_cast<ChoiceOf<typename Element::Bits>*>(scratch);
+  keeps_few() ? row.select_few(choices, count, find_beyond_, kLanes) : row.select_many(choices, count);
+  std::sort(choices, choices + count);
+  for (int64_t k = 0; k < count; ++k) {
+    const auto chosen = static_cast<int64_t>(place_of(choices[k]));
+    if (values != nullptr) values[k * step] = elements[chosen];
+    if (places != nullptr) places[k * step] = chosen;
+  }
 }
 
 template <class Element>
 void TopKSelect::run_as(const void* from, void* values, int64_t* places, void* scratch, Range rows) const noexcept {
   using Bits = typename Element::Bits;
-  const auto [outer, extent, inner] = problem_.split;
-  const int64_t count = problem_.count;
-  constexpr int64_t kLanes = 16;  // looked at closely where one of them may be chosen
-  const bool is_one = count == 1 && inner == 1 && extent >= 8;
-  auto* choices = static_cast<ChoiceOf<Bits>*>(scratch);
-  for (int64_t i = rows.begin; i < rows.end; ++i) {
-    const int64_t place = i / inner, within = i % inner;
-    const Row<Element> row{static_cast<const Bits*>(from) + place * extent * inner + within, extent, inner,
-                           problem_.is_largest};
-    if constexpr (std::is_same_v<Element, Float32>) {
-      if (is_one) {
-        const auto* floats = reinterpret_cast<const float*>(row.elements);
-        const int64_t best =
-            problem_.is_largest ? first_extreme<true>(floats, extent) : first_extreme<false>(floats, extent);
-        if (best >= 0) {
-          if (values != nullptr) static_cast<Bits*>(values)[i] = row.elements[best];
-          if (places != nullptr) places[i] = best;
-          continue;
-        }
-      }
+  const int64_t extent = problem_.split.extent, inner = problem_.split.inner, together = turned_columns();
+  auto* turned = reinterpret_cast<Bits*>(static_cast<char*>(scratch) + choice_bytes());
+  const auto select = [&](int64_t i, const Bits* elements) {
+    const int64_t to = i / inner * problem_.count * inner + i % inner;
+    run_row<Element>(elements, scratch, values == nullptr ? nullptr : static_cast<Bits*>(values) + to,
+                     places == nullptr ? nullptr : places + to, inner);
+  };
+  for (int64_t i = rows.begin; i < rows.end;) {
+    const Bits* elements = static_cast<const Bits*>(from) + i / inner * extent * inner + i % inner;
+    if (inner == 1) {
+      select(i++, elements);
+      continue;
     }
-    keeps_few() ? row.select_few(choices, count, find_beyond_, kLanes) : row.select_many(choices, count);
-    std::sort(choices, choices + count);
-    for (int64_t k = 0; k < count; ++k) {
-      const auto chosen = static_cast<int64_t>(place_of(choices[k]));
-      const int64_t to = (place * count + k) * inner + within;
-      if (values != nullptr) static_cast<Bits*>(values)[to] = row.elements[chosen * inner];
-      if (places != nullptr) places[to] = chosen;
+    const int64_t columns = std::min({together, inner - i % inner, rows.end - i});
+    for (int64_t k = 0; k < extent; ++k) {
+      for (int64_t column = 0; column < columns; ++column) turned[column * extent + k] = elements[k * inner + column];
     }
+    for (int64_t column = 0; column < columns; ++column) select(i + column, turned + column * extent);
+    i += columns;
   }
 }
 

@@ -31,11 +31,17 @@ class TopKSelect {
  private:
   explicit TopKSelect(const TopKProblem& problem) : problem_(problem) {}
   bool keeps_few() const;
+  size_t choice_bytes() const;
+  int64_t turned_columns() const;
+  // One row of neighbouring elements; of the results, each `step` behind the last.
+  template <class Element>
+  void run_row(const typename Element::Bits* elements, void* scratch, typename Element::Bits* values, int64_t* places,
+               int64_t step) const noexcept;
   template <class Element>
   void run_as(const void* from, void* values, int64_t* places, void* scratch, Range rows) const noexcept;
 
   TopKProblem problem_;
-  Kernel<FindBeyondFn> find_beyond_;  // for contiguous float32
+  Kernel<FindBeyondFn> find_beyond_;  // for float32
 };
 
 }  // namespace lathe
