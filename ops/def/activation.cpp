@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "ops/pointwise/activation_functors.h"
+#include "ops/pointwise/double_math.h"
 #include "ops/pointwise/elementwise.h"
 #include "ops/pointwise/pointwise_lowering.h"
 #include "ops/pointwise/row_loops.h"
@@ -266,7 +267,7 @@ bool lower_clip(LowerContext& context) {
   if (lower_pointwise(context)) return true;
   const DType dtype = context.input_type(0).dtype;
   const bool is_old = context.node.version < kBoundsAreInputsSince;
-  if (is_old || (dtype != DType::i64 && dtype != DType::i32 && dtype != DType::f64)) return false;
+  if (is_old || dtype == DType::f32 || dtype == DType::boolean) return false;
   for (int i = 1; i < context.input_count(); ++i) {
     if (context.has_input(i) && (!context.constant(i).defined() || context.constant(i).size() != 1)) return false;
   }
@@ -300,6 +301,34 @@ OpDef activation(std::string_view name, int since, std::vector<AttributeSpec> at
           .lower = lower_pointwise};
 }
 
+// Float64, and integers where the function has them: plain loops. As many operations as an element takes by <cmath>.
+template <class F, unsigned Set>
+bool lower_activation(LowerContext& context) {
+  constexpr double kWork = 40;
+  if (lower_pointwise(context)) return true;
+  const F f = functor_for<F>(context.node);
+  if constexpr (Set == kNumbers) return lower_unary_rows(context, f);
+  return lower_unary_rows(
+      context, [f]<std::floating_point C>(C x) { return f(x); }, kWork);
+}
+
+bool lower_prelu(LowerContext& context) {
+  return lower_pointwise(context) || lower_binary_rows(context, functors::PRelu{});
+}
+
+template <class F, unsigned Set>
+OpDef activation(std::string_view name, int since, std::vector<AttributeSpec> attributes, ExpressFn* express_as,
+                 std::string_view domain = "") {
+  OpDef def = activation(name, since, std::move(attributes), reference_unary<F, Set>, express_as, domain);
+  def.lower = lower_activation<F, Set>;
+  return def;
+}
+
+OpDef lowered_by(OpDef def, LowerFn* lower) {
+  def.lower = lower;
+  return def;
+}
+
 OpDef with_inputs(OpDef def, int least, int most, InferFn* infer) {
   def.schema.min_inputs = least;
   def.schema.max_inputs = most;
@@ -312,36 +341,33 @@ OpDef with_inputs(OpDef def, int least, int most, InferFn* infer) {
 std::vector<OpDef> activation_ops() {
   namespace f = functors;
   constexpr std::string_view kMicrosoft = "com.microsoft";
-  OpDef clip =
+  const OpDef clip = lowered_by(
       with_inputs(activation("Clip", 1, {{"min", Kind::real}, {"max", Kind::real}}, reference_clip, express_clip), 1, 3,
-                  infer_clip);
-  clip.lower = lower_clip;
+                  infer_clip),
+      lower_clip);
   return {
-      activation("Relu", 1, {}, reference_unary<f::Relu, kNumbers>, express<relu>),
-      activation("LeakyRelu", 1, {{"alpha", Kind::real}}, reference_unary<f::LeakyRelu, kReals>, express<leaky_relu>),
-      activation("ThresholdedRelu", 1, {{"alpha", Kind::real}}, reference_unary<f::ThresholdedRelu, kReals>,
-                 express<thresholded_relu>),
-      activation("Elu", 1, {{"alpha", Kind::real}}, reference_unary<f::Elu, kReals>, express<elu>),
-      activation("Selu", 1, {{"alpha", Kind::real}, {"gamma", Kind::real}}, reference_unary<f::Selu, kReals>,
-                 express<selu>),
-      activation("Celu", 12, {{"alpha", Kind::real}}, reference_unary<f::Celu, kReals>, express<celu>),
-      activation("Sigmoid", 1, {}, reference_unary<f::Sigmoid, kReals>, express<sigmoid>),
-      activation("Tanh", 1, {}, reference_unary<f::Tanh, kReals>, express<tanh>),
-      activation("HardSigmoid", 1, {{"alpha", Kind::real}, {"beta", Kind::real}},
-                 reference_unary<f::HardSigmoid, kReals>, express<hard_sigmoid>),
-      activation("HardSwish", 14, {}, reference_unary<f::HardSwish, kReals>, express<hard_swish>),
-      activation("Softplus", 1, {}, reference_unary<f::Softplus, kReals>, express<softplus>),
-      activation("Softsign", 1, {}, reference_unary<f::Softsign, kReals>, express<softsign>),
-      activation("Gelu", 20, {{"approximate", Kind::string}}, reference_unary<f::Gelu, kReals>, express<gelu>),
-      activation("Mish", 18, {}, reference_unary<f::Mish, kReals>, express<mish>),
-      activation("Swish", 24, {{"alpha", Kind::real}}, reference_unary<f::Swish, kReals>, express<swish>),
-      activation("Shrink", 9, {{"bias", Kind::real}, {"lambd", Kind::real}}, reference_unary<f::Shrink, kNumbers>,
-                 express<shrink>),
-      with_inputs(activation("PRelu", 1, {}, reference_prelu, express_prelu), 2, 2, infer_prelu),
+      activation<f::Relu, kNumbers>("Relu", 1, {}, express<relu>),
+      activation<f::LeakyRelu, kReals>("LeakyRelu", 1, {{"alpha", Kind::real}}, express<leaky_relu>),
+      activation<f::ThresholdedRelu, kReals>("ThresholdedRelu", 1, {{"alpha", Kind::real}}, express<thresholded_relu>),
+      activation<f::Elu, kReals>("Elu", 1, {{"alpha", Kind::real}}, express<elu>),
+      activation<f::Selu, kReals>("Selu", 1, {{"alpha", Kind::real}, {"gamma", Kind::real}}, express<selu>),
+      activation<f::Celu, kReals>("Celu", 12, {{"alpha", Kind::real}}, express<celu>),
+      lowered_by(activation<f::Sigmoid, kReals>("Sigmoid", 1, {}, express<sigmoid>), lower_doubles<sigmoid_row>),
+      lowered_by(activation<f::Tanh, kReals>("Tanh", 1, {}, express<tanh>), lower_doubles<tanh_row>),
+      activation<f::HardSigmoid, kReals>("HardSigmoid", 1, {{"alpha", Kind::real}, {"beta", Kind::real}},
+                                         express<hard_sigmoid>),
+      activation<f::HardSwish, kReals>("HardSwish", 14, {}, express<hard_swish>),
+      activation<f::Softplus, kReals>("Softplus", 1, {}, express<softplus>),
+      activation<f::Softsign, kReals>("Softsign", 1, {}, express<softsign>),
+      activation<f::Gelu, kReals>("Gelu", 20, {{"approximate", Kind::string}}, express<gelu>),
+      activation<f::Mish, kReals>("Mish", 18, {}, express<mish>),
+      activation<f::Swish, kReals>("Swish", 24, {{"alpha", Kind::real}}, express<swish>),
+      activation<f::Shrink, kNumbers>("Shrink", 9, {{"bias", Kind::real}, {"lambd", Kind::real}}, express<shrink>),
+      with_inputs(lowered_by(activation("PRelu", 1, {}, reference_prelu, express_prelu), lower_prelu), 2, 2,
+                  infer_prelu),
       clip,
-      activation("Gelu", 1, {}, reference_unary<f::GeluErf, kReals>, express<gelu_erf>, kMicrosoft),
-      activation("QuickGelu", 1, {{"alpha", Kind::real}}, reference_unary<f::QuickGelu, kReals>, express<quick_gelu>,
-                 kMicrosoft),
+      activation<f::GeluErf, kReals>("Gelu", 1, {}, express<gelu_erf>, kMicrosoft),
+      activation<f::QuickGelu, kReals>("QuickGelu", 1, {{"alpha", Kind::real}}, express<quick_gelu>, kMicrosoft),
       with_inputs(activation("FastGelu", 1, {}, reference_biased<f::GeluTanh>, express_biased<gelu_tanh>, kMicrosoft),
                   1, 2, infer_biased),
       with_inputs(activation("BiasGelu", 1, {}, reference_biased<f::GeluErf>, express_biased<gelu_erf>, kMicrosoft), 2,

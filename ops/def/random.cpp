@@ -5,13 +5,14 @@
 #include <atomic>
 #include <bit>
 #include <cmath>
-#include <numbers>
 #include <random>
+#include <span>
 
 #include "ops/copy/copy_elements.h"
 #include "ops/copy/copy_infer.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "ops/pointwise/double_math.h"
 
 namespace lathe::ops {
 namespace {
@@ -28,9 +29,22 @@ class Draws {
     return z ^ z >> 31;
   }
   double uniform() { return static_cast<double>(bits() >> 11) * 0x1p-53; }  // in [0, 1)
-  double normal() {                                                         // by Box and Muller
-    const double radius = std::sqrt(-2 * std::log(1 - uniform()));
-    return radius * std::cos(2 * std::numbers::pi * uniform());
+  // By Marsaglia's polar method: two at a time, without trigonometry.
+  double normal() {
+    if (has_spare_) {
+      has_spare_ = false;
+      return spare_;
+    }
+    double x = 0, y = 0, square = 0;
+    do {
+      x = 2 * uniform() - 1;
+      y = 2 * uniform() - 1;
+      square = x * x + y * y;
+    } while (square >= 1 || square == 0);
+    const double radius = std::sqrt(-2 * std::log(square) / square);
+    spare_ = y * radius;
+    has_spare_ = true;
+    return x * radius;
   }
 
  private:
@@ -43,6 +57,8 @@ class Draws {
   }
 
   uint64_t state_;
+  double spare_ = 0;
+  bool has_spare_ = false;
 };
 
 template <class Context>
@@ -87,8 +103,12 @@ Tensor drawn(const ReferenceContext& context, DType dtype, const Dims& dims) {
   const bool is_normal = context.node.op->name.substr(0, 12) == "RandomNormal";
   const double mean = attributes.get_float("mean", 0), scale = attributes.get_float("scale", 1);
   const double low = attributes.get_float("low", 0), high = attributes.get_float("high", 1);
-  for (int64_t i = 0; i < result.size(); ++i) {
-    store_real(result, i, is_normal ? mean + scale * draws.normal() : low + (high - low) * draws.uniform());
+  const auto draw = [&] { return is_normal ? mean + scale * draws.normal() : low + (high - low) * draws.uniform(); };
+  if (dtype == DType::f32) {
+    for (float& element : std::span(result.mutable_data<float>(), static_cast<size_t>(result.size())))
+      element = static_cast<float>(draw());
+  } else {
+    for (int64_t i = 0; i < result.size(); ++i) store_real(result, i, draw());
   }
   return result;
 }
@@ -160,7 +180,10 @@ std::vector<double> cumulated(const ReferenceContext& context, std::span<const d
   double largest = -std::numeric_limits<double>::infinity(), sum = 0;
   for (const double value : log_probabilities) largest = std::max(largest, value);
   std::vector<double> sums;
-  for (const double value : log_probabilities) sums.push_back(sum += std::exp(value - largest));
+  sums.reserve(log_probabilities.size());
+  for (const double value : log_probabilities) sums.push_back(value - largest);
+  exp_row({.in = {sums.data()}, .stride = {1}, .out = sums.data(), .length = static_cast<int64_t>(sums.size())});
+  for (double& each : sums) each = sum += each;
   if (!(sum > 0 && std::isfinite(sum))) context.fail("a row of input 0 is no distribution");
   return sums;
 }

@@ -5,6 +5,7 @@
 #include <concepts>
 
 #include "ops/numbers.h"
+#include "ops/pointwise/double_math.h"
 #include "ops/pointwise/elementwise.h"
 #include "ops/pointwise/pointwise_lowering.h"
 #include "ops/pointwise/row_loops.h"
@@ -40,9 +41,9 @@ struct Abs {
 struct Sign {
   template <class C>
   C operator()(C x) const {
-    if constexpr (std::is_floating_point_v<C>)
-      if (std::isnan(x)) return x;
-    return static_cast<C>((x > C{0}) - (x < C{0}));
+    const auto sign = static_cast<C>(static_cast<int>(x > C{0}) - static_cast<int>(x < C{0}));
+    if constexpr (std::is_floating_point_v<C>) return x != x ? x : sign;
+    return sign;
   }
 };
 
@@ -140,18 +141,13 @@ bool lower(LowerContext& context) {
       context, []<std::floating_point C>(C x) { return F{}(x); }, kWork);
 }
 
+// As vectors, which std::sqrt with its error number is not made into.
 [[gnu::target("avx2")]] void root_row(const RowOperands& row) {
   const auto* x = static_cast<const double*>(row.in[0]);
   auto* out = static_cast<double*>(row.out);
   int64_t i = 0;
   for (; i + 4 <= row.length; i += 4) _mm256_storeu_pd(out + i, _mm256_sqrt_pd(_mm256_loadu_pd(x + i)));
   for (; i < row.length; ++i) out[i] = std::sqrt(x[i]);
-}
-
-// As vectors, which std::sqrt with its error number is not made into.
-bool lower_sqrt(LowerContext& context) {
-  if (context.input_type(0).dtype == DType::f64) return add_row_step(context, root_row, "rows");
-  return lower_pointwise(context);
 }
 
 template <class F, unsigned Set>
@@ -165,14 +161,32 @@ OpDef unary(std::string_view name, int since, ExpressFn* express) {
           .lower = lower<F, Set>};
 }
 
-OpDef test(std::string_view name, int since, ReferenceFn* reference, ExpressFn* express) {
+template <class Test>
+bool lower_double_test(LowerContext& context, Test test) {
+  if (context.input_type(0).dtype != DType::f64) return lower_pointwise(context);
+  return add_row_step(
+      context, [test](const RowOperands& row) { unary_row<double, bool>(row, test); }, "rows");
+}
+
+bool lower_is_nan(LowerContext& context) {
+  return lower_double_test(context, [](double x) { return x != x; });
+}
+
+bool lower_is_inf(LowerContext& context) {
+  const double positive = context.node.attributes.get_int("detect_positive", 1) != 0 ? INFINITY : NAN;
+  const double negative = context.node.attributes.get_int("detect_negative", 1) != 0 ? -INFINITY : NAN;
+  return lower_double_test(
+      context, [=](double x) { return (static_cast<int>(x == positive) | static_cast<int>(x == negative)) != 0; });
+}
+
+OpDef test(std::string_view name, int since, ReferenceFn* reference, ExpressFn* express, LowerFn* lower) {
   return {.schema = {.name = name,
                      .since = since,
                      .infer = infer_same_bool,
                      .reference = reference,
                      .express = express,
                      .layout = LayoutRole::any_same},
-          .lower = lower_pointwise};
+          .lower = lower};
 }
 
 }  // namespace
@@ -203,11 +217,14 @@ std::vector<OpDef> unary_math_ops() {
       unary<Asinh, kReals>("Asinh", 9, express_as<t::asinh>),
       unary<Acosh, kReals>("Acosh", 9, express_as<t::acosh>),
       unary<Atanh, kReals>("Atanh", 9, express_as<t::atanh>),
-      test("IsNaN", 9, reference_is_nan, express_is_nan),
-      test("IsInf", 10, reference_is_inf, express_is_inf),
+      test("IsNaN", 9, reference_is_nan, express_is_nan, lower_is_nan),
+      test("IsInf", 10, reference_is_inf, express_is_inf, lower_is_inf),
   };
-  for (OpDef& def : defs)
-    if (def.schema.name == "Sqrt") def.lower = lower_sqrt;
+  for (OpDef& def : defs) {
+    if (def.schema.name == "Sqrt") def.lower = lower_doubles<root_row>;
+    if (def.schema.name == "Exp") def.lower = lower_doubles<exp_row>;
+    if (def.schema.name == "Log") def.lower = lower_doubles<log_row>;
+  }
   defs.back().schema.attributes = {{"detect_negative", Kind::integer}, {"detect_positive", Kind::integer}};
   return defs;
 }

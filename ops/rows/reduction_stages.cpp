@@ -1,6 +1,9 @@
 #include "ops/rows/reduction_stages.h"
 
+#include <immintrin.h>
+
 #include <algorithm>
+#include <limits>
 #include <type_traits>
 
 namespace lathe {
@@ -14,8 +17,9 @@ template <PlainReduce Op, class T>
   if constexpr (std::is_floating_point_v<T>) {
     if constexpr (Op == PlainReduce::sum) return a + b;
     if constexpr (Op == PlainReduce::product) return a * b;
-    const bool keeps = Op == PlainReduce::maximum ? a >= b : a <= b;
-    return keeps || a != a ? a : b;  // NaN wins
+    // NaN wins. Without a branch, for vectors.
+    const bool keeps = static_cast<int>(Op == PlainReduce::maximum ? a >= b : a <= b) | static_cast<int>(a != a);
+    return keeps ? a : b;
   } else {
     if constexpr (Op == PlainReduce::sum)
       return static_cast<T>(static_cast<Wrapping<T>>(a) + static_cast<Wrapping<T>>(b));
@@ -26,23 +30,56 @@ template <PlainReduce Op, class T>
   }
 }
 
-// Of one row in an order of its own for floating point: partial results that vectors hold.
-template <PlainReduce Op, class T>
-[[gnu::target("avx2")]] T reduce_row(const T* row, int64_t extent) {
-  constexpr int64_t kParts = 64 / static_cast<int64_t>(sizeof(T));
+// Four doubles of partial results with four others; where one is NaN, any of the two.
+template <PlainReduce Op>
+[[gnu::target("avx2"), gnu::always_inline]] inline __m256d joined_doubles(__m256d a, __m256d b) {
+  if constexpr (Op == PlainReduce::sum) return _mm256_add_pd(a, b);
+  if constexpr (Op == PlainReduce::product) return _mm256_mul_pd(a, b);
+  if constexpr (Op == PlainReduce::maximum) return _mm256_max_pd(a, b);
+  return _mm256_min_pd(a, b);
+}
+
+// In an order of its own: partial results that vectors hold.
+template <PlainReduce Op>
+[[gnu::target("avx2")]] double reduce_doubles(const double* row, int64_t extent) {
+  constexpr int64_t kLanes = 4, kVectors = 4, kParts = kLanes * kVectors;
+  constexpr bool kIsOrder = Op == PlainReduce::maximum || Op == PlainReduce::minimum;
   int64_t i = 1;
-  T value = row[0];
+  double value = row[0];
   if (extent >= 2 * kParts) {
-    T parts[kParts];
-    std::copy_n(row, kParts, parts);
-    for (i = kParts; i + kParts <= extent; i += kParts) {
-      for (int64_t k = 0; k < kParts; ++k) parts[k] = joined<Op>(parts[k], row[i + k]);
+    __m256d parts[kVectors];
+    __m256d is_nan = _mm256_setzero_pd();
+    for (int64_t k = 0; k < kVectors; ++k) {
+      parts[k] = _mm256_loadu_pd(row + k * kLanes);
+      if (kIsOrder) is_nan = _mm256_or_pd(is_nan, _mm256_cmp_pd(parts[k], parts[k], _CMP_UNORD_Q));
     }
-    value = parts[0];
-    for (int64_t k = 1; k < kParts; ++k) value = joined<Op>(value, parts[k]);
+    for (i = kParts; i + kParts <= extent; i += kParts) {
+      for (int64_t k = 0; k < kVectors; ++k) {
+        const __m256d x = _mm256_loadu_pd(row + i + k * kLanes);
+        if (kIsOrder) is_nan = _mm256_or_pd(is_nan, _mm256_cmp_pd(x, x, _CMP_UNORD_Q));
+        parts[k] = joined_doubles<Op>(parts[k], x);
+      }
+    }
+    if (_mm256_movemask_pd(is_nan) != 0) return std::numeric_limits<double>::quiet_NaN();
+    alignas(32) double lanes[kLanes];
+    _mm256_store_pd(lanes,
+                    joined_doubles<Op>(joined_doubles<Op>(parts[0], parts[1]), joined_doubles<Op>(parts[2], parts[3])));
+    value = joined<Op>(joined<Op>(lanes[0], lanes[1]), joined<Op>(lanes[2], lanes[3]));
   }
   for (; i < extent; ++i) value = joined<Op>(value, row[i]);
   return value;
+}
+
+// Integers in any order are the same: the compiler makes vectors of them.
+template <PlainReduce Op, class T>
+[[gnu::target("avx2")]] T reduce_row(const T* row, int64_t extent) {
+  if constexpr (std::is_same_v<T, double>) {
+    return reduce_doubles<Op>(row, extent);
+  } else {
+    T value = row[0];
+    for (int64_t i = 1; i < extent; ++i) value = joined<Op>(value, row[i]);
+    return value;
+  }
 }
 
 template <PlainReduce Op, class T>
