@@ -21,6 +21,8 @@ struct ResizeAxis {
   double roi_begin = 0, roi_end = 1;  // of tf_crop_and_resize
 };
 
+inline bool is_kept(const ResizeAxis& axis) { return axis.in == axis.out && axis.scale == 1; }
+
 // The elements of one output position. Indices lie within the axis; no terms: the extrapolation value.
 struct ResizeTerm {
   int64_t index;

@@ -209,8 +209,6 @@ struct PlaneResize {
   }
 };
 
-bool is_kept(const ResizeAxis& axis) { return axis.in == axis.out && axis.scale == 1; }
-
 // The input as planes of rows and columns: the resized axes and all between are one or two.
 std::shared_ptr<PlaneResize> planes_of(const TensorType& type, const ResizeMode& mode,
                                        const std::vector<ResizeAxis>& axes) {

@@ -1,8 +1,10 @@
 // Cast, CastLike.
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "ops/pointwise/elementwise.h"
 #include "ops/pointwise/number_cast.h"
@@ -175,6 +177,29 @@ RowLoop row_loop(DType from, DType to) {
   for (; i < row.length; ++i) out[i] = float_to_half(x[i]);
 }
 
+// Integers and bool to float16 by way of float32, which has all that float16 does not round to infinity.
+template <class T>
+[[gnu::target("avx2")]] void narrow_integer_row(const RowOperands& row) {
+  constexpr int64_t kPiece = 256;
+  const T* x = static_cast<const T*>(row.in[0]);
+  auto* out = static_cast<uint16_t*>(row.out);
+  float piece[kPiece];
+  for (int64_t begin = 0; begin < row.length; begin += kPiece) {
+    const int64_t count = std::min(kPiece, row.length - begin);
+    for (int64_t i = 0; i < count; ++i) piece[i] = static_cast<float>(x[begin + i]);
+    narrow_row({.in = {piece}, .stride = {1}, .out = out + begin, .length = count});
+  }
+}
+
+RowLoop narrow_loop(DType from) {
+  RowLoop loop;
+  visit_row_type(from, [&]<class T>() {
+    if constexpr (std::is_integral_v<T>) loop = narrow_integer_row<T>;
+    return true;
+  });
+  return loop;
+}
+
 [[gnu::target("avx2")]] void narrow_bfloat_row(const RowOperands& row) {
   const auto* x = static_cast<const uint32_t*>(row.in[0]);
   auto* out = static_cast<uint16_t*>(row.out);
@@ -192,6 +217,7 @@ bool lower(LowerContext& context) {
   RowLoop loop = row_loop(from, to);
   if (from == DType::f32 && to == DType::i64) loop = widen_row;
   if (from == DType::f32 && to == DType::f16) loop = narrow_row;
+  if (from != DType::f32 && to == DType::f16) loop = narrow_loop(from);
   if (from == DType::f32 && to == DType::bf16) loop = narrow_bfloat_row;
   return loop && context.input_count() == 1 && add_row_step(context, loop, "convert rows");
 }

@@ -90,7 +90,11 @@ ResizeParameters parameters_of(const Context& context, Fetch fetch) {
 
 template <class Context>
 int64_t scaled_extent(const Context& context, int64_t extent, double scale) {
-  const double scaled = std::floor(static_cast<double>(extent) * scale);
+  // In float32, as scales are: 480 * 0.35 is 168, which it just is not as 480 times the float64 nearest below 0.35.
+  const double product = extent < (int64_t{1} << 24)
+                             ? static_cast<double>(static_cast<float>(extent) * static_cast<float>(scale))
+                             : static_cast<double>(extent) * scale;
+  const double scaled = std::floor(product);
   if (!(scale > 0) || !(scaled < 1e15)) context.fail("scale " + std::to_string(scale) + " is out of range");
   return static_cast<int64_t>(scaled);
 }

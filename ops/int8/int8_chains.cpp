@@ -222,7 +222,8 @@ void join_requantization(Expression& e) {
     if (node.op == ExprOp::div && is_constant(e, node.b) && has_reciprocal(constant_at(e, node.b))) {
       LinearForm form(e, readers);
       form.add(node.a, 1 / double{constant_at(e, node.b)});
-      if (!form.terms.empty() && std::all_of(form.terms.begin(), form.terms.end(), is_byte)) {
+      // A byte among them: what is divided has been rounded before.
+      if (std::any_of(form.terms.begin(), form.terms.end(), is_byte)) {
         int sum = joined.add({.op = ExprOp::constant, .value = static_cast<float>(form.constant)});
         for (const LinearForm::Term& term : form.terms) {
           const int factor = joined.add({.op = ExprOp::constant, .value = static_cast<float>(term.factor)});

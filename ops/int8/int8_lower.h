@@ -42,8 +42,8 @@ struct InputChange {
 Int8Store split_requantization(Expression& expression, bool takes_gelu, const std::vector<bool>& may_change,
                                std::vector<InputChange>& changes);
 
-// A pointwise expression that rounds a quotient of sums of multiples of bytes on its way to bytes: one multiple of
-// each, its factor rounded once.
+// A pointwise expression that rounds a quotient of sums of multiples of bytes, and of others, on its way to bytes: one
+// multiple of each, its factor rounded once.
 void join_requantization(Expression& expression);
 
 // Behind a kernel that stores bytes: factor * x0, stored so. nullopt: the expression is another one.

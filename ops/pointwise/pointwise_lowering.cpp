@@ -4,9 +4,11 @@
 #include <optional>
 
 #include "ops/int8/int8_lower.h"
+#include "ops/pointwise/byte_table.h"
 #include "ops/pointwise/number_cast.h"
 #include "ops/pointwise/pointwise_loops.h"
 #include "ops/work_split.h"
+#include "src/base/thread_team.h"
 
 namespace lathe {
 namespace {
@@ -138,6 +140,38 @@ Step make_step(const LowerContext& context, const Fused& fused, std::vector<Poin
   return step;
 }
 
+// A function of one byte that gives a byte and costs more than to look it up: the loop runs for all bytes, once.
+bool add_byte_table(LowerContext& context, const Fused& fused) {
+  constexpr double kFlopWorthLookingUp = 10;
+  const auto is_byte = [](DType dtype) { return dtype == DType::u8 || dtype == DType::i8; };
+  if (fused.operands.size() != 1 || !is_byte(fused.expression.inputs[0]) || !is_byte(fused.expression.output) ||
+      flop_per_element(fused.expression) < kFlopWorthLookingUp)
+    return false;
+  const TensorType &type = context.type(fused.operands[0]), &result = context.output_type(0);
+  ByteTable operands, table;
+  const auto count = static_cast<int64_t>(result.storage_bytes());
+  if (type.dims != result.dims || type.layout != result.layout || count < static_cast<int64_t>(table.size()))
+    return false;
+  const Dims dims{static_cast<int64_t>(table.size())};
+  const auto nests = plan_pointwise(context.target.isa, fused.expression, {TensorType::of(type.dtype, dims)},
+                                    TensorType::of(result.dtype, dims));
+  if (!nests) return false;
+  for (size_t i = 0; i < operands.size(); ++i) operands[i] = static_cast<uint8_t>(i);
+  const void* input = operands.data();
+  for (const PointwiseLoops& nest : *nests) nest.run(&input, table.data(), 0, 1);
+  const BufferId from = context.buffer(fused.operands[0]), to = context.buffer(context.output(0));
+  Step step{.kernel = "table of " + to_string(fused.expression), .reads = {from}, .writes = {to}};
+  step.bytes = 2 * static_cast<double>(count);
+  step.threads = worthwhile_threads(2 * step.bytes, context.target.threads);
+  step.run = [=, isa = context.target.isa](const StepArgs& args) {
+    const Range own = split_evenly(count, args.share, args.shares);
+    look_up(table, args.at<const uint8_t>(from) + own.begin, args.at<uint8_t>(to) + own.begin, own.end - own.begin,
+            isa);
+  };
+  context.add(std::move(step));
+  return true;
+}
+
 }  // namespace
 
 bool lower_pointwise(LowerContext& context) {
@@ -149,6 +183,7 @@ bool lower_pointwise(LowerContext& context) {
   std::vector<TensorType> types;
   for (const ValueId id : used.operands) types.push_back(context.type(id));
   try {
+    if (add_byte_table(context, used)) return true;
     auto nests = plan_pointwise(context.target.isa, used.expression, types, context.output_type(0));
     if (!nests) return false;
     context.add(make_step(context, used, std::move(*nests)));

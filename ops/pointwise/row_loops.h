@@ -61,6 +61,7 @@ bool visit_row_type(DType dtype, Visit visit) {
   if (dtype == DType::f64) return visit.template operator()<double>();
   if (dtype == DType::f32) return visit.template operator()<float>();
   if (dtype == DType::u8) return visit.template operator()<uint8_t>();
+  if (dtype == DType::i8) return visit.template operator()<int8_t>();
   if (dtype == DType::boolean) return visit.template operator()<bool>();
   return false;
 }

@@ -1,0 +1,14 @@
+#pragma once
+// Nearest Resize over any axes of a plain tensor of whole-byte elements: rows of the result are picked from rows of the
+// input.
+#include <vector>
+
+#include "ops/copy/copy_resize.h"
+#include "ops/lower.h"
+
+namespace lathe {
+
+// Input 0 to output 0 of this node. Requires: no axis is empty, and every output position has a term.
+bool add_picked_rows(LowerContext& context, const ResizeMode& mode, const std::vector<ResizeAxis>& axes);
+
+}  // namespace lathe
