@@ -5,6 +5,7 @@
 
 #include "ops/copy/copy_elements.h"
 #include "ops/copy/copy_infer.h"
+#include "ops/expansion.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
@@ -299,6 +300,44 @@ void infer_affine_grid(InferContext& context) {
   context.set_output(0, size.defined() ? TensorType::of(dtype, grid_dims(context, size)) : TensorType::unranked(dtype));
 }
 
+// Where the element of this index lies along an axis of so many, from -1 to 1.
+double resting_place(int64_t extent, int64_t index, bool aligns_corners) {
+  const auto size = static_cast<double>(extent);
+  const double step = aligns_corners ? (extent > 1 ? 2 / (size - 1) : 0) : 2 / size;
+  return (aligns_corners ? -1 : -1 + step / 2) + static_cast<double>(index) * step;
+}
+
+// A product of the points of the grid, which are constant, with each matrix.
+bool expand_affine_grid(ExpandContext& context) {
+  constexpr int64_t kMostPoints = 1 << 20;  // the points are kept
+  const TensorType theta = context.input_type(0);
+  const Tensor size = context.constant_of(context.input(1));
+  if (!size.defined() || theta.dtype != DType::f32 || !theta.is_static()) return false;
+  const Dims dims = grid_dims(context, size);
+  const int64_t axes = dims.back();
+  if (theta.extents() != Dims{dims[0], axes, axes + 1}) return false;
+  const Dims places(dims.begin() + 1, dims.end() - 1);
+  int64_t count = 1;
+  for (const int64_t extent : places) {
+    if (extent < 1 || extent > kMostPoints / count) return false;
+    count *= extent;
+  }
+  const bool aligns_corners = context.node.attributes.get_int("align_corners", 0) != 0;
+  Tensor points(DType::f32, {count, axes + 1});
+  float* to = points.mutable_data<float>();
+  for (IndexWalk walk(places); !walk.done(); walk.next()) {
+    for (auto axis = static_cast<size_t>(axes); axis-- > 0;) {  // x first
+      *to++ = static_cast<float>(resting_place(places[axis], walk.index()[axis], aligns_corners));
+    }
+    *to++ = 1;
+  }
+  const ValueId turned = add_transposed(context, context.input(0), {0, 2, 1});
+  const ValueId grid = context.add("MatMul", {context.constant(std::move(points)), turned});
+  const Dims rank{static_cast<int64_t>(dims.size())};
+  context.set_output(0, context.add("Reshape", {grid, context.constant(Tensor::from<int64_t>(rank, dims))}));
+  return true;
+}
+
 void run_affine_grid(ReferenceContext& context) {
   const Tensor& theta = context.inputs[0];
   const Dims dims = grid_dims(context, context.inputs[1]);
@@ -312,9 +351,7 @@ void run_affine_grid(ReferenceContext& context) {
     std::vector<double> point(static_cast<size_t>(axes) + 1, 1);  // x first
     for (int64_t i = 0; i < axes; ++i) {
       const auto axis = static_cast<size_t>(axes - i);
-      const auto extent = static_cast<double>(dims[axis]), index = static_cast<double>(walk.index()[axis]);
-      const double step = aligns_corners ? (extent > 1 ? 2 / (extent - 1) : 0) : 2 / extent;
-      point[static_cast<size_t>(i)] = (aligns_corners ? -1 : -1 + step / 2) + index * step;
+      point[static_cast<size_t>(i)] = resting_place(dims[axis], walk.index()[axis], aligns_corners);
     }
     for (int64_t row = 0; row < axes; ++row) {
       double sum = 0;
@@ -355,7 +392,8 @@ std::vector<OpDef> grid_sample_ops() {
                       .max_inputs = 2,
                       .attributes = {{"align_corners", Kind::integer}},
                       .infer = infer_affine_grid,
-                      .reference = run_affine_grid}}};
+                      .reference = run_affine_grid,
+                      .expand = expand_affine_grid}}};
 }
 
 }  // namespace lathe::ops

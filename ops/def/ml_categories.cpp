@@ -1,9 +1,13 @@
 // The operators of ai.onnx.ml that look elements up: LabelEncoder, CategoryMapper, OneHotEncoder.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <unordered_map>
 
 #include "ops/copy/copy_elements.h"
+#include "ops/copy/index_check.h"
+#include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 
@@ -143,6 +147,66 @@ void run_lookup(ReferenceContext& context) {
   context.outputs[0] = std::move(result);
 }
 
+// Places of integer keys among `count`: a table where the keys lie close together, else by hashing.
+class PlacesOfIntegers {
+ public:
+  explicit PlacesOfIntegers(const std::vector<int64_t>& keys) {
+    for (size_t i = 0; i < keys.size(); ++i) places_.emplace(keys[i], static_cast<int64_t>(i));
+    if (keys.empty()) return;
+    const auto [least, most] = std::minmax_element(keys.begin(), keys.end());
+    least_ = *least;
+    const uint64_t range = static_cast<uint64_t>(*most) - static_cast<uint64_t>(*least);
+    if (range >= 8 * keys.size() + 1024) return;
+    table_.assign(range + 1, -1);
+    for (const auto& [key, place] : places_) table_[static_cast<uint64_t>(key) - static_cast<uint64_t>(least_)] = place;
+  }
+
+  // -1: it is none of them.
+  int64_t operator()(int64_t key) const {
+    if (!table_.empty()) {
+      const uint64_t at = static_cast<uint64_t>(key) - static_cast<uint64_t>(least_);
+      return at < table_.size() ? table_[at] : -1;
+    }
+    const auto found = places_.find(key);
+    return found == places_.end() ? -1 : found->second;
+  }
+
+ private:
+  std::unordered_map<int64_t, int64_t> places_;
+  std::vector<int64_t> table_;  // by key - least_
+  int64_t least_ = 0;
+};
+
+// Integers to elements of whole bytes.
+template <auto kLookup>
+bool lower_lookup(LowerContext& context) {
+  const TensorType &type = context.input_type(0), &result = context.output_type(0);
+  if (type.dtype != DType::i64 || result.dtype == DType::string || bits_of(result.dtype) < 8) return false;
+  const InferContext messages(context.node, {}, {});
+  const Lookup lookup = kLookup(messages, type.dtype);
+  check(messages, lookup, type.dtype);
+  const auto places = std::make_shared<const PlacesOfIntegers>(integers_of_any(lookup.keys));
+  const BufferId from = context.buffer(context.input(0)), to = context.buffer(context.output(0));
+  const auto count = static_cast<int64_t>(type.storage_bytes() / sizeof(int64_t));
+  if (!visit_width(bits_of(result.dtype) / 8, []<class T>() {})) return false;
+  Step step{.kernel = "look integers up", .reads = {from}, .writes = {to}};
+  step.bytes = static_cast<double>(type.storage_bytes() + result.storage_bytes());
+  step.run = [=, width = bits_of(result.dtype) / 8](const StepArgs& args) {
+    const auto* keys = args.at<const int64_t>(from);
+    visit_width(width, [&]<class T>() {
+      const auto *values = static_cast<const T*>(lookup.values.raw()),
+                 *other = static_cast<const T*>(lookup.fallback.raw());
+      T* out = args.at<T>(to);
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t place = (*places)(keys[i]);
+        out[i] = place < 0 ? *other : values[place];
+      }
+    });
+  };
+  context.add(std::move(step));
+  return true;
+}
+
 // ---- OneHotEncoder
 
 template <class Context>
@@ -191,6 +255,30 @@ void run_one_hot(ReferenceContext& context) {
   context.outputs[0] = std::move(result);
 }
 
+// Integers among integers, where unknown ones are allowed.
+bool lower_one_hot(LowerContext& context) {
+  const TensorType& type = context.input_type(0);
+  const InferContext messages(context.node, {}, {});
+  const Tensor cats = categories(messages);
+  const bool takes_unknown = context.node.attributes.get_int("zeros", 1) != 0;
+  if (type.dtype != DType::i64 || cats.dtype() != DType::i64 || !takes_unknown) return false;
+  const auto places = std::make_shared<const PlacesOfIntegers>(integers_of_any(cats));
+  const BufferId from = context.buffer(context.input(0)), to = context.buffer(context.output(0));
+  const auto count = static_cast<int64_t>(type.storage_bytes() / sizeof(int64_t));
+  Step step{.kernel = "one hot of categories", .reads = {from}, .writes = {to}};
+  step.bytes = static_cast<double>(context.output_type(0).storage_bytes());
+  step.run = [=, width = cats.size()](const StepArgs& args) {
+    const auto* keys = args.at<const int64_t>(from);
+    auto* out = args.at<float>(to);
+    std::fill_n(out, count * width, 0.0F);
+    for (int64_t i = 0; i < count; ++i) {
+      if (const int64_t place = (*places)(keys[i]); place >= 0) out[i * width + place] = 1;
+    }
+  };
+  context.add(std::move(step));
+  return true;
+}
+
 }  // namespace
 
 std::vector<OpDef> ml_categories_ops() {
@@ -198,9 +286,9 @@ std::vector<OpDef> ml_categories_ops() {
   constexpr auto kEncoder = [](const auto& context, DType from) { return label_encoder(context, from); };
   constexpr auto kMapper = [](const auto& context, DType from) { return category_mapper(context, from); };
   std::vector<OpDef> defs;
-  const auto add = [&](OpSchema schema) {
+  const auto add = [&](OpSchema schema, LowerFn* lower) {
     schema.domain = "ai.onnx.ml";
-    defs.push_back({.schema = std::move(schema)});
+    defs.push_back({.schema = std::move(schema), .lower = lower});
   };
   add({.name = "LabelEncoder",
        .until = 1,
@@ -208,7 +296,8 @@ std::vector<OpDef> ml_categories_ops() {
                       {"default_int64", Kind::integer},
                       {"default_string", Kind::string}},
        .infer = infer_lookup<kEncoder>,
-       .reference = run_lookup<kEncoder>});
+       .reference = run_lookup<kEncoder>},
+      lower_lookup<kEncoder>);
   add({.name = "LabelEncoder",
        .since = 2,
        .attributes = {{"default_float", Kind::real},
@@ -224,18 +313,21 @@ std::vector<OpDef> ml_categories_ops() {
                       {"values_strings", Kind::strings},
                       {"values_tensor", Kind::tensor}},
        .infer = infer_lookup<kEncoder>,
-       .reference = run_lookup<kEncoder>});
+       .reference = run_lookup<kEncoder>},
+      lower_lookup<kEncoder>);
   add({.name = "CategoryMapper",
        .attributes = {{"cats_int64s", Kind::integers},
                       {"cats_strings", Kind::strings},
                       {"default_int64", Kind::integer},
                       {"default_string", Kind::string}},
        .infer = infer_lookup<kMapper>,
-       .reference = run_lookup<kMapper>});
+       .reference = run_lookup<kMapper>},
+      lower_lookup<kMapper>);
   add({.name = "OneHotEncoder",
        .attributes = {{"cats_int64s", Kind::integers}, {"cats_strings", Kind::strings}, {"zeros", Kind::integer}},
        .infer = infer_one_hot,
-       .reference = run_one_hot});
+       .reference = run_one_hot},
+      lower_one_hot);
   return defs;
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "ops/copy/copy_elements.h"
+#include "ops/expansion.h"
 #include "ops/ml/ml_scores.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
@@ -26,6 +27,63 @@ void require_per_feature(const ReferenceContext& context, const char* name, size
   if (count == 1 || static_cast<int64_t>(count) == features) return;
   context.fail(std::string("attribute '") + name + "' has " + std::to_string(count) + " elements for " +
                std::to_string(features) + " features");
+}
+
+// ---- Expansions: of float32 only, which is what models have; other types are the references'
+
+// A list that is one for all features or one for each; false: it does not fit, or that cannot be told yet.
+bool is_per_feature(const TensorType& type, size_t count) {
+  if (!type.has_rank || type.rank() < 1) return false;
+  return count == 1 || (type.dims.back().known() && type.dims.back().extent == static_cast<int64_t>(count));
+}
+
+ValueId list_constant(ExpandContext& context, const std::vector<float>& list) {
+  return context.constant(Tensor::from<float>({static_cast<int64_t>(list.size())}, std::span<const float>(list)));
+}
+
+bool expand_scaler(ExpandContext& context) {
+  const TensorType type = context.input_type(0);
+  const std::vector<float> scale = context.node.attributes.get_floats("scale"),
+                           offset = context.node.attributes.get_floats("offset");
+  if (type.dtype != DType::f32 || scale.empty() || offset.empty()) return false;
+  if (!is_per_feature(type, scale.size()) || !is_per_feature(type, offset.size())) return false;
+  const ValueId moved = context.add("Sub", {context.input(0), list_constant(context, offset)});
+  context.set_output(0, context.add("Mul", {moved, list_constant(context, scale)}));
+  return true;
+}
+
+bool expand_binarizer(ExpandContext& context) {
+  if (context.input_type(0).dtype != DType::f32) return false;
+  const ValueId threshold = add_scalar(context, DType::f32, context.node.attributes.get_float("threshold", 0));
+  const ValueId is_above = context.add("Greater", {context.input(0), threshold});
+  context.set_output(0, context.add("Cast", {is_above}, {{"to", static_cast<int64_t>(DType::f32)}}));
+  return true;
+}
+
+bool expand_imputer(ExpandContext& context) {
+  const TensorType type = context.input_type(0);
+  const std::vector<float> values = context.node.attributes.get_floats("imputed_value_floats");
+  if (type.dtype != DType::f32 || values.empty() || !is_per_feature(type, values.size())) return false;
+  const float replaced = context.node.attributes.get_float("replaced_value_float", 0);
+  const ValueId x = context.input(0);
+  const ValueId is_replaced = std::isnan(replaced)
+                                  ? context.add("IsNaN", {x})
+                                  : context.add("Equal", {x, add_scalar(context, DType::f32, replaced)});
+  context.set_output(0, context.add("Where", {is_replaced, list_constant(context, values), x}));
+  return true;
+}
+
+// A row of zeros stays one.
+bool expand_normalizer(ExpandContext& context) {
+  const TensorType type = context.input_type(0);
+  const std::string norm = context.node.attributes.get_string("norm", "MAX");
+  if (type.dtype != DType::f32 || !type.has_rank || type.rank() < 1 || type.rank() > 2) return false;
+  const char* reduction = norm == "L1" ? "ReduceL1" : norm == "L2" ? "ReduceL2" : "ReduceMax";
+  const ValueId size = context.add(reduction, {context.input(0), context.longs({-1})});
+  const ValueId is_zero = context.add("Equal", {size, add_scalar(context, DType::f32, 0)});
+  const ValueId divisor = context.add("Where", {is_zero, add_scalar(context, DType::f32, 1), size});
+  context.set_output(0, context.add("Div", {context.input(0), divisor}));
+  return true;
 }
 
 // ---- ArrayFeatureExtractor
@@ -207,7 +265,8 @@ std::vector<OpDef> ml_features_ops() {
   add({.name = "Binarizer",
        .attributes = {{"threshold", Kind::real}},
        .infer = infer_same,
-       .reference = run_binarizer});
+       .reference = run_binarizer,
+       .expand = expand_binarizer});
   add({.name = "FeatureVectorizer",
        .max_inputs = -1,
        .attributes = {{"inputdimensions", Kind::integers}},
@@ -219,15 +278,18 @@ std::vector<OpDef> ml_features_ops() {
                       {"replaced_value_float", Kind::real},
                       {"replaced_value_int64", Kind::integer}},
        .infer = infer_same,
-       .reference = run_imputer});
+       .reference = run_imputer,
+       .expand = expand_imputer});
   add({.name = "Normalizer",
        .attributes = {{"norm", Kind::string}},
        .infer = infer_normalizer,
-       .reference = run_normalizer});
+       .reference = run_normalizer,
+       .expand = expand_normalizer});
   add({.name = "Scaler",
        .attributes = {{"offset", Kind::reals}, {"scale", Kind::reals}},
        .infer = infer_same_float,
-       .reference = run_scaler});
+       .reference = run_scaler,
+       .expand = expand_scaler});
   return defs;
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "ops/copy/copy_elements.h"
+#include "ops/expansion.h"
 #include "ops/ml/ml_scores.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
@@ -111,6 +112,57 @@ void run_classifier(ReferenceContext& context) {
   }
 }
 
+// ---- Expansions: of rows of float32
+
+// The scores of each row; none: coefficients that do not fit, or extents that are not known yet.
+ValueId add_scores(ExpandContext& context, int64_t targets) {
+  const TensorType type = context.input_type(0);
+  const std::vector<float> weights = context.node.attributes.get_floats("coefficients"),
+                           intercepts = context.node.attributes.get_floats("intercepts");
+  if (type.dtype != DType::f32 || type.rank() != 2 || !type.has_rank || !type.dims[1].known()) return ValueId::none;
+  const int64_t features = type.dims[1].extent;
+  if (targets < 1 || features < 1 || static_cast<int64_t>(weights.size()) != targets * features) return ValueId::none;
+  if (!intercepts.empty() && static_cast<int64_t>(intercepts.size()) != targets) return ValueId::none;
+  std::vector<ValueId> operands{
+      context.input(0), context.constant(Tensor::from<float>({targets, features}, std::span<const float>(weights)))};
+  if (!intercepts.empty()) {
+    operands.push_back(context.constant(Tensor::from<float>({targets}, std::span<const float>(intercepts))));
+  }
+  return context.add("Gemm", std::move(operands), {{"transB", int64_t{1}}});
+}
+
+bool expand_regressor(ExpandContext& context) {
+  if (post_transform_of(context.node) != PostTransform::none) return false;
+  const ValueId scores = add_scores(context, context.node.attributes.get_int("targets", 1));
+  if (scores == ValueId::none) return false;
+  context.set_output(0, scores);
+  return true;
+}
+
+// Of several scores a row, each with an integer for a label.
+bool expand_classifier(ExpandContext& context) {
+  const ClassLabels labels = labels_of_node(context.node);
+  const PostTransform transform = post_transform_of(context.node);
+  const bool is_known =
+      transform == PostTransform::none || transform == PostTransform::softmax || transform == PostTransform::logistic;
+  if (labels.are_texts() || labels.size() < 2 || !is_known) return false;
+  const auto classes = static_cast<int64_t>(labels.size());
+  const TensorType type = context.input_type(0);
+  const auto given = static_cast<int64_t>(context.node.attributes.get_floats("coefficients").size());
+  if (!type.has_rank || type.rank() != 2 || type.dims[1].extent < 1 || given != classes * type.dims[1].extent)
+    return false;
+  const ValueId scores = add_scores(context, classes);
+  if (scores == ValueId::none) return false;
+  const ValueId best = context.add("ArgMax", {scores}, {{"axis", int64_t{1}}, {"keepdims", int64_t{0}}});
+  const ValueId names = context.constant(Tensor::from<int64_t>({classes}, std::span<const int64_t>(labels.integers)));
+  context.set_output(0, context.add("Gather", {names, best}));
+  if (!context.has_output(1)) return true;
+  context.set_output(1, transform == PostTransform::none      ? scores
+                        : transform == PostTransform::softmax ? context.add("Softmax", {scores}, {{"axis", int64_t{1}}})
+                                                              : context.add("Sigmoid", {scores}));
+  return true;
+}
+
 }  // namespace
 
 std::vector<OpDef> ml_linear_ops() {
@@ -122,7 +174,8 @@ std::vector<OpDef> ml_linear_ops() {
                                      {"post_transform", Kind::string},
                                      {"targets", Kind::integer}},
                       .infer = infer_regressor,
-                      .reference = run_regressor}},
+                      .reference = run_regressor,
+                      .expand = expand_regressor}},
           {.schema = {.name = "LinearClassifier",
                       .domain = "ai.onnx.ml",
                       .max_outputs = 2,
@@ -133,7 +186,8 @@ std::vector<OpDef> ml_linear_ops() {
                                      {"multi_class", Kind::integer},
                                      {"post_transform", Kind::string}},
                       .infer = infer_classifier,
-                      .reference = run_classifier}}};
+                      .reference = run_classifier,
+                      .expand = expand_classifier}}};
 }
 
 }  // namespace lathe::ops

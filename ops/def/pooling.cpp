@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "ops/conv/conv_node.h"
+#include "ops/expansion.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 #include "ops/pool/pool_lower.h"
@@ -182,6 +183,39 @@ void reference_lp(ReferenceContext& context) {
   context.outputs[0] = std::move(out);
 }
 
+// The root of the mean of powers times their number: the pools and reductions that have kernels. The padding is zeros,
+// which count; only windows that reach beyond it (ceil_mode) do not have all of their elements.
+bool expand_lp(ExpandContext& context) {
+  const Node& node = context.node;
+  const TensorType type = context.input_type(0);
+  const Attribute* attribute = node.attributes.find("p");
+  if (attribute != nullptr && !std::holds_alternative<int64_t>(*attribute)) return false;
+  const int64_t p = node.attributes.get_int("p", 2);
+  if (type.dtype != DType::f32 || !type.has_rank || type.rank() < 3 || p < 1 || rounds_up(node)) return false;
+  const auto number = [&](double value) { return add_scalar(context, DType::f32, value); };
+  const ValueId x = context.input(0), size = p == 2 ? x : context.add("Abs", {x});
+  ValueId sum = p == 1   ? size
+                : p == 2 ? context.add("Mul", {x, x})
+                         : context.add("Pow", {size, number(static_cast<double>(p))});
+  if (is_global_pool(node)) {
+    std::vector<int64_t> axes;
+    for (int64_t axis = 2; axis < type.rank(); ++axis) axes.push_back(axis);
+    const Dims count{static_cast<int64_t>(axes.size())};
+    sum =
+        context.add("ReduceSum", {sum, context.constant(Tensor::from<int64_t>(count, std::span<const int64_t>(axes)))});
+  } else {
+    Attributes window = copied_attributes(node, {"auto_pad", "dilations", "kernel_shape", "pads", "strides"});
+    window.set("count_include_pad", int64_t{1});
+    double taps = 1;
+    for (const int64_t extent : node.attributes.get_ints("kernel_shape")) taps *= static_cast<double>(extent);
+    sum = context.add("Mul", {context.add("AveragePool", {sum}, std::move(window)), number(taps)});
+  }
+  if (p == 2) sum = context.add("Sqrt", {sum});
+  if (p > 2) sum = context.add("Pow", {sum, number(1 / static_cast<double>(p))});
+  context.set_output(0, sum);
+  return true;
+}
+
 bool is_byte(DType dtype) { return dtype == DType::u8 || dtype == DType::i8; }
 
 bool accepts_blocked(const Node& node, std::span<const TensorType> inputs, int) {
@@ -216,12 +250,17 @@ std::vector<OpDef> pooling_ops() {
     attributes.push_back(extra);
     return attributes;
   };
+  const auto lp = [](std::string_view name, std::vector<AttributeSpec> attributes) {
+    OpDef def = pool(name, reference_lp, nullptr, std::move(attributes));
+    def.schema.expand = expand_lp;
+    return def;
+  };
   return {pool("MaxPool", reference_max, lower_max, with({"storage_order", Kind::integer})),
           pool("AveragePool", reference_average, lower_average, with({"count_include_pad", Kind::integer})),
-          pool("LpPool", reference_lp, nullptr, with({"p", Kind::any})),
+          lp("LpPool", with({"p", Kind::any})),
           pool("GlobalMaxPool", reference_max, lower_max, {}),
           pool("GlobalAveragePool", reference_average, lower_average, {}),
-          pool("GlobalLpPool", reference_lp, nullptr, {{"p", Kind::any}})};
+          lp("GlobalLpPool", {{"p", Kind::any}})};
 }
 
 }  // namespace lathe::ops

@@ -55,6 +55,37 @@ TEST(ExpandedOps, AddUpExponentials) {
   }
 }
 
+TEST(ExpandedOps, MakeGrids) {
+  for (const int64_t aligns : {0, 1}) {
+    PassNet net;
+    net.output(
+        net.op("AffineGrid", {net.input({2, 2, 3}), net.integers({2, 4, 5, 1})}, {{"align_corners", aligns}}, 20));
+    expect_same_expanded(net, 2e-6f);
+    PassNet volume;
+    volume.output(volume.op("AffineGrid", {volume.input({1, 3, 4}), volume.integers({1, 2, 3, 4, 5})},
+                            {{"align_corners", aligns}}, 20));
+    expect_same_expanded(volume, 2e-6f);
+  }
+}
+
+TEST(ExpandedOps, PoolByPowers) {
+  using Ints = std::vector<int64_t>;
+  for (const int64_t p : {1, 2, 3}) {
+    PassNet net;
+    net.output(net.op("LpPool", {net.input({2, 3, 7, 6})},
+                      {{"p", p}, {"kernel_shape", Ints{3, 2}}, {"strides", Ints{2, 1}}, {"pads", Ints{1, 0, 1, 1}}}));
+    expect_same_expanded(net, 3e-6f);
+    PassNet line;
+    line.output(
+        line.op("LpPool", {line.input({2, 3, 11})},
+                {{"p", p}, {"kernel_shape", Ints{3}}, {"dilations", Ints{2}}, {"auto_pad", std::string("VALID")}}, 18));
+    expect_same_expanded(line, 3e-6f);
+    PassNet whole;
+    whole.output(whole.op("GlobalLpPool", {whole.input({2, 3, 4, 5})}, {{"p", p}}));
+    expect_same_expanded(whole, 2e-5f);
+  }
+}
+
 TEST(ExpandedOps, MarkTheFirstOfTheLargest) {
   for (const int64_t axis : {-1, 0, 1}) {
     PassNet net;
