@@ -1,10 +1,10 @@
 // GridSample over any number of spatial axes, and AffineGrid that makes its grids.
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "ops/copy/copy_elements.h"
 #include "ops/copy/copy_infer.h"
+#include "ops/copy/picture_sampler.h"
 #include "ops/expansion.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
@@ -14,9 +14,6 @@
 
 namespace lathe::ops {
 namespace {
-
-enum class Interpolation { nearest, linear, cubic };
-enum class Padding { zeros, border, reflection };
 
 template <class Context>
 Interpolation interpolation_of(const Context& context) {
@@ -35,79 +32,6 @@ Padding padding_of(const Context& context) {
   if (mode == "reflection") return Padding::reflection;
   context.fail("attribute 'padding_mode' is '" + mode + "'");
 }
-
-// Reflected at both borders until it lies between them.
-double reflect(double x, double low, double high) {
-  const double range = high - low;
-  if (range <= 0) return low;
-  if (x >= low && x <= high) return x;
-  const double beyond = x < low ? low - x : x - high;
-  const double turns = std::floor(beyond / range), rest = beyond - turns * range;
-  const bool is_even = std::fmod(turns, 2) == 0;
-  return (x < low) == is_even ? low + rest : high - rest;
-}
-
-// One axis of one sample: which elements, with which weights. An index of -1 is a zero.
-struct Taps {
-  int count = 0;
-  std::array<int64_t, 4> index{};
-  std::array<double, 4> weight{};
-};
-
-struct Sampler {
-  Interpolation interpolation;
-  Padding padding;
-  bool aligns_corners;
-
-  int64_t element(int64_t i, int64_t extent, double low, double high) const {
-    if (i >= 0 && i < extent) return i;
-    if (padding == Padding::zeros) return -1;
-    if (padding == Padding::border) return std::clamp<int64_t>(i, 0, extent - 1);
-    return std::clamp<int64_t>(static_cast<int64_t>(reflect(static_cast<double>(i), low, high)), 0, extent - 1);
-  }
-
-  Taps taps(double normalized, int64_t extent) const {
-    const auto size = static_cast<double>(extent);
-    const double low = aligns_corners ? 0 : -0.5, high = aligns_corners ? size - 1 : size - 0.5;
-    double x = aligns_corners ? (normalized + 1) / 2 * (size - 1) : ((normalized + 1) * size - 1) / 2;
-    x = static_cast<float>(x);
-    if (std::isnan(x)) x = low;
-    x = std::clamp(x, -1e15, 1e15);
-    if (interpolation == Interpolation::nearest) x = std::nearbyint(x);
-    if (x < low || x > high) {
-      if (padding == Padding::border) x = std::clamp(x, 0.0, size - 1);
-      if (padding == Padding::reflection) x = reflect(x, low, high);
-    }
-    Taps result;
-    const double base = std::floor(x);
-    const auto first = static_cast<int64_t>(base);
-    const auto add = [&](int64_t i, double weight) {
-      result.index[static_cast<size_t>(result.count)] = element(i, extent, low, high);
-      result.weight[static_cast<size_t>(result.count++)] = weight;
-    };
-    const double t = x - base;
-    switch (interpolation) {
-      case Interpolation::nearest:
-        add(static_cast<int64_t>(std::round(x)), 1);
-        break;
-      case Interpolation::linear:
-        add(first, 1 - t);
-        add(first + 1, t);
-        break;
-      case Interpolation::cubic:
-        for (int64_t i = -1; i <= 2; ++i) add(first + i, cubic(std::fabs(t - static_cast<double>(i))));
-        break;
-    }
-    return result;
-  }
-
-  // Keys' kernel with a = -0.75.
-  static double cubic(double distance) {
-    constexpr double a = -0.75;
-    if (distance <= 1) return ((a + 2) * distance - (a + 3)) * distance * distance + 1;
-    return ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a;
-  }
-};
 
 void infer_grid_sample(InferContext& context) {
   const TensorType &x = context.input(0), &grid = context.input(1);
@@ -167,79 +91,7 @@ void run_grid_sample(ReferenceContext& context) {
   context.outputs[0] = std::move(result);
 }
 
-// ---- Lowering of float32 pictures: points in groups, each with its taps once for all channels
-
-// Elements of a plane with their weights, for a group of points, tap by tap. As many points as leave half of L1 to the
-// planes: the more there are, the more often a plane that is near is read.
-struct PointGroup {
-  static constexpr int64_t kEntries = 2048;
-  std::array<int32_t, kEntries> offset;
-  std::array<float, kEntries> weight;
-};
-
-struct PictureSampler {
-  Sampler sampler;
-  int64_t images, channels, height, width, points;
-  int threads;
-
-  // Of an image whose points fit one group the threads still have a part each.
-  int64_t group_points() const {
-    const int64_t parts = std::max<int64_t>((threads + images - 1) / std::max<int64_t>(images, 1), 1);
-    return std::clamp<int64_t>((points + parts - 1) / parts, 1, PointGroup::kEntries / taps());
-  }
-  int64_t groups() const { return (points + group_points() - 1) / group_points(); }
-  int64_t taps() const {
-    const int64_t of_axis = sampler.interpolation == Interpolation::nearest  ? 1
-                            : sampler.interpolation == Interpolation::linear ? 2
-                                                                             : 4;
-    return of_axis * of_axis;
-  }
-
-  void find_taps(const float* grid, int64_t count, PointGroup& group) const {
-    const int64_t stride = PointGroup::kEntries / taps();
-    for (int64_t point = 0; point < count; ++point) {
-      const Taps across = sampler.taps(static_cast<double>(grid[2 * point]), width),
-                 down = sampler.taps(static_cast<double>(grid[2 * point + 1]), height);
-      int64_t tap = 0;
-      for (size_t y = 0; y < static_cast<size_t>(down.count); ++y) {
-        for (size_t x = 0; x < static_cast<size_t>(across.count); ++x, ++tap) {
-          const bool is_inside = down.index[y] >= 0 && across.index[x] >= 0;
-          const auto at = static_cast<size_t>(tap * stride + point);
-          group.offset[at] = is_inside ? static_cast<int32_t>(down.index[y] * width + across.index[x]) : 0;
-          group.weight[at] = is_inside ? static_cast<float>(down.weight[y] * across.weight[x]) : 0.0f;
-        }
-      }
-    }
-  }
-
-  template <int64_t kTaps>
-  [[gnu::target("avx2,fma")]] static void mix(const PointGroup& group, const float* plane, int64_t count, float* to) {
-    for (int64_t point = 0; point < count; ++point) {
-      float sum = 0;
-      for (int64_t tap = 0; tap < kTaps; ++tap) {
-        constexpr int64_t kPoints = PointGroup::kEntries / kTaps;
-        const auto at = static_cast<size_t>(tap * kPoints + point);
-        sum += group.weight[at] * plane[group.offset[at]];
-      }
-      to[point] = sum;
-    }
-  }
-
-  // Group `number` of all images' groups.
-  void run(const float* x, const float* grid, float* out, int64_t number) const {
-    const int64_t image = number / groups(), begin = number % groups() * group_points();
-    const int64_t count = std::min(group_points(), points - begin);
-    PointGroup group;
-    find_taps(grid + (image * points + begin) * 2, count, group);
-    for (int64_t c = 0; c < channels; ++c) {
-      const float* plane = x + (image * channels + c) * height * width;
-      float* to = out + (image * channels + c) * points + begin;
-      if (taps() == 1) mix<1>(group, plane, count, to);
-      if (taps() == 4) mix<4>(group, plane, count, to);
-      if (taps() == 16) mix<16>(group, plane, count, to);
-    }
-  }
-};
+// ---- Lowering of float32 pictures
 
 bool lower_grid_sample(LowerContext& context) {
   const TensorType &x = context.input_type(0), &grid = context.input_type(1);
@@ -248,23 +100,18 @@ bool lower_grid_sample(LowerContext& context) {
   const bool fits = where[0] == dims[0] && where[3] == 2 && dims[2] > 0 && dims[3] > 0;
   if (!fits || dims[2] * dims[3] > INT32_MAX) return false;
   const InferContext messages(context.node, {}, {});
-  const PictureSampler picture{
+  const PictureSampler picture(
       {interpolation_of(messages), padding_of(messages), context.node.attributes.get_int("align_corners", 0) != 0},
-      dims[0],
-      dims[1],
-      dims[2],
-      dims[3],
-      where[1] * where[2],
-      context.target.threads};
-  const int64_t tasks = picture.images * picture.groups();
-  if (tasks * picture.channels == 0) return true;
+      {dims[0], dims[1], dims[2], dims[3], where[1] * where[2]}, context.target.threads);
+  const int64_t tasks = picture.tasks(), samples = dims[0] * dims[1] * where[1] * where[2];
+  if (samples == 0) return true;
   const BufferId from = context.buffer(context.input(0)), places = context.buffer(context.input(1)),
                  to = context.buffer(context.output(0));
   Step step;
   step.kernel = "sample " + std::to_string(picture.taps()) + " taps";
   step.reads = {from, places};
   step.writes = {to};
-  step.flop = 2 * static_cast<double>(picture.images * picture.points * picture.channels * picture.taps());
+  step.flop = 2 * static_cast<double>(samples * picture.taps());
   step.bytes = static_cast<double>(x.storage_bytes() + grid.storage_bytes() + context.output_type(0).storage_bytes());
   constexpr double kWorkOfTap = 32;  // gathered one by one: in operations at full speed
   step.threads =
