@@ -8,26 +8,29 @@
 namespace lathe {
 namespace {
 
-// Where output position x lies on the input's axis; nullopt: outside, with an extrapolation value.
-std::optional<double> source_of(const ResizeMode& mode, const ResizeAxis& axis, double x) {
-  const auto in = static_cast<double>(axis.in);
-  const double out = axis.scale * in;  // not rounded
+// Where output position x lies on the input's axis; nullopt: outside, with an extrapolation value. `Real`: what it is
+// computed in.
+template <class Real>
+std::optional<Real> source_of(const ResizeMode& mode, const ResizeAxis& axis, int64_t position) {
+  const auto x = static_cast<Real>(position), in = static_cast<Real>(axis.in), scale = static_cast<Real>(axis.scale);
+  const Real out = scale * in, half = Real(0.5);  // not rounded
   const std::string& kind = mode.coordinates;
   if (kind == "align_corners") return out == 1 ? 0 : x * (in - 1) / (out - 1);
-  if (kind == "asymmetric") return x / axis.scale;
+  if (kind == "asymmetric") return x / scale;
   if (kind == "tf_crop_and_resize") {
-    const double span = (axis.roi_end - axis.roi_begin) * (in - 1);
-    const double at = (out == 1 ? span / 2 : x * span / (out - 1)) + axis.roi_begin * (in - 1);
+    const auto begin = static_cast<Real>(axis.roi_begin), end = static_cast<Real>(axis.roi_end);
+    const Real span = (end - begin) * (in - 1);
+    const Real at = (out == 1 ? span / 2 : x * span / (out - 1)) + begin * (in - 1);
     if (!(at >= 0 && at <= in - 1)) return std::nullopt;
     return at;
   }
-  if (kind == "tf_half_pixel_for_nn") return (x + 0.5) / axis.scale;
-  if (kind == "pytorch_half_pixel") return out == 1 ? -0.5 : (x + 0.5) / axis.scale - 0.5;
+  if (kind == "tf_half_pixel_for_nn") return (x + half) / scale;
+  if (kind == "pytorch_half_pixel") return out == 1 ? -half : (x + half) / scale - half;
   if (kind == "half_pixel_symmetric") {
-    const double adjustment = static_cast<double>(axis.out) / out;
-    return in / 2 * (1 - adjustment) + (x + 0.5) / axis.scale - 0.5;
+    const Real adjustment = static_cast<Real>(axis.out) / out;
+    return in / 2 * (1 - adjustment) + (x + half) / scale - half;
   }
-  return (x + 0.5) / axis.scale - 0.5;
+  return (x + half) / scale - half;
 }
 
 double linear_weight(double distance) { return std::max(0.0, 1 - std::abs(distance)); }
@@ -83,16 +86,20 @@ ResizeTerms weighted_terms(const ResizeMode& mode, const ResizeAxis& axis, doubl
 std::vector<ResizeTerms> resize_terms(const ResizeMode& mode, const ResizeAxis& axis) {
   std::vector<ResizeTerms> all(static_cast<size_t>(axis.out));
   const auto in = static_cast<double>(axis.in);
+  const bool is_nearest = mode.mode == "nearest";
   for (int64_t x = 0; x < axis.out; ++x) {
-    std::optional<double> at = source_of(mode, axis, static_cast<double>(x));
-    if (!at) continue;
+    // Ties between neighbours fall as in ONNX Runtime, which computes in float32: 3.5 / 0.35 is 10 there, and
+    // 10.0000002 by the float64 of that scale.
+    const std::optional<double> exact = is_nearest ? source_of<float>(mode, axis, x) : source_of<double>(mode, axis, x);
+    if (!exact) continue;
+    double at = *exact;
     // Positions far outside see the border only, whatever their distance.
-    if (!std::isfinite(*at)) at = 0;
-    at = std::clamp(*at, -in - 4, 2 * in + 4);
-    if (mode.mode == "nearest") {
-      all[static_cast<size_t>(x)] = {{std::clamp<int64_t>(nearest_of(mode.nearest, *at), 0, axis.in - 1), 1}};
+    if (!std::isfinite(at)) at = 0;
+    at = std::clamp(at, -in - 4, 2 * in + 4);
+    if (is_nearest) {
+      all[static_cast<size_t>(x)] = {{std::clamp<int64_t>(nearest_of(mode.nearest, at), 0, axis.in - 1), 1}};
     } else {
-      all[static_cast<size_t>(x)] = weighted_terms(mode, axis, *at);
+      all[static_cast<size_t>(x)] = weighted_terms(mode, axis, at);
     }
   }
   return all;

@@ -70,6 +70,8 @@ void run_range(ReferenceContext& context) {
     };
     if (start.dtype() == DType::f32) {
       fill(result.mutable_data<float>());
+    } else if (start.dtype() == DType::f64) {
+      fill(result.mutable_data<double>());
     } else if (start.dtype() == DType::i32) {  // all lie between start and limit
       fill(result.mutable_data<int32_t>());
     } else {

@@ -41,9 +41,8 @@ struct Abs {
 struct Sign {
   template <class C>
   C operator()(C x) const {
-    const auto sign = static_cast<C>(static_cast<int>(x > C{0}) - static_cast<int>(x < C{0}));
-    if constexpr (std::is_floating_point_v<C>) return x != x ? x : sign;
-    return sign;
+    if constexpr (std::is_floating_point_v<C>) return x > 0 ? C{1} : x < 0 ? C{-1} : x;  // NaN stays
+    return static_cast<C>((x > C{0}) - (x < C{0}));
   }
 };
 

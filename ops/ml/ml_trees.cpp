@@ -19,6 +19,7 @@ class Forest::Builder {
   void read_arrays();
   Forest take() {
     check_acyclic();
+    forest_.list_plain_branches();
     return std::move(forest_);
   }
 
@@ -288,33 +289,75 @@ bool Forest::takes_true(const Branch& branch, double x) const {
   return false;
 }
 
-const Forest::Leaf& Forest::leaf_of(int32_t root, std::span<const double> row) const {
+int32_t Forest::leaf_of(int32_t root, std::span<const double> row) const {
   const auto branches = static_cast<int32_t>(branches_.size());
   int32_t at = root;
   while (at < branches) {
     const Branch& branch = branches_[static_cast<size_t>(at)];
     at = takes_true(branch, row[static_cast<size_t>(branch.feature)]) ? branch.if_true : branch.if_false;
   }
-  return leaves_[static_cast<size_t>(at - branches)];
+  return at;
+}
+
+void Forest::list_plain_branches() {
+  const bool are_plain = std::all_of(branches_.begin(), branches_.end(), [](const Branch& branch) {
+    return branch.mode == Mode::leq || (branch.mode == Mode::lt && branch.value > -HUGE_VAL);
+  });
+  if (!are_plain || features_ < 1) return;
+  for (const Branch& branch : branches_) {
+    const double value = branch.mode == Mode::lt ? std::nextafter(branch.value, -HUGE_VAL) : branch.value;
+    plain_.push_back(
+        {value, branch.feature, {branch.if_false, branch.if_true}, static_cast<uint8_t>(branch.missing_is_true)});
+  }
+  for (size_t i = 0; i < leaves_.size(); ++i) {
+    const auto self = static_cast<int32_t>(plain_.size());
+    plain_.push_back({0, 0, {self, self}, 0});
+  }
+}
+
+void Forest::find_leaves(std::span<const double> row, int32_t* at) const {
+  constexpr int kSteps = 4;  // between two looks at who is still on the way
+  const auto branches = static_cast<int32_t>(branches_.size());
+  const PlainBranch* plain = plain_.data();
+  while (*std::min_element(at, at + kTogether) < branches) {
+    for (int step = 0; step < kSteps; ++step) {
+      for (size_t k = 0; k < kTogether; ++k) {
+        const PlainBranch& branch = plain[at[k]];
+        const double x = row[static_cast<size_t>(branch.feature)];
+        const int is_true = static_cast<int>(x <= branch.value) | (static_cast<int>(x != x) & branch.missing_is_true);
+        at[k] = branch.children[is_true];
+      }
+    }
+  }
+}
+
+void Forest::add_leaf(const Leaf& leaf, Aggregate aggregate, std::span<Score> scores) const {
+  for (size_t i = leaf.begin; i < leaf.end; ++i) {
+    const Weight& weight = weights_[i];
+    Score& score = scores[static_cast<size_t>(weight.target)];
+    if (!score.is_set) {
+      score = {weight.value, true};
+    } else if (aggregate == Aggregate::min) {
+      score.value = std::min(score.value, weight.value);
+    } else if (aggregate == Aggregate::max) {
+      score.value = std::max(score.value, weight.value);
+    } else {
+      score.value += weight.value;
+    }
+  }
 }
 
 void Forest::score(std::span<const double> row, Aggregate aggregate, std::span<Score> scores) const {
   std::fill(scores.begin(), scores.end(), Score());
-  for (const int32_t root : roots_) {
-    const Leaf& leaf = leaf_of(root, row);
-    for (size_t i = leaf.begin; i < leaf.end; ++i) {
-      const Weight& weight = weights_[i];
-      Score& score = scores[static_cast<size_t>(weight.target)];
-      if (!score.is_set) {
-        score = {weight.value, true};
-      } else if (aggregate == Aggregate::min) {
-        score.value = std::min(score.value, weight.value);
-      } else if (aggregate == Aggregate::max) {
-        score.value = std::max(score.value, weight.value);
-      } else {
-        score.value += weight.value;
-      }
-    }
+  size_t tree = 0;
+  for (; !plain_.empty() && tree + kTogether <= roots_.size(); tree += kTogether) {
+    int32_t at[kTogether];
+    std::copy_n(roots_.begin() + static_cast<std::ptrdiff_t>(tree), kTogether, at);
+    find_leaves(row, at);
+    for (const int32_t leaf : at) add_leaf(leaves_[static_cast<size_t>(leaf) - branches_.size()], aggregate, scores);
+  }
+  for (; tree < roots_.size(); ++tree) {
+    add_leaf(leaves_[static_cast<size_t>(leaf_of(roots_[tree], row)) - branches_.size()], aggregate, scores);
   }
   if (aggregate != Aggregate::average || roots_.empty()) return;
   for (Score& score : scores) score.value /= static_cast<double>(roots_.size());

@@ -48,11 +48,26 @@ class Forest {
   };
   class Builder;
 
+  // Where every branch is "x <= value", or "x < value" of the number above it: the choice as an index. Leaves follow,
+  // each its own child, so that several trees walk side by side without asking who has arrived.
+  struct PlainBranch {
+    double value = 0;
+    int32_t feature = 0;
+    int32_t children[2] = {};  // [is true]
+    uint8_t missing_is_true = 0;
+  };
+  static constexpr size_t kTogether = 8;
+
   bool takes_true(const Branch& branch, double x) const;
-  const Leaf& leaf_of(int32_t root, std::span<const double> row) const;
+  void list_plain_branches();
+  int32_t leaf_of(int32_t root, std::span<const double> row) const;
+  // Of kTogether trees: from their roots to their leaves.
+  void find_leaves(std::span<const double> row, int32_t* at) const;
+  void add_leaf(const Leaf& leaf, Aggregate aggregate, std::span<Score> scores) const;
 
   // A number below branches_.size() is a branch, the rest are leaves.
   std::vector<Branch> branches_;
+  std::vector<PlainBranch> plain_;  // empty: not all are plain
   std::vector<Leaf> leaves_;
   std::vector<Weight> weights_;
   std::vector<int32_t> roots_;

@@ -87,6 +87,12 @@ TEST(Resize, RoundsExtentsAsFloat32) {
   OpTester tester("Resize", 13);
   tester.input(Tensor(DType::f32, {480})).absent().constant(Tensor::from<float>({1}, {0.35F})).with("mode", "nearest");
   EXPECT_EQ(tester.result().dims(), Dims{168});
+  // 3.5 / 0.35 - 0.5 lies between elements 9 and 10.
+  OpTester ties("Resize", 13);
+  Tensor data(DType::f32, {480});
+  for (int i = 0; i < 480; ++i) data.mutable_data<float>()[i] = static_cast<float>(i);
+  ties.input(data).absent().constant(Tensor::from<float>({1}, {0.35F})).with("mode", "nearest");
+  EXPECT_EQ(ties.result().data<float>()[3], 9);
 }
 
 TEST(Cast, RoundsIntegersToFloat16) {

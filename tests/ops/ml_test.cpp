@@ -270,6 +270,55 @@ TEST(TreeEnsembleRegressor, WalksTheSameTreesInGeneratedSteps) {
   }
 }
 
+// x <= 0.5 ? 1 : (x < 2 ? 20 : 300), so many times over, each tree with weights of its own.
+TEST(TreeEnsembleRegressor, WalksTreesSideBySide) {
+  for (const int64_t trees : {1, 7, 8, 9, 17}) {
+    for (const int64_t missing : {0, 1}) {
+      Ints tree, node, feature, if_true, if_false, tracks, target_tree, target_node, target;
+      Texts mode;
+      Floats value, weight;
+      for (int64_t t = 0; t < trees; ++t) {
+        const bool has_branches = t % 3 != 2;  // others are one leaf
+        const auto nodes = static_cast<size_t>(has_branches ? 5 : 1);
+        const char* modes[] = {has_branches ? "BRANCH_LEQ" : "LEAF", "LEAF", "BRANCH_LT", "LEAF", "LEAF"};
+        const float values[] = {0.5F, 0, 2, 0, 0}, weights[] = {1, 1, 0, 20, 300};
+        for (size_t n = 0; n < nodes; ++n) {
+          tree.push_back(t);
+          node.push_back(static_cast<int64_t>(n));
+          feature.push_back(0);
+          mode.emplace_back(modes[n]);
+          value.push_back(values[n]);
+          if_true.push_back(n == 0 ? 1 : 3);
+          if_false.push_back(n == 0 ? 2 : 4);
+          tracks.push_back(missing);
+          if (mode.back() != "LEAF") continue;
+          target_tree.push_back(t);
+          target_node.push_back(static_cast<int64_t>(n));
+          target.push_back(0);
+          weight.push_back(weights[n] * static_cast<float>(t + 1));
+        }
+      }
+      auto tester = ml("TreeEnsembleRegressor");
+      tester.with("nodes_treeids", tree).with("nodes_nodeids", node).with("nodes_featureids", feature);
+      tester.with("nodes_modes", mode).with("nodes_values", value).with("nodes_truenodeids", if_true);
+      tester.with("nodes_falsenodeids", if_false).with("nodes_missing_value_tracks_true", tracks);
+      tester.with("target_treeids", target_tree).with("target_nodeids", target_node).with("target_ids", target);
+      tester.with("target_weights", weight).with("n_targets", 1);
+      Floats expected;
+      const Floats x = {0.5F, 0.6F, 1.999F, 2, 3, NAN, -INFINITY, INFINITY};
+      for (const float each : x) {
+        float sum = 0;
+        for (int64_t t = 0; t < trees; ++t) {
+          const bool is_low = each <= 0.5F || (std::isnan(each) && missing == 1), is_below = each < 2;
+          sum += static_cast<float>(t + 1) * (t % 3 == 2 || is_low ? 1.0F : is_below ? 20.0F : 300.0F);
+        }
+        expected.push_back(sum);
+      }
+      EXPECT_EQ(list<float>(tester.input(tensor<float>({8, 1}, x)).result()), expected) << trees;
+    }
+  }
+}
+
 TEST(TreeEnsembleRegressor, SendsMissingValuesWhereTheNodeSays) {
   const Tensor result = two_trees().with("nodes_missing_value_tracks_true", Ints{1, 0, 0, 0, 0, 0}).result();
   EXPECT_EQ(result.data<float>()[3], 101);
