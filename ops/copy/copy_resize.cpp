@@ -90,9 +90,10 @@ std::vector<ResizeTerms> resize_terms(const ResizeMode& mode, const ResizeAxis& 
   for (int64_t x = 0; x < axis.out; ++x) {
     // Ties between neighbours fall as in ONNX Runtime, which computes in float32: 3.5 / 0.35 is 10 there, and
     // 10.0000002 by the float64 of that scale.
-    const std::optional<double> exact = is_nearest ? source_of<float>(mode, axis, x) : source_of<double>(mode, axis, x);
-    if (!exact) continue;
-    double at = *exact;
+    const std::optional<double> found =
+        is_nearest ? std::optional<double>(source_of<float>(mode, axis, x)) : source_of<double>(mode, axis, x);
+    if (!found) continue;
+    double at = *found;
     // Positions far outside see the border only, whatever their distance.
     if (!std::isfinite(at)) at = 0;
     at = std::clamp(at, -in - 4, 2 * in + 4);

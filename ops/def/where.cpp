@@ -1,4 +1,6 @@
 // Where: condition ? a : b, broadcast; any element type.
+#include <algorithm>
+
 #include "ops/numbers.h"
 #include "ops/pointwise/elementwise.h"
 #include "ops/pointwise/pointwise_lowering.h"
@@ -66,6 +68,13 @@ template <class T>
   const auto* condition = static_cast<const uint8_t*>(row.in[0]);
   const auto *yes = static_cast<const T*>(row.in[1]), *no = static_cast<const T*>(row.in[2]);
   auto* out = static_cast<T*>(row.out);
+  if (step == 0) {  // the whole row is of one of the two
+    const T* from = *condition != 0 ? yes : no;
+    const int64_t stride = *condition != 0 ? of_yes : of_no;
+    if (stride == 1) std::copy_n(from, row.length, out);
+    if (stride == 0) std::fill_n(out, row.length, *from);
+    if (stride == 0 || stride == 1) return;
+  }
   for (int64_t i = 0; i < row.length; ++i) {
     const T a = yes[i * of_yes], b = no[i * of_no];
     out[i] = condition[i * step] != 0 ? a : b;

@@ -152,6 +152,9 @@ bool add_byte_table(LowerContext& context, const Fused& fused) {
   const auto count = static_cast<int64_t>(result.storage_bytes());
   if (type.dims != result.dims || type.layout != result.layout || count < static_cast<int64_t>(table.size()))
     return false;
+  // Lanes past the channels stay zero, which the loops see to.
+  const int block = type.layout.channel_block;
+  if (block != 0 && type.dims[1].extent % block != 0) return false;
   const Dims dims{static_cast<int64_t>(table.size())};
   const auto nests = plan_pointwise(context.target.isa, fused.expression, {TensorType::of(type.dtype, dims)},
                                     TensorType::of(result.dtype, dims));

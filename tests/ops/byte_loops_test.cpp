@@ -62,7 +62,7 @@ TEST(NearestResize, PicksPixelsOfAnySize) {
           const auto places = [&](int64_t extent) {
             std::vector<int64_t> all(static_cast<size_t>(static_cast<float>(extent) * scale));
             for (size_t i = 0; i < all.size(); ++i)
-              all[i] = std::min(extent - 1, static_cast<int64_t>(static_cast<double>(i) / static_cast<double>(scale)));
+              all[i] = std::min(extent - 1, static_cast<int64_t>(static_cast<float>(i) / scale));
             return all;
           };
           OpTester tester("Resize", 13);

@@ -30,7 +30,8 @@ void expect_same(const char* op, Attributes attributes, const Tensor& x, int out
   Graph after = net.graph;
   ASSERT_TRUE(expand_nodes(after, OpRegistry::builtin())) << op;
   verify(after);
-  const std::vector<Tensor> expected = run_reference_graph(net.graph, {x}), got = run_reference_graph(after, {x});
+  const std::vector<Tensor> inputs{x}, expected = run_reference_graph(net.graph, inputs),
+                                       got = run_reference_graph(after, inputs);
   for (size_t k = 0; k < expected.size(); ++k) {
     ASSERT_EQ(got[k].dtype(), expected[k].dtype()) << op;
     ASSERT_EQ(got[k].dims(), expected[k].dims()) << op;

@@ -314,7 +314,8 @@ TEST(TreeEnsembleRegressor, WalksTreesSideBySide) {
         }
         expected.push_back(sum);
       }
-      EXPECT_EQ(list<float>(tester.input(tensor<float>({8, 1}, x)).result()), expected) << trees;
+      EXPECT_EQ(list<float>(tester.input(Tensor::from<float>({8, 1}, std::span<const float>(x))).result()), expected)
+          << trees;
     }
   }
 }

@@ -85,5 +85,48 @@ TEST(Compress, KeepsWhatTheConditionSays) {
   EXPECT_THROW(beyond.result(), Error);
 }
 
+Tensor four_floats() { return Tensor::from<float>({1, 1, 2, 2}, {1, 2, 3, 4}); }
+
+TEST(MaxUnpool, PutsElementsWhereTheyCameFrom) {
+  using Ints = std::vector<int64_t>;
+  const auto unpool = [](std::vector<int64_t> places) {
+    OpTester tester("MaxUnpool", 11);
+    tester.with("kernel_shape", Ints{2, 2}).with("strides", Ints{2, 2}).input(four_floats());
+    tester.input(Tensor::from<int64_t>({1, 1, 2, 2}, std::span<const int64_t>(places)));
+    return tester;
+  };
+  EXPECT_EQ(reals_of(unpool({5, 7, 13, 15}).result()),
+            (std::vector<double>{0, 0, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 0, 3, 0, 4}));
+  EXPECT_THROW(unpool({5, 7, 13, 16}).result(), Error);
+  EXPECT_THROW(unpool({5, -1, 13, 15}).result(), Error);
+  auto larger = unpool({5, 7, 13, 15});
+  larger.constant(Tensor::from<int64_t>({4}, {1, 1, 5, 5}));
+  const std::vector<double> spread = reals_of(larger.result());
+  EXPECT_EQ(spread[6], 1);
+  EXPECT_EQ(spread[8], 2);
+  EXPECT_EQ(spread[16], 3);
+  EXPECT_EQ(spread[18], 4);
+}
+
+TEST(Where, TakesWholeRowsByOneCondition) {
+  for (const DType dtype : {DType::i32, DType::f64, DType::u8}) {
+    for (const bool is_scalar : {false, true}) {
+      Tensor condition(DType::boolean, {5, 1}), yes(dtype, {5, 37}), no(dtype, is_scalar ? Dims{} : Dims{37});
+      for (int i = 0; i < 5; ++i) condition.mutable_data<bool>()[i] = i % 2 == 0;
+      for (int64_t i = 0; i < yes.size(); ++i) store_real(yes, i, static_cast<double>(i % 100));
+      for (int64_t i = 0; i < no.size(); ++i) store_real(no, i, static_cast<double>(i + 100));
+      OpTester tester("Where", 16);
+      tester.input(condition).input(yes).input(no);
+      const auto made = tester.lowered(Isa::avx2, 2);
+      ASSERT_TRUE(made) << name_of(dtype);
+      const std::vector<double> got = reals_of((*made)[0]);
+      for (int64_t i = 0; i < 5 * 37; ++i) {
+        const double expected = i / 37 % 2 == 0 ? static_cast<double>(i % 100) : 100 + (is_scalar ? 0 : i % 37);
+        ASSERT_EQ(got[static_cast<size_t>(i)], expected) << name_of(dtype) << " at " << i;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lathe
