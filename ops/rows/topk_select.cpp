@@ -136,6 +136,22 @@ struct Row {
     }
   }
 
+  // The same of float32, which looks closely only at those that the last choice does not rule out: NaN, on either side,
+  // rules out none.
+  [[gnu::target("avx2")]] void offer_floats(Choice* heap, int64_t count, int64_t begin, int64_t end) const {
+    const auto* floats = reinterpret_cast<const float*>(elements);
+    int64_t i = begin;
+    for (; i + 8 <= end; i += 8) {
+      const __m256 x = _mm256_loadu_ps(floats + i), last = _mm256_set1_ps(floats[place_of(heap[0])]);
+      const __m256 may_be = is_largest ? _mm256_cmp_ps(x, last, _CMP_NLE_UQ) : _mm256_cmp_ps(x, last, _CMP_NGE_UQ);
+      for (auto left = static_cast<unsigned>(_mm256_movemask_ps(may_be)); left != 0; left &= left - 1) {
+        const Choice candidate = choice(i + std::countr_zero(left));
+        if (candidate < heap[0]) replace_top(heap, count, candidate);
+      }
+    }
+    offer(heap, count, i, end);
+  }
+
   // A heap of the choices so far, whose last one is the threshold for what follows.
   void select_few(Choice* heap, int64_t count, const Kernel<FindBeyondFn>& find_beyond, int64_t lanes) const {
     fill(heap, count);
@@ -149,7 +165,7 @@ struct Row {
           if (is_largest && threshold != threshold) return;  // nothing is larger than NaN
           at += find_beyond.entry()(floats + at, extent - at, &threshold);
           const int64_t end = std::min(extent, at + lanes);
-          offer(heap, count, at, end);
+          offer_floats(heap, count, at, end);
           at = end;
         }
       }
@@ -216,6 +232,9 @@ std::optional<TopKSelect> TopKSelect::make(Isa isa, const TopKProblem& problem) 
   TopKSelect select(problem);
   if (problem.dtype == DType::f32 && select.keeps_few())
     select.find_beyond_ = find_beyond_kernel(isa, problem.is_largest ? Beyond::larger : Beyond::smaller);
+  if (bits_of(problem.dtype) == 32 && problem.split.inner > 1) {
+    select.turn_ = transpose_kernel(plan_transpose(isa, problem.split.extent, select.turned_columns()));
+  }
   return select;
 }
 
@@ -286,8 +305,12 @@ void TopKSelect::run_as(const void* from, void* values, int64_t* places, void* s
       continue;
     }
     const int64_t columns = std::min({together, inner - i % inner, rows.end - i});
-    for (int64_t k = 0; k < extent; ++k) {
-      for (int64_t column = 0; column < columns; ++column) turned[column * extent + k] = elements[k * inner + column];
+    if (turn_ && columns == together) {
+      turn_.entry()(elements, turned, inner * 4, extent * 4, extent, columns);
+    } else {
+      for (int64_t k = 0; k < extent; ++k) {
+        for (int64_t column = 0; column < columns; ++column) turned[column * extent + k] = elements[k * inner + column];
+      }
     }
     for (int64_t column = 0; column < columns; ++column) select(i + column, turned + column * extent);
     i += columns;

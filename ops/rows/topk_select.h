@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "jit/kernels/copy/transpose.h"
 #include "jit/kernels/rows/find_beyond.h"
 #include "lathe/dtype.h"
 #include "ops/numbers.h"
@@ -42,6 +43,7 @@ class TopKSelect {
 
   TopKProblem problem_;
   Kernel<FindBeyondFn> find_beyond_;  // for float32
+  Kernel<TransposeFn> turn_;          // turned_columns() of 4 bytes; null: element by element
 };
 
 }  // namespace lathe
