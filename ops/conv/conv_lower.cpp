@@ -44,7 +44,7 @@ struct PlannedConv {
 // nullopt: no kernel can be emitted.
 std::optional<PlannedConv> plan_conv(const LowerContext& context, const ConvProblem& problem, int threads,
                                      const std::vector<int64_t>& operand_batch_bytes) {
-  const std::optional<ConvProblem> taken = taken_for_strassen(problem, context.target.isa, threads);
+  const std::optional<ConvProblem> taken = with_taken_pixels(problem);
   const ConvProblem& near = taken ? *taken : problem;
   if (std::optional<ConvPrograms> programs = make_conv_programs(context, near, threads, operand_batch_bytes)) {
     return PlannedConv{near, *std::move(programs), taken.has_value(), false, {}};

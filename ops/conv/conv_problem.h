@@ -64,6 +64,10 @@ struct ConvProblem {
 // A pointwise convolution sees the picture as one row.
 void merge_axes(ConvProblem& problem);
 
+// Of a pointwise convolution with a stride: the one over the pixels that it reads, side by side, where this is worth a
+// copy. nullopt where it is not.
+std::optional<ConvProblem> with_taken_pixels(const ConvProblem& problem);
+
 // The same convolution of a picture that has its zeros in memory, so that no window ends at a border: all tiles are
 // then the same code. nullopt where none does.
 std::optional<ConvProblem> padded(const ConvProblem& problem);

@@ -139,26 +139,6 @@ bool prefers_strassen(const ConvProblem& problem, Isa isa, int threads) {
          strassen_gain(*shape.scheme, shape.n, shape.k, kOverhead) >= least_gain(problem, shape, threads);
 }
 
-std::optional<ConvProblem> taken_for_strassen(const ConvProblem& problem, Isa isa, int threads) {
-  if (problem.phases.size() != 1 || problem.window_y != 1 || problem.window_x != 1 || problem.frames != ConvFrames())
-    return std::nullopt;
-  ConvProblem taken = problem;
-  ConvAxis &y = taken.phases[0].y, &x = taken.phases[0].x;
-  if (y.stride * x.stride == 1) return std::nullopt;
-  for (const ConvAxis* axis : {&y, &x}) {
-    if (axis->taps != ConvAxis().taps || (axis->out - 1) * axis->stride >= axis->in) return std::nullopt;
-    if (axis->out_step != 1 || axis->out_first != 0 || axis->out_extent != axis->out) return std::nullopt;
-  }
-  x.stride = 1;
-  x.in = x.out = x.out_extent = y.out * x.out;
-  y = ConvAxis();
-  // Threads would wait longer for each other's pixels than the products save.
-  constexpr int64_t kFewestChannels = 256;
-  if (threads > 1 || taken.in_channels < kFewestChannels || taken.out_channels < kFewestChannels) return std::nullopt;
-  if (!prefers_strassen(taken, isa, threads)) return std::nullopt;
-  return taken;
-}
-
 StrassenConv::StrassenConv(ConvProblem problem, Isa isa, int threads, std::vector<int64_t> operand_batch_bytes)
     : problem_(std::move(problem)),
       operand_batch_bytes_(std::move(operand_batch_bytes)),

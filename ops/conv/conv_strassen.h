@@ -15,10 +15,6 @@ bool is_strassen(const ConvProblem& problem, Isa isa);
 // Untuned: it pays.
 bool prefers_strassen(const ConvProblem& problem, Isa isa, int threads);
 
-// Of a pointwise convolution with a stride: the one over the pixels that it reads, when Strassen's products make their
-// copy worth it.
-std::optional<ConvProblem> taken_for_strassen(const ConvProblem& problem, Isa isa, int threads);
-
 class StrassenConv {
  public:
   // Requires: is_strassen(problem, isa). Throws JitError.
