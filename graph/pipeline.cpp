@@ -229,6 +229,9 @@ const std::vector<Pass>& bind_passes() {
       {"expand-einsum", passes::expand_einsum, 1},
       {"fold-constants", passes::fold_constants, 1},
       {"remove-identities", passes::remove_identities, 1},
+      // Every layer's composite brings the same masks and rows of tables, and its rotation in parts.
+      {"merge-common", passes::merge_common, 1},
+      {"fuse-rotary", passes::fuse_rotary, 2},
       // What an order costs depends on all three extents.
       {"order-products", passes::order_products, 2},
       {"remove-dead", passes::remove_dead, 1},
