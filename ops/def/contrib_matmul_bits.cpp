@@ -285,10 +285,11 @@ bool lower_matmul_nbits(LowerContext& context) {
   }
   const PanelFormat format = product->format();
   const std::string text = "bits " + std::to_string(w.bits) + " panels of " + std::to_string(format.panel_columns);
-  const std::vector<float> zeros = zero_points_of(checked, w, has_zeros ? context.constant(3) : Tensor());
   const Tensor codes = context.packed(context.input(1), text, [&] { return pack_codes(w, given, format); });
-  const Tensor factors = context.packed(context.input(2), text + " of " + context.node.name,
-                                        [&] { return pack_scales(reals_of(scales), zeros, w, format); });
+  const Tensor factors = context.packed(context.input(2), text + " of " + context.node.name, [&] {
+    const std::vector<float> zeros = zero_points_of(checked, w, has_zeros ? context.constant(3) : Tensor());
+    return pack_scales(reals_of(scales), zeros, w, format);
+  });
   const size_t scratch = checked_bytes(DType::f32, {product->scratch_elements()});
   add_bits_step(context, problem,
                 {product, context.buffer(context.input(0)), context.constant_buffer(codes),
