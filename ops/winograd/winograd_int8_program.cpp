@@ -100,9 +100,14 @@ void WinogradInt8Program::make_kernels() {
   for (size_t row = 0; row < y_.pixels.size(); ++row) {
     in_.emplace_back();
     for (size_t column = 0; column < x_.pixels.size(); ++column) {
-      in_.back().push_back(winograd_int8_input({int8_isa(conv.isa), problem_.is_signed, problem_.zero,
-                                                y_.pixels[row].first, y_.pixels[row].second, x_.pixels[column].first,
-                                                x_.pixels[column].second, y_.in_size[row], x_.in_size[column]}));
+      WinogradInt8InputPlan plan{int8_isa(conv.isa),       problem_.is_signed,    problem_.zero,
+                                 y_.pixels[row].first,     y_.pixels[row].second, x_.pixels[column].first,
+                                 x_.pixels[column].second, y_.in_size[row],       x_.in_size[column]};
+      InputKernels kernels;
+      kernels.single = winograd_int8_input(plan);
+      plan.is_pair = true;
+      if (problem_.in_blocks() > 1) kernels.pairs = winograd_int8_input(plan);
+      in_.back().push_back(std::move(kernels));
     }
   }
   for (size_t row = 0; row < y_.stored.size(); ++row) {
@@ -248,8 +253,13 @@ void WinogradInt8Program::transform_input(const ConvInt8Arguments& arguments, ch
     call.source = reinterpret_cast<const void*>(reinterpret_cast<intptr_t>(arguments.source) + at);
     call.target = frequencies + run.first * in_stride_ + blocks.begin * lanes * 2;
     call.tiles = run.count;
-    call.blocks = blocks.end - blocks.begin;
-    in_[row][column](&call);
+    // The call moves on to what is left.
+    const InputKernels& kernels = in_[row][column];
+    const int64_t count = blocks.end - blocks.begin;
+    call.blocks = count / 2 * 2;
+    if (call.blocks > 0) kernels.pairs(&call);
+    call.blocks = count % 2;
+    if (call.blocks > 0) kernels.single(&call);
   });
 }
 

@@ -68,6 +68,9 @@ class WinogradInt8Program {
     int64_t image, y, x, count, first;  // `first`: of the group's tiles
   };
 
+  struct InputKernels {
+    WinogradInt8Kernel single, pairs;  // of blocks
+  };
   // Frequencies that are made for the same tiles, which lie behind each other: all; those of large tiles along y, along
   // x, along both.
   struct FrequencyClass {
@@ -111,12 +114,14 @@ class WinogradInt8Program {
   bool has_own_channels_ = false;
   std::vector<int64_t> operand_batch_bytes_;
   Axis y_, x_;
-  int64_t tiles_, groups_, group_tiles_;                   // of all images; of the largest group
-  int64_t in_stride_, out_stride_;                         // bytes from tile to tile within a frequency
-  int64_t in_frequency_, out_frequency_;                   // bytes from frequency to frequency
-  GemmPlan plan_;                                          // of the products
-  int64_t panel_blocks_ = 1;                               // of the output, in a panel of the weights
-  std::vector<std::vector<WinogradInt8Kernel>> in_, out_;  // by kind of row and of column
+  int64_t tiles_, groups_, group_tiles_;  // of all images; of the largest group
+  int64_t in_stride_, out_stride_;        // bytes from tile to tile within a frequency
+  int64_t in_frequency_, out_frequency_;  // bytes from frequency to frequency
+  GemmPlan plan_;                         // of the products
+  int64_t panel_blocks_ = 1;              // of the output, in a panel of the weights
+  // By kind of row and of column.
+  std::vector<std::vector<InputKernels>> in_;
+  std::vector<std::vector<WinogradInt8Kernel>> out_;
   // Of groups of group_tiles_ and of one less; or, with small tiles, by class of frequencies.
   std::vector<Int8Product> products_;
   std::vector<int64_t> weights_from_;                      // by product: its first matrix, in bytes

@@ -29,7 +29,7 @@ struct WinogradInt8Call {
   const void* source = nullptr;  // input: the first tile's corner, which may be outside; output: its first frequency
   void* target = nullptr;        // the other way round
   int64_t tiles = 1;             // >= 1
-  int64_t blocks = 1;            // input: >= 1; counted down, and source and target moved on
+  int64_t blocks = 1;            // input: >= 1; counted down, while source and target move
   int64_t source_block_bytes = 0, target_block_bytes = 0;
   int64_t source_step_bytes = 0;
   int64_t target_step = 0;        // input: bytes; output: elements
@@ -48,6 +48,8 @@ struct WinogradInt8InputPlan {
   int first_row = 0, last_row = 0;  // [first, last)
   int first_column = 0, last_column = 0;
   int tile_rows = WinogradInt8::kSize, tile_columns = WinogradInt8::kSize;  // or kSmallSize
+  // Blocks two by two, so that lines are written whole; WinogradInt8Call::blocks is even.
+  bool is_pair = false;
 };
 std::string to_string(const WinogradInt8InputPlan& plan);
 

@@ -9,11 +9,13 @@
 namespace lathe {
 namespace {
 
-// In lanes of 16 bits: half a vector for a block of channels.
+// In lanes of 16 bits: half a vector for a block of channels, a whole one for two.
 class InputEmitter : public WinogradInt8Emitter {
  public:
   explicit InputEmitter(const WinogradInt8InputPlan& plan)
-      : WinogradInt8Emitter(plan.isa, vector_lanes(plan.isa) * 2, plan.tile_rows, plan.tile_columns), plan_(plan) {
+      : WinogradInt8Emitter(plan.isa, vector_lanes(plan.isa) * (plan.is_pair ? 4 : 2), plan.tile_rows,
+                            plan.tile_columns),
+        plan_(plan) {
     if (plan.zero != 0) zero_ = claim_vec("zero point");
     claim_grid(plan.tile_rows);
   }
@@ -24,8 +26,9 @@ class InputEmitter : public WinogradInt8Emitter {
     if (zero_) {
       mov(moving_.cvt32(), plan_.zero);
       vmovd(Xbyak::Xmm(zero_->getIdx()), moving_.cvt32());
-      vpbroadcastw(half(*zero_), Xbyak::Xmm(zero_->getIdx()));
+      vpbroadcastw(narrow(*zero_), Xbyak::Xmm(zero_->getIdx()));
     }
+    if (plan_.is_pair) mov(plane_, qword[call_ + offsetof(WinogradInt8Call, source_block_bytes)]);
     Xbyak::Label next_block;
     L(next_block);
     loop_down(tiles_left_, [&] {
@@ -52,21 +55,39 @@ class InputEmitter : public WinogradInt8Emitter {
   void go_to_next_block(const Xbyak::Label& next_block) {
     const auto move_on = [&](const Gpr& moved, size_t place, size_t step) {
       mov(moved, qword[call_ + place]);
-      add(moved, qword[call_ + step]);
+      for (int i = 0; i < (plan_.is_pair ? 2 : 1); ++i) add(moved, qword[call_ + step]);
       mov(qword[call_ + place], moved);
     };
     move_on(source_, offsetof(WinogradInt8Call, source), offsetof(WinogradInt8Call, source_block_bytes));
     move_on(target_, offsetof(WinogradInt8Call, target), offsetof(WinogradInt8Call, target_block_bytes));
     mov(tiles_left_, qword[call_ + offsetof(WinogradInt8Call, tiles)]);
-    dec(qword[call_ + offsetof(WinogradInt8Call, blocks)]);
+    sub(qword[call_ + offsetof(WinogradInt8Call, blocks)], plan_.is_pair ? 2 : 1);
     jnz(next_block, T_NEAR);
   }
+  // What one block takes of a vector, or two do.
+  Xbyak::Xmm narrow(const Vec& vec) const { return plan_.is_pair ? Xbyak::Xmm(vec) : half(vec); }
   Xbyak::Xmm half(const Vec& vec) const {
     if (has_masks()) return Xbyak::Ymm(vec.getIdx());
     return Xbyak::Xmm(vec.getIdx());
   }
   bool has_row(int row) const {
     return row >= plan_.first_row && row < plan_.last_row && plan_.first_column < plan_.last_column;
+  }
+
+  void load_pixel(const Vec& pixel, int offset) {
+    const Xbyak::Address at = ptr[moving_ + offset];
+    if (!plan_.is_pair) return plan_.is_signed ? vpmovsxbw(narrow(pixel), at) : vpmovzxbw(narrow(pixel), at);
+    const Xbyak::Xmm low(pixel.getIdx());
+    const Xbyak::Address second = ptr[moving_ + plane_ + offset];
+    if (has_masks()) {
+      vmovups(low, at);
+      const Xbyak::Ymm both(pixel.getIdx());
+      vinserti32x4(both, both, second, 1);
+    } else {
+      vmovq(low, at);
+      vmovhps(low, low, second);
+    }
+    plan_.is_signed ? vpmovsxbw(pixel, half(pixel)) : vpmovzxbw(pixel, half(pixel));
   }
 
   void transform_row(int row) {
@@ -80,14 +101,13 @@ class InputEmitter : public WinogradInt8Emitter {
         zero(pixel);
         continue;
       }
-      const Xbyak::Address at = ptr[moving_ + column * lanes()];
-      plan_.is_signed ? vpmovsxbw(half(pixel), at) : vpmovzxbw(half(pixel), at);
-      if (zero_) vpsubw(half(pixel), half(pixel), half(*zero_));
+      load_pixel(pixel, column * lanes());
+      if (zero_) vpsubw(narrow(pixel), narrow(pixel), narrow(*zero_));
     }
     transform(pixels, tile_columns_);
     for (int column = 0; column < tile_columns_; ++column) {
       const int cell = cell_at(row, column);
-      if (!is_in_register(cell)) vmovups(ptr[frame_at(cell)], half(pixels[static_cast<size_t>(column)]));
+      if (!is_in_register(cell)) vmovups(ptr[frame_at(cell)], narrow(pixels[static_cast<size_t>(column)]));
     }
   }
 
@@ -100,12 +120,12 @@ class InputEmitter : public WinogradInt8Emitter {
       if (!has_row(row)) {
         zero(value);
       } else if (!is_in_register(cell)) {
-        vmovups(half(value), ptr[frame_at(cell)]);
+        vmovups(narrow(value), ptr[frame_at(cell)]);
       }
     }
     transform(values, tile_rows_);
     for (int row = 0; row < tile_rows_; ++row) {
-      vmovups(ptr[frequency_at(moving_, row)], half(values[static_cast<size_t>(row)]));
+      vmovups(ptr[frequency_at(moving_, row)], narrow(values[static_cast<size_t>(row)]));
     }
   }
 
@@ -113,9 +133,9 @@ class InputEmitter : public WinogradInt8Emitter {
   //   4 0 -5 0 1 0;  0 -4 -4 1 1 0;  0 4 -4 -1 1 0;  0 -2 -1 2 1 0;  0 2 -1 -2 1 0;  0 4 0 -5 0 1
   void transform(const Line& values, int size) {
     std::array<Xbyak::Xmm, kSize> x;
-    for (size_t i = 0; i < static_cast<size_t>(size); ++i) x[i] = half(values[i]);
+    for (size_t i = 0; i < static_cast<size_t>(size); ++i) x[i] = narrow(values[i]);
     if (size == WinogradInt8::kSmallSize) return transform_small(x);
-    const Xbyak::Xmm even = half(temps_[0]), odd = half(temps_[1]), twice = half(temps_[2]);
+    const Xbyak::Xmm even = narrow(temps_[0]), odd = narrow(temps_[1]), twice = narrow(temps_[2]);
     vpsubw(even, x[4], x[2]);
     vpsubw(odd, x[3], x[1]);
     vpaddw(odd, odd, odd);
@@ -145,15 +165,16 @@ class InputEmitter : public WinogradInt8Emitter {
   }
 
   const WinogradInt8InputPlan plan_;
+  const Gpr plane_ = claim_gpr("plane");
   std::optional<Vec> zero_;
 };
 
 }  // namespace
 
 std::string to_string(const WinogradInt8InputPlan& plan) {
-  return fmt::format("winograd_int8_input {} {} {}x{} zero {} rows {}-{} columns {}-{}", name_of(plan.isa),
-                     plan.is_signed ? "i8" : "u8", plan.tile_rows, plan.tile_columns, plan.zero, plan.first_row,
-                     plan.last_row, plan.first_column, plan.last_column);
+  return fmt::format("winograd_int8_input {} {}{} {}x{} zero {} rows {}-{} columns {}-{}", name_of(plan.isa),
+                     plan.is_signed ? "i8" : "u8", plan.is_pair ? " pairs" : "", plan.tile_rows, plan.tile_columns,
+                     plan.zero, plan.first_row, plan.last_row, plan.first_column, plan.last_column);
 }
 
 WinogradInt8Kernel winograd_int8_input(const WinogradInt8InputPlan& plan) {
