@@ -1,0 +1,116 @@
+#pragma once
+// The code of jit/kernels/gemm/gemm.h: frame and products in gemm.cpp, what becomes of the products in
+// gemm_finish.cpp. Nobody else includes it.
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "jit/expression/epilogue.h"
+#include "jit/kernels/gemm/gemm.h"
+#include "jit/kernels/gemm/row_tile_emitter.h"
+
+namespace lathe {
+
+class GemmTileEmitter : public RowTileEmitter {
+ public:
+  explicit GemmTileEmitter(const GemmTilePlan& plan) : RowTileEmitter(plan.isa, plan.rows), plan_(plan) {
+    if (plan.epilogue) {
+      epilogue_ = std::make_unique<EpilogueEmitter>(static_cast<Xbyak::CodeGenerator&>(*this), plan.isa,
+                                                    plan.epilogue->expression);
+    }
+    spills_ = must_spill();
+  }
+
+  std::shared_ptr<const CodePages> emit();
+
+ private:
+  // --- The frame: state that changes from tile to tile, then room for accumulators.
+  enum Frame { kOldStack = 0, kTilesLeft = 8, kA = 16, kC = 24, kPrefetch = 32, kRowsLeft = 40, kInputs = 64 };
+  static constexpr int kF32 = sizeof(float);
+  static constexpr int kCacheLine = 64;
+  static constexpr int kSpill = kInputs + 8 * kMaxGemmInputs;
+
+  void open_frame();
+  void close_frame() { mov(rsp, ptr[rsp + kOldStack]); }
+  void load_arguments();
+  void copy_to_frame(int to, size_t from);
+  void fetch_targets();
+
+  // --- C += A * B
+  void zero_accumulators();
+  // C comes last: of two short sums the rounding errors are smaller than of one long one.
+  void add_earlier_blocks();
+  void add_rows(Frame matrix, size_t stride);
+  void multiply();
+  template <class Body>
+  void for_chunks(Body body);
+  // acc[row][v] += A[row][k] * B[k][v] for the next `steps` values of k, with `lines` prefetches spread among them.
+  void rank1_updates(int steps, int lines);
+  int chunk_bytes() const { return plan_.rows * vec_bytes(); }
+  Xbyak::RegExp element_of_a(int row, int k) const {
+    return plan_.a_in_chunks ? a_[0] + (row * vec_bytes() + k * kF32) : a_at(row, k);
+  }
+  Xbyak::RegExp b_at(int k, int v) const { return b_ + ((plan_.b_in_place ? 0 : k * plan_.vecs) + v) * vec_bytes(); }
+  bool is_partial(int v) const { return plan_.masked && v == plan_.vecs - 1; }
+
+  template <class Pace>
+  void update_holding_b(int k, Pace pace);
+  template <class Pace>
+  void update_holding_a(int k, Pace pace);
+  void load_b(const Vec& into, int k, int v);
+  // y may lie in memory.
+  void multiply_add(const Vec& sum, const Vec& x, const Xbyak::Operand& y) {
+    plan_.bf16 ? vdpbf16ps(sum, x, y) : vfmadd231ps(sum, x, y);
+  }
+
+  // --- C = epilogue(acc): in registers when they suffice, else through the frame, row by row in a loop.
+  int input_count() const {
+    if (plan_.folds_product()) return plan_.fold_count() - 1;
+    return plan_.epilogue ? static_cast<int>(plan_.epilogue->inputs.size()) : 0;
+  }
+  bool needs_late_mask() const { return plan_.masked && !has_masks() && !keeps_mask_; }
+  Vec mask_vec(const Vec& late) const { return keeps_mask_ ? *keeps_mask_ : late; }
+  bool must_spill() const {
+    if (!epilogue_) return false;
+    const int left = static_cast<int>(work_.size()) + free_vecs() - (needs_late_mask() ? 1 : 0);
+    return epilogue_->temps_needed() > left;
+  }
+
+  void finish_tile();
+  // The registers of A's addresses are free between tiles.
+  std::vector<Gpr> input_pointers();
+  void finish_rows_in_registers(const std::vector<Gpr>& inputs, std::vector<Vec> temps);
+  void finish_rows_in_loop(const std::vector<Gpr>& inputs, std::vector<Vec> temps);
+  template <class Accumulator>
+  void finish_row(const std::vector<Gpr>& inputs, const std::vector<Vec>& temps, const Vec& mask, Accumulator get);
+  void fold_vector(const Vec& product, int v, const std::vector<Gpr>& inputs, const std::vector<Vec>& temps);
+  void fold(GemmFold how, const Vec& product, const Xbyak::RegExp& at, const Vec& temp);
+
+  // --- AVX2 against AVX-512: mask vector against opmask.
+  void load_mask(const Vec& vec);
+  void load_columns(const Vec& vec, const Xbyak::RegExp& at, int v, const Vec& mask);
+  void store_columns(const Xbyak::RegExp& at, const Vec& vec, int v, const Vec& mask);
+  void store_bf16(const Xbyak::RegExp& at, const Vec& vec, int v);
+  void emit_constants();
+
+  int rows_x_vecs() const { return plan_.rows * plan_.vecs; }
+  const Vec& acc(int row, int v) const { return acc_[static_cast<size_t>(row * plan_.vecs + v)]; }
+
+  const GemmTilePlan plan_;
+  std::unique_ptr<EpilogueEmitter> epilogue_;
+  const Gpr args_ = argument(0);
+  const Gpr b_ = claim_gpr("b"), c_ = claim_gpr("c");
+  const Gpr k_left_ = claim_gpr("k_left"), prefetch_ = claim_gpr("prefetch"), tmp_ = claim_gpr("tmp");
+  const std::vector<Vec> acc_ = claim_vecs("acc", plan_.rows* plan_.vecs);
+  const std::vector<Vec> work_ = claim_vecs("work", plan_.embed_broadcast ? plan_.vecs
+                                                    : plan_.holds_a()     ? plan_.rows + 1
+                                                                          : plan_.vecs + 1);
+  const std::optional<Vec> keeps_mask_ =
+      plan_.masked && plan_.b_in_place && !has_masks() ? std::optional<Vec>(claim_vec("mask")) : std::nullopt;
+  bool spills_ = false;
+  bool uses_mask_table_ = false;
+  const Xbyak::Opmask tail_k_ = k1;
+  Xbyak::Label next_tile_, mask_table_;
+};
+
+}  // namespace lathe
