@@ -28,7 +28,4 @@ std::optional<std::string> node_text(const Graph& graph, std::span<const NodeId>
 // a block. Throws Error(invalid_argument) for another text, Error(unsupported) for blocks of another size.
 Graph read_nodes(std::string_view line, const OpLookup& ops, int channel_block);
 
-// Elements for a value of which only the type is known: small numbers, none of them 0 for long.
-Tensor made_up_tensor(DType dtype, const Dims& dims);
-
 }  // namespace lathe

@@ -4,6 +4,7 @@
 #include <array>
 #include <set>
 
+#include "graph/made_up_tensor.h"
 #include "graph/node_text.h"
 #include "lathe/error.h"
 #include "ops/bench_operands.h"

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <random>
 
+#include "graph/made_up_tensor.h"
 #include "lathe/error.h"
 #include "ops/lower.h"
 #include "tests/ops/one_node.h"
