@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "src/base/half.h"
+#include "tests/isas_here.h"
 #include "tests/jit/guarded_floats.h"
 
 namespace lathe {

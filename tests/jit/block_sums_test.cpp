@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/isas_here.h"
 #include "tests/jit/guarded_floats.h"
 
 namespace lathe {

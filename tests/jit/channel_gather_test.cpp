@@ -5,18 +5,16 @@
 #include <random>
 #include <vector>
 
+#include "tests/isas_here.h"
+
 namespace lathe {
 namespace {
 
-std::vector<Isa> usable_isas() {
-  std::vector<Isa> isas = {Isa::avx2};
-  if (has_avx512(usable_isa())) isas.push_back(Isa::avx512);
-  return isas;
-}
+using testing::isas_here;
 
 TEST(ChannelGather, TakesAnyLanesFromAnyBlocks) {
   std::mt19937 random(20240901);
-  for (const Isa isa : usable_isas()) {
+  for (const Isa isa : isas_here()) {
     const int lanes = vector_lanes(isa);
     for (int round = 0; round < 200; ++round) {
       const int sources = 1 + static_cast<int>(random() % kMostGatherSources);

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "tests/isas_here.h"
 #include "tests/jit/guarded_floats.h"
 
 namespace lathe {

@@ -9,9 +9,12 @@
 
 #include "jit/emitter.h"
 #include "jit/expression/epilogue.h"
+#include "tests/isas_here.h"
 
 namespace lathe {
 namespace {
+
+using testing::isas_here;
 
 constexpr int kMaxInputs = 4;
 using Loop = void(const float* const* inputs, float* out, int64_t vectors);
@@ -48,10 +51,6 @@ class EpilogueLoop : public Emitter {
 
   EpilogueEmitter epilogue_;
 };
-
-std::vector<Isa> isas() {
-  return has_avx512(usable_isa()) ? std::vector<Isa>{Isa::avx2, Isa::avx512} : std::vector<Isa>{Isa::avx2};
-}
 
 std::vector<float> run(Isa isa, const Expression& expression, const std::vector<std::vector<float>>& inputs) {
   const Kernel<Loop> kernel(EpilogueLoop(isa, expression).finish("test"));
@@ -119,7 +118,7 @@ TEST(VectorMath, KeepsItsStatedErrorsOverAllFloats) {
       {ExprOp::cos, std::cos, 0, std::ldexp(1.0, -23), 1e5F},
   };
   const std::vector<float> x = all_floats(2003);
-  for (const Isa isa : isas())
+  for (const Isa isa : isas_here())
     for (const AccuracyCase& c : cases) {
       const std::vector<float> y = run(isa, unary(c.op), {x});
       double worst = 0, worst_absolute = 0, worst_at = 0;
@@ -149,7 +148,7 @@ TEST(VectorMath, MultipliesBySigmoidAsAccuratelyAsItIs) {
   plus_one.add({.op = ExprOp::constant, .value = 1});
   plus_one.add({.op = ExprOp::add, .a = 2, .b = 3});
   const std::vector<float> x = all_floats(2003);
-  for (const Isa isa : isas()) {
+  for (const Isa isa : isas_here()) {
     const std::vector<float> y = run(isa, silu, {x}), z = run(isa, plus_one, {x});
     for (size_t i = 0; i < x.size(); ++i) {
       const double exact = x[i] * sigmoid(x[i]);
@@ -172,7 +171,7 @@ TEST(VectorMath, RaisesToPowersLikeC) {
   for (int i = 0; i < 400000; ++i) x.push_back(-std::exp2(logs(random))), y.push_back(std::round(exponents(random)));
   for (int i = 0; i < 100000; ++i) x.push_back(1 + logs(random) * 1e-4F), y.push_back(exponents(random) * 1e4F);
   while (x.size() % 16 != 0) x.push_back(1), y.push_back(1);
-  for (const Isa isa : isas()) {
+  for (const Isa isa : isas_here()) {
     const std::vector<float> z = run(isa, binary(ExprOp::pow), {x, y});
     double worst = 0;
     for (size_t i = 0; i < x.size(); ++i) {
@@ -191,7 +190,7 @@ TEST(VectorMath, KnowsCommonExponents) {
     expression.add({.op = ExprOp::constant, .value = exponent});
     expression.add({.op = ExprOp::pow, .a = 0, .b = 1});
     const std::vector<float> x = {0, -0.0F, 1, 2, 3, 0.1F, 1e10F, INFINITY, -INFINITY, NAN, 7, 8, 9, 1e-20F, 0.7F, -2};
-    for (const Isa isa : isas()) {
+    for (const Isa isa : isas_here()) {
       const std::vector<float> y = run(isa, expression, {x});
       for (size_t i = 0; i < x.size(); ++i)
         EXPECT_LE(ulps(y[i], std::pow(static_cast<double>(x[i]), static_cast<double>(exponent))), 4)
@@ -211,7 +210,7 @@ TEST(EpilogueEmitter, AgreesWithPlainEvaluationOnEveryExactOperation) {
   std::vector<float> x, y;
   for (const float a : special)
     for (const float b : special) x.push_back(a), y.push_back(b);
-  for (const Isa isa : isas())
+  for (const Isa isa : isas_here())
     for (int op = static_cast<int>(ExprOp::neg); op < static_cast<int>(ExprOp::select); ++op) {
       const auto kind = static_cast<ExprOp>(op);
       if (kind == ExprOp::exp || kind == ExprOp::log || kind == ExprOp::erf || kind == ExprOp::tanh ||
@@ -261,7 +260,7 @@ TEST(EpilogueEmitter, AgreesWithPlainEvaluationOnRandomExpressions) {
       for (float& value : inputs[k])
         value = static_cast<float>(random() % (expression.inputs[k] == DType::boolean ? 2 : 7)) -
                 (expression.inputs[k] == DType::boolean ? 0 : 3);
-    for (const Isa isa : isas()) {
+    for (const Isa isa : isas_here()) {
       std::vector<float> got;
       try {
         got = run(isa, expression, inputs);
@@ -282,7 +281,7 @@ TEST(EpilogueEmitter, AgreesWithPlainEvaluationOnRandomExpressions) {
 TEST(EpilogueEmitter, ClampsWhatIsStoredAsIntegers) {
   const std::vector<float> x = {-3e9F, -200, -129, -128, -1, 0, 1, 127, 128, 255, 256, 3e9F, 5, 6, 7, 8};
   for (const DType type : {DType::u8, DType::i8, DType::i32})
-    for (const Isa isa : isas()) {
+    for (const Isa isa : isas_here()) {
       Expression expression = unary(ExprOp::neg);
       expression.output = type;
       const std::vector<float> y = run(isa, expression, {x});
@@ -307,7 +306,7 @@ Expression gelu() {
 TEST(EpilogueEmitter, NeedsFewRegistersForActivations) {
   Expression silu = unary(ExprOp::sigmoid);
   silu.add({.op = ExprOp::mul, .a = 0, .b = 1});
-  for (const Isa isa : isas()) {
+  for (const Isa isa : isas_here()) {
     EXPECT_LE(EpilogueLoop(isa, gelu()).temps_needed(), 4);
     EXPECT_LE(EpilogueLoop(isa, silu).temps_needed(), 4);
     EXPECT_LE(EpilogueLoop(isa, unary(ExprOp::tanh)).temps_needed(), 3);

@@ -11,8 +11,12 @@
 #include <memory>
 #include <random>
 
+#include "tests/isas_here.h"
+
 namespace lathe {
 namespace {
+
+using testing::isas_here;
 
 // Floats that end where an unreadable page begins.
 class GuardedFloats {
@@ -218,13 +222,7 @@ GemmEpilogue bias_residual_gelu(bool long_form) {
   return epilogue;
 }
 
-std::vector<Isa> isas() {
-  std::vector<Isa> all = {Isa::avx2};
-  if (has_avx512(usable_isa())) all.push_back(Isa::avx512);
-  return all;
-}
-
-class GemmTileTest : public testing::TestWithParam<Isa> {};
+class GemmTileTest : public ::testing::TestWithParam<Isa> {};
 
 TEST_P(GemmTileTest, MatchesPlainLoopsOverRandomShapes) {
   std::mt19937 random(20240611);
@@ -248,7 +246,7 @@ TEST_P(GemmTileTest, MatchesPlainLoopsOverRandomShapes) {
     test.tail_lanes = test.plan.masked ? pick(1, lanes - 1) : 0;
     test.gap = pick(0, 1) * pick(1, 20);
     if (!test.plan.is_valid()) continue;
-    SCOPED_TRACE(testing::PrintToString(test));
+    SCOPED_TRACE(::testing::PrintToString(test));
     TileBench bench(test, random());
     bench.run(gemm_tile(test.plan));
     bench.check();
@@ -319,7 +317,7 @@ TEST_P(GemmTileTest, FoldsTheProductIntoOneOrSeveralMatrices) {
     }
     test.tiles = pick(1, 3);
     test.gap = pick(0, 1) * pick(1, 20);
-    SCOPED_TRACE(testing::PrintToString(test));
+    SCOPED_TRACE(::testing::PrintToString(test));
     TileBench bench(test, random());
     bench.run(gemm_tile(test.plan));
     bench.check();
@@ -366,7 +364,7 @@ TEST_P(GemmTileTest, AdvancesThePrefetchPointerByItsShare) {
   EXPECT_EQ(static_cast<const char*>(args.prefetch) - reinterpret_cast<char*>(b.data()), 3 * 2 * 2 * 64);
 }
 
-INSTANTIATE_TEST_SUITE_P(Isas, GemmTileTest, testing::ValuesIn(isas()),
+INSTANTIATE_TEST_SUITE_P(Isas, GemmTileTest, ::testing::ValuesIn(isas_here()),
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
 }  // namespace

@@ -4,15 +4,10 @@
 
 #include <cmath>
 #include <random>
-#include <vector>
 
-#include "src/base/cpu.h"
+#include "tests/isas_here.h"
 
 namespace lathe::testing {
-
-inline std::vector<Isa> isas_here() {
-  return has_avx512(usable_isa()) ? std::vector<Isa>{Isa::avx2, Isa::avx512} : std::vector<Isa>{Isa::avx2};
-}
 
 class GuardedFloats {
  public:

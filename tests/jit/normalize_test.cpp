@@ -5,6 +5,7 @@
 #include <cmath>
 #include <memory>
 
+#include "tests/isas_here.h"
 #include "tests/jit/guarded_floats.h"
 
 namespace lathe {

@@ -11,13 +11,12 @@
 #include <random>
 
 #include "src/base/half.h"
+#include "tests/isas_here.h"
 
 namespace lathe {
 namespace {
 
-std::vector<Isa> isas() {
-  return has_avx512(usable_isa()) ? std::vector<Isa>{Isa::avx2, Isa::avx512} : std::vector<Isa>{Isa::avx2};
-}
+using testing::isas_here;
 
 // `bytes` bytes that end exactly before a page that must not be touched.
 class Guarded {
@@ -167,7 +166,7 @@ void run_case(const Case& c, std::mt19937& random) {
 }
 
 TEST(Pointwise, AgreesWithPlainEvaluationAndStaysWithinItsOperands) {
-  for (const Isa isa : isas()) {
+  for (const Isa isa : isas_here()) {
     std::mt19937 random(5);
     for (int round = 0; round < 400; ++round) {
       const Case c = random_case(random, isa);
@@ -193,7 +192,7 @@ TEST(Pointwise, RunsExpressionsWithMoreValuesThanRegisters) {
   std::vector<const void*> addresses(kInputs, data.data());
   const std::vector<int64_t> strides(kInputs, 0);
   std::vector<float> out(64, 0);
-  for (const Isa isa : isas()) {
+  for (const Isa isa : isas_here()) {
     const PointwisePlan plan{
         .isa = isa, .expression = e, .access = std::vector<PointwiseAccess>(kInputs, PointwiseAccess::contiguous)};
     const PointwiseArgs args{addresses.data(), strides.data(), out.data(), 0, 61, 1, nullptr};
@@ -205,7 +204,7 @@ TEST(Pointwise, RunsExpressionsWithMoreValuesThanRegisters) {
 }
 
 TEST(Pointwise, ZeroesMaskedLanes) {
-  for (const Isa isa : isas()) {
+  for (const Isa isa : isas_here()) {
     Expression e{.inputs = {DType::f32}};
     e.add({.op = ExprOp::input, .a = 0});
     e.add({.op = ExprOp::exp, .a = 0});

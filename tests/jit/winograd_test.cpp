@@ -6,6 +6,7 @@
 #include <random>
 
 #include "jit/kernels/winograd/winograd_matrices.h"
+#include "tests/isas_here.h"
 #include "tests/jit/guarded_floats.h"
 
 namespace lathe {

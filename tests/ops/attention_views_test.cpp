@@ -8,19 +8,16 @@
 #include "graph/expression_attribute.h"
 #include "lathe/error.h"
 #include "src/base/half.h"
+#include "tests/isas_here.h"
 #include "tests/ops/one_node.h"
 
 namespace lathe {
 namespace {
 
+using testing::bf16_isas_here;
+using testing::isas_here;
 using testing::OneNode;
 using testing::random_tensor;
-
-std::vector<Isa> usable_isas() {
-  std::vector<Isa> isas = {Isa::avx2};
-  if (has_avx512(usable_isa())) isas.push_back(Isa::avx512);
-  return isas;
-}
 
 // x * factor + input 1 (+ input 2 ...)
 Expression scaled_and_masked(float factor, size_t masks) {
@@ -98,7 +95,7 @@ TEST_P(AttentionViews, MatchesItsReferenceOnEachIsa) {
   set_expression(attributes, "scores", scaled_and_masked(1.5f, c.masks.size()));
   one.make("Attention", 1, attributes, std::vector<int>(one.inputs.size(), 0), 0);
   const Tensor expected = one.expected();
-  for (const Isa isa : usable_isas()) {
+  for (const Isa isa : isas_here()) {
     SCOPED_TRACE(name_of(isa));
     const std::optional<Tensor> got = one.run(isa, c.threads);
     ASSERT_TRUE(got) << "the reference ran";
@@ -120,12 +117,6 @@ Tensor as_16_bits(const Tensor& tensor, DType dtype) {
   return narrow;
 }
 
-std::vector<Isa> isas_with_bf16() {
-  std::vector<Isa> isas = usable_isas();
-  if (usable_isa() == Isa::avx512_bf16) isas.push_back(Isa::avx512_bf16);
-  return isas;
-}
-
 TEST_P(AttentionViews, MatchesItsReferenceIn16BitFloats) {
   const AttentionCase& c = GetParam();
   for (const DType dtype : {DType::bf16, DType::f16}) {
@@ -141,7 +132,7 @@ TEST_P(AttentionViews, MatchesItsReferenceIn16BitFloats) {
     set_expression(attributes, "scores", scaled_and_masked(1.5f, c.masks.size()));
     one.make("Attention", 1, attributes, std::vector<int>(one.inputs.size(), 0), 0);
     const Tensor expected = one.expected();
-    for (const Isa isa : isas_with_bf16()) {
+    for (const Isa isa : bf16_isas_here()) {
       SCOPED_TRACE(std::string(name_of(isa)) + (dtype == DType::bf16 ? " bf16" : " f16"));
       const std::optional<Tensor> got = one.run(isa, c.threads);
       ASSERT_TRUE(got) << "the reference ran";
@@ -206,7 +197,7 @@ void expect_exclusion(bool zeroes_empty) {
   if (zeroes_empty) attributes.set("zeroes_empty", int64_t{1});
   one.make("Attention", 1, attributes, {0, 0, 0, 0}, 0);
   const Tensor expected = one.expected();
-  for (const Isa isa : usable_isas()) {
+  for (const Isa isa : isas_here()) {
     SCOPED_TRACE(name_of(isa));
     const std::optional<Tensor> got = one.run(isa, 2);
     ASSERT_TRUE(got);

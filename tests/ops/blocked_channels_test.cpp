@@ -1,19 +1,15 @@
 // Channels in blocks that are moved one by one: shuffled, joined and taken apart.
 #include <gtest/gtest.h>
 
+#include "tests/isas_here.h"
 #include "tests/ops/one_node.h"
 
 namespace lathe {
 namespace {
 
+using testing::isas_here;
 using testing::OneNode;
 using testing::random_tensor;
-
-std::vector<Isa> usable_isas() {
-  std::vector<Isa> isas = {Isa::avx2};
-  if (has_avx512(usable_isa())) isas.push_back(Isa::avx512);
-  return isas;
-}
 
 void expect_as_reference(OneNode& one, const std::string& op, int version, const Attributes& attributes, Isa isa,
                          bool is_blocked) {
@@ -31,7 +27,7 @@ void expect_as_reference(OneNode& one, const std::string& op, int version, const
 
 TEST(ShuffleChannels, MovesChannelsOfEitherLayout) {
   std::mt19937 random(1);
-  for (const Isa isa : usable_isas()) {
+  for (const Isa isa : isas_here()) {
     for (const bool is_blocked : {true, false}) {
       for (const auto& [groups, size] :
            std::vector<std::pair<int64_t, int64_t>>{{3, 80}, {2, 16}, {4, 5}, {1, 20}, {20, 2}, {7, 3}}) {
@@ -67,7 +63,7 @@ TEST(BlockedTranspose, ReadsBlocksOrWritesThem) {
       {{3, 17, 2, 4}, {1, 0, 3, 2}}, {{1, 20, 3, 6}, {0, 1, 3, 2}}, {{2, 120, 1, 1}, {0, 2, 3, 1}},
       {{2, 3, 17, 6}, {0, 2, 1, 3}}, {{2, 9, 33}, {2, 1, 0}},       {{1, 1, 24, 70}, {3, 2, 0, 1}},
       {{2, 3, 4, 40}, {0, 3, 1, 2}}};
-  for (const Isa isa : usable_isas()) {
+  for (const Isa isa : isas_here()) {
     for (const bool reads_blocks : {true, false}) {
       for (const auto& [dims, perm] : cases) {
         SCOPED_TRACE(std::string(name_of(isa)) + " " + to_string(dims) + " perm " + to_string(perm) +
@@ -98,7 +94,7 @@ TEST(BlockedPad, PadsPixelsInEachMode) {
                                                                  {{1, 16, 1, 7}, {0, 0, 0, 4, 0, 0, 0, 6}},
                                                                  {{2, 3, 4}, {0, 0, 3, 0, 0, 0}},
                                                                  {{1, 40, 2, 2}, {0, 0, 5, 0, 0, 0, 0, 7}}};
-  for (const Isa isa : usable_isas()) {
+  for (const Isa isa : isas_here()) {
     for (const char* mode : {"constant", "reflect", "edge", "wrap"}) {
       for (const auto& [dims, pads] : cases) {
         for (const bool is_blocked : {true, false}) {
@@ -129,7 +125,7 @@ TEST(BlockedPad, PadsPixelsInEachMode) {
 
 TEST(BlockedConcat, JoinsPartsThatAreNoWholeBlocks) {
   std::mt19937 random(2);
-  for (const Isa isa : usable_isas()) {
+  for (const Isa isa : isas_here()) {
     for (const std::vector<int64_t>& parts : std::vector<std::vector<int64_t>>{
              {24, 24, 24, 24}, {1, 2, 3}, {16, 5, 30}, {5, 16}, {3, 1, 1, 1, 1, 1, 1, 1, 1, 40}}) {
       for (const int64_t images : {1, 2}) {

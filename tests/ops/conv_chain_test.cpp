@@ -7,20 +7,16 @@
 #include "lathe/error.h"
 #include "ops/conv/conv_chain.h"
 #include "ops/conv/conv_chain_lower.h"
+#include "tests/isas_here.h"
 #include "tests/ops/one_node.h"
 #include "tests/ops/step_memory.h"
 
 namespace lathe {
 namespace {
 
+using testing::isas_here;
 using testing::random_tensor;
 using Ints = std::vector<int64_t>;
-
-std::vector<Isa> usable_isas() {
-  std::vector<Isa> isas = {Isa::avx2};
-  if (has_avx512(usable_isa())) isas.push_back(Isa::avx512);
-  return isas;
-}
 
 Epilogue clipped(bool has_operand) {
   Epilogue epilogue;
@@ -204,7 +200,7 @@ bool has_empty_values(const Net& net) {
 TEST(ConvChain, AgreesWithTheReferencesOverRandomShapes) {
   size_t chains = 0;
   for (uint32_t seed = 0; seed < 150; ++seed) {
-    for (const Isa isa : usable_isas()) {
+    for (const Isa isa : isas_here()) {
       SCOPED_TRACE(::testing::Message() << "seed " << seed << " " << name_of(isa));
       Net net(isa, seed);
       Picker pick(seed);
@@ -231,7 +227,7 @@ constexpr size_t kNear = 64 << 10;
 Window2 window_of_3(int64_t stride = 1) { return {3, stride, 1, {1, 1, 1, 1}}; }
 
 TEST(ConvChain, TakesExpansionDepthwiseAndProjectionAsOneStep) {
-  Net net(usable_isas().back(), 1);
+  Net net(isas_here().back(), 1);
   const ValueId x = net.input({1, 16, 40, 40});
   net.output(net.conv(net.depthwise(net.conv(x, 32, 1, {}), window_of_3()), 16, 1, {}, "sum", x));
   const LoweredGraph lowered = net.lowered(2, kNear);
@@ -241,7 +237,7 @@ TEST(ConvChain, TakesExpansionDepthwiseAndProjectionAsOneStep) {
 }
 
 TEST(ConvChain, TakesTheStemWithItsDepthwiseConvolution) {
-  Net net(usable_isas().back(), 2);
+  Net net(isas_here().back(), 2);
   const ValueId x = net.input({2, 3, 80, 60});
   net.output(net.conv(net.depthwise(net.conv(x, 32, 1, window_of_3(2)), window_of_3()), 16, 1, {}));
   const LoweredGraph lowered = net.lowered(3, kNear);
@@ -250,7 +246,7 @@ TEST(ConvChain, TakesTheStemWithItsDepthwiseConvolution) {
 }
 
 TEST(ConvChain, TakesAConvolutionWithThePoolBehindIt) {
-  for (const Isa isa : usable_isas()) {
+  for (const Isa isa : isas_here()) {
     for (const int64_t size : {2, 3}) {
       for (const int64_t pad : {0, 1}) {
         SCOPED_TRACE(::testing::Message() << name_of(isa) << " size " << size << " pad " << pad);
@@ -267,7 +263,7 @@ TEST(ConvChain, TakesAConvolutionWithThePoolBehindIt) {
 }
 
 TEST(ConvChain, LeavesWhatSomebodyElseReads) {
-  Net net(usable_isas().back(), 3);
+  Net net(isas_here().back(), 3);
   const ValueId x = net.input({1, 16, 40, 40});
   const ValueId expanded = net.conv(x, 32, 1, {}), filtered = net.depthwise(expanded, window_of_3());
   net.output(net.conv(filtered, 16, 1, {}));
@@ -279,7 +275,7 @@ TEST(ConvChain, LeavesWhatSomebodyElseReads) {
 }
 
 TEST(ConvChain, LeavesGraphOutputs) {
-  Net net(usable_isas().back(), 4);
+  Net net(isas_here().back(), 4);
   const ValueId filtered = net.depthwise(net.input({1, 32, 40, 40}), window_of_3());
   net.output(net.conv(filtered, 16, 1, {}));
   net.output(filtered);
@@ -289,7 +285,7 @@ TEST(ConvChain, LeavesGraphOutputs) {
 TEST(ConvChain, LeavesWhatIsSmallOtherWindowsAndOpenWeights) {
   for (const int form : {0, 1, 2, 3}) {
     SCOPED_TRACE(form);
-    Net net(usable_isas().back(), 5);
+    Net net(isas_here().back(), 5);
     const ValueId x = net.input({1, 32, 40, 40});
     net.is_constant = form != 2;
     const ValueId filtered = net.depthwise(x, window_of_3());
@@ -299,7 +295,7 @@ TEST(ConvChain, LeavesWhatIsSmallOtherWindowsAndOpenWeights) {
 }
 
 TEST(ConvChain, LeavesASecondOperandOfTheReader) {
-  Net net(usable_isas().back(), 6);
+  Net net(isas_here().back(), 6);
   const ValueId x = net.input({1, 32, 40, 40});
   // The reader's residual, not what it convolves.
   net.output(net.conv(x, 32, 1, {}, "sum", net.depthwise(x, window_of_3())));

@@ -5,17 +5,15 @@
 
 #include <cmath>
 
+#include "tests/isas_here.h"
 #include "tests/ops/one_node.h"
 
 namespace lathe {
 namespace {
 
+using testing::isas_here;
 using testing::OneNode;
 using testing::random_tensor;
-
-std::vector<Isa> isas() {
-  return has_avx512(usable_isa()) ? std::vector<Isa>{Isa::avx2, Isa::avx512} : std::vector<Isa>{Isa::avx2};
-}
 
 // The fallback, by Strassen's products where they are possible.
 class StrassenPlans : public PlanSource {
@@ -72,7 +70,7 @@ OneNode make_node(const PointwiseCase& c, int lanes, std::mt19937& random) {
 
 // On every instruction set, with one node by block products.
 void expect_agreement(const PointwiseCase& c, std::mt19937& random) {
-  for (const Isa isa : isas()) {
+  for (const Isa isa : isas_here()) {
     SCOPED_TRACE(::testing::Message() << c << " " << name_of(isa));
     const OneNode one = make_node(c, vector_lanes(isa), random);
     StrassenPlans plans;
@@ -94,7 +92,7 @@ TEST(StrassenConvolution, AgreesWithTheReferenceOverRandomShapes) {
   StrassenPlans plans;
   int cases = 0;
   for (int i = 0; i < 25; ++i) {
-    for (const Isa isa : isas()) {
+    for (const Isa isa : isas_here()) {
       const int lanes = vector_lanes(isa);
       const PointwiseCase c{pick(1, 2),  pick(1, 4) * 2 * lanes, pick(1, 3) * 4 * lanes, pick(1, 20),
                             pick(1, 30), pick(0, 1) == 1,        pick(0, 1) == 1,        static_cast<int>(pick(1, 3))};

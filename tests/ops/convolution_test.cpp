@@ -5,19 +5,15 @@
 
 #include "ops/conv/conv_program.h"
 #include "src/base/cpu.h"
+#include "tests/isas_here.h"
 #include "tests/ops/one_node.h"
 
 namespace lathe {
 namespace {
 
+using testing::isas_here;
 using testing::OneNode;
 using testing::random_tensor;
-
-std::vector<Isa> usable_isas() {
-  std::vector<Isa> isas = {Isa::avx2};
-  if (has_avx512(usable_isa())) isas.push_back(Isa::avx512);
-  return isas;
-}
 
 struct ConvCase {
   bool is_transposed = false;
@@ -130,7 +126,7 @@ TEST(Convolution, ReadsTheChannelsOfNarrowGroups) {
                        .has_bias = has_bias,
                        .residual = has_bias ? 1 : 0,
                        .threads = 2};
-      for (Isa isa : usable_isas()) check(c, isa, random);
+      for (Isa isa : isas_here()) check(c, isa, random);
     }
   }
 }
@@ -152,7 +148,7 @@ TEST(Convolution, LargeWindowsReadPicturesAmongZeros) {
   plain.pads = {14, 10, 13, 9};
   plain.out_channels = 20;
   plain.in_blocked = plain.out_blocked = false;
-  for (Isa isa : usable_isas()) {
+  for (Isa isa : isas_here()) {
     check(blocked, isa, random);
     check(plain, isa, random);
   }
@@ -175,7 +171,7 @@ TEST(Convolution, SpreadsWindowsOverFewPlanes) {
                      .out_blocked = false,
                      .residual = static_cast<int>(3 * pick(0, 1)),
                      .threads = static_cast<int>(pick(1, 3))};
-    for (Isa isa : usable_isas()) check(c, isa, random);
+    for (Isa isa : isas_here()) check(c, isa, random);
   }
 }
 
@@ -221,7 +217,7 @@ TEST(Convolution, AgreesWithTheReferenceOverRandomShapes) {
   std::mt19937 random(1);
   for (int i = 0; i < 200; ++i) {
     const ConvCase c = random_case(random, false);
-    for (Isa isa : usable_isas()) check(c, isa, random);
+    for (Isa isa : isas_here()) check(c, isa, random);
     if (HasFatalFailure()) return;
   }
 }
@@ -248,7 +244,7 @@ TEST(Convolution, VolumesAgreeWithTheReferenceUnderAnyPlan) {
   std::mt19937 random(8);
   for (int i = 0; i < 200; ++i) {
     const ConvCase c = random_volumes(random);
-    for (Isa isa : usable_isas()) check(c, isa, random, i % 2 == 0);
+    for (Isa isa : isas_here()) check(c, isa, random, i % 2 == 0);
     if (HasFatalFailure()) return;
   }
 }
@@ -257,7 +253,7 @@ TEST(Convolution, AgreesWithTheReferenceUnderAnyPlan) {
   std::mt19937 random(5);
   for (int i = 0; i < 150; ++i) {
     const ConvCase c = random_case(random, i % 5 == 0);
-    for (Isa isa : usable_isas()) check(c, isa, random, true);
+    for (Isa isa : isas_here()) check(c, isa, random, true);
     if (HasFatalFailure()) return;
   }
 }
@@ -265,7 +261,7 @@ TEST(Convolution, AgreesWithTheReferenceUnderAnyPlan) {
 // A long expression needs more temporaries than the tile leaves.
 TEST(Convolution, EpiloguesThatNeedManyRegistersAgreeWithTheReference) {
   std::mt19937 random(6);
-  for (Isa isa : usable_isas()) {
+  for (Isa isa : isas_here()) {
     OneNode one;
     one.inputs = {random_tensor({1, 32, 9, 9}, random), random_tensor({64, 32, 3, 3}, random)};
     one.is_constant = {false, true};
@@ -303,7 +299,7 @@ TEST(Convolution, TransposedAgreesWithTheReferenceOverRandomShapes) {
   std::mt19937 random(2);
   for (int i = 0; i < 100; ++i) {
     const ConvCase c = random_case(random, true);
-    for (Isa isa : usable_isas()) check(c, isa, random);
+    for (Isa isa : isas_here()) check(c, isa, random);
     if (HasFatalFailure()) return;
   }
 }
@@ -327,7 +323,7 @@ TEST(Convolution, TransposedWithSeparateWindowsAgreesWithTheReference) {
     c.pads.assign(c.pads.size(), 0);
     c.out_blocked = pick(0, 3) == 0;
     c.residual = pick(0, 1) == 0 ? 0 : static_cast<int>(pick(1, 5));
-    for (Isa isa : usable_isas()) check(c, isa, random, pick(0, 3) == 0);
+    for (Isa isa : isas_here()) check(c, isa, random, pick(0, 3) == 0);
     if (HasFatalFailure()) return;
   }
 }
@@ -412,7 +408,7 @@ TEST(ConvSplit, CutsLargeWeightsForThreadsThatKeepTheirPixels) {
 TEST(Convolution, AgreesWithTheReferenceOnShapesOfRealModels) {
   std::mt19937 random(3);
   for (const ConvCase& c : shapes_of_real_models()) {
-    for (Isa isa : usable_isas()) check(c, isa, random);
+    for (Isa isa : isas_here()) check(c, isa, random);
   }
 }
 

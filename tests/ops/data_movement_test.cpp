@@ -5,17 +5,15 @@
 #include <numeric>
 
 #include "lathe/error.h"
+#include "tests/isas_here.h"
 #include "tests/ops/one_node.h"
 
 namespace lathe {
 namespace {
 
+using testing::isas_here;
 using testing::OneNode;
 using testing::random_tensor;
-
-std::vector<Isa> isas() {
-  return has_avx512(usable_isa()) ? std::vector<Isa>{Isa::avx2, Isa::avx512} : std::vector<Isa>{Isa::avx2};
-}
 
 Tensor ints(std::vector<int64_t> values) {
   return Tensor::from<int64_t>({static_cast<int64_t>(values.size())}, std::span<const int64_t>(values));
@@ -24,7 +22,7 @@ Tensor ints(std::vector<int64_t> values) {
 // Elements in order must be equal: nothing is computed.
 void expect_moved(const OneNode& tested) {
   const Tensor expected = tested.expected();
-  for (const Isa isa : isas()) {
+  for (const Isa isa : isas_here()) {
     for (const int threads : {1, 2, 3}) {
       const std::optional<Tensor> result = tested.run(isa, threads);
       ASSERT_TRUE(result.has_value()) << "the reference ran";
@@ -308,7 +306,7 @@ TEST(Transpose, MovesMatricesOfBytes) {
 
 TEST(Reorder, ZeroesTheLanesPastTheChannels) {
   std::mt19937 random(24);
-  for (const Isa isa : isas()) {
+  for (const Isa isa : isas_here()) {
     const int block = vector_lanes(isa);
     const Tensor data = random_tensor({1, 5, 4, 5}, random);
     const OneNode tested = reorder_node(data, 0, block);

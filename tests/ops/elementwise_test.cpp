@@ -10,6 +10,7 @@
 #include "ops/pointwise/number_cast.h"
 #include "src/base/cpu.h"
 #include "src/base/half.h"
+#include "tests/isas_here.h"
 #include "tests/ops/one_node.h"
 
 namespace lathe {
@@ -17,6 +18,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::FloatNear;
+using testing::isas_here;
 using testing::OneNode;
 using testing::random_tensor;
 
@@ -199,10 +201,6 @@ TEST(QuantizeLinear, RoundsToEvenAndSaturates) {
 // --- lowering
 // ----------------------------------------------------------------------------------------------------------
 
-std::vector<Isa> isas() {
-  return has_avx512(usable_isa()) ? std::vector<Isa>{Isa::avx2, Isa::avx512} : std::vector<Isa>{Isa::avx2};
-}
-
 void expect_same(const OneNode& one, Isa isa, int threads, float tolerance) {
   const Tensor expected = one.expected();
   const std::optional<Tensor> got = one.run(isa, threads);
@@ -229,7 +227,7 @@ TEST(PointwiseLowering, AgreesWithEveryActivationsReference) {
                                "Round",      "Sign",      "Sin",
                                "Cos",        "Erf",       "Clip",
                                "Sum",        "Mean",      "Max"})
-    for (const Isa isa : isas()) {
+    for (const Isa isa : isas_here()) {
       SCOPED_TRACE(op);
       OneNode one;
       one.inputs = {random_tensor({3, 77}, random, -6, 6)};
@@ -253,7 +251,7 @@ TEST(PointwiseLowering, BroadcastsRandomShapes) {
         if (pick(0, 2) == 0) extent = 1;
       return dims;
     };
-    const Isa isa = isas()[static_cast<size_t>(round) % isas().size()];
+    const Isa isa = isas_here()[static_cast<size_t>(round) % isas_here().size()];
     OneNode one;
     one.inputs = {random_tensor(operand(), random), random_tensor(operand(), random), random_tensor(result, random)};
     one.is_constant = {false, round % 3 == 0, false};
@@ -271,7 +269,7 @@ TEST(PointwiseLowering, RunsOnBlockedChannels) {
     return std::uniform_int_distribution<int64_t>(low, high)(random);
   };
   for (int round = 0; round < 120; ++round) {
-    const Isa isa = isas()[static_cast<size_t>(round) % isas().size()];
+    const Isa isa = isas_here()[static_cast<size_t>(round) % isas_here().size()];
     const int block = vector_lanes(isa);
     const int64_t batch = pick(1, 2), channels = pick(1, 40), height = pick(1, 9), width = pick(1, 9);
     const Dims full = {batch, channels, height, width};
@@ -296,7 +294,7 @@ TEST(PointwiseLowering, SplitsLargeTensorsOverThreads) {
     one.inputs = {random_tensor(dims, random), random_tensor({dims.back()}, random)};
     one.is_constant = {false, false};
     one.make("Mul", kNewest, {}, {0, 0}, 0);
-    expect_same(one, isas().back(), 3, 0);
+    expect_same(one, isas_here().back(), 3, 0);
   }
 }
 

@@ -3,19 +3,14 @@
 #include <cmath>
 
 #include "src/base/half.h"
+#include "tests/isas_here.h"
 #include "tests/ops/one_node.h"
 
 namespace lathe {
 namespace {
 
+using testing::bf16_isas_here;
 using testing::OneNode;
-
-std::vector<Isa> isas_to_try() {
-  std::vector<Isa> isas = {Isa::avx2};
-  if (has_avx512(usable_isa())) isas.push_back(Isa::avx512);
-  if (usable_isa() == Isa::avx512_bf16) isas.push_back(Isa::avx512_bf16);
-  return isas;
-}
 
 float value_at(const Tensor& tensor, int64_t i) {
   const uint16_t bits = static_cast<const uint16_t*>(tensor.raw())[i];
@@ -45,7 +40,7 @@ void expect_near(const Tensor& got, const Tensor& expected, int64_t k) {
 }
 
 void expect_reference(const OneNode& one, int threads, int64_t k) {
-  for (const Isa isa : isas_to_try()) {
+  for (const Isa isa : bf16_isas_here()) {
     SCOPED_TRACE(name_of(isa));
     const std::optional<Tensor> got = one.run(isa, threads);
     ASSERT_TRUE(got) << "the reference ran";

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "tests/jit/guarded_floats.h"
+#include "tests/isas_here.h"
 #include "tests/ops/op_tester.h"
 
 namespace lathe {

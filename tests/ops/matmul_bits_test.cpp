@@ -1,11 +1,13 @@
 // com.microsoft's MatMulNBits by its kernels against its reference, which contrib_matmul_test holds to the definition.
 #include <gtest/gtest.h>
 
+#include "tests/isas_here.h"
 #include "tests/ops/one_node.h"
 
 namespace lathe {
 namespace {
 
+using testing::isas_here;
 using testing::OneNode;
 using testing::random_tensor;
 
@@ -23,12 +25,6 @@ Tensor random_bytes(const Dims& dims, std::mt19937& random) {
   Tensor tensor(DType::u8, dims);
   for (int64_t i = 0; i < tensor.size(); ++i) tensor.mutable_data<uint8_t>()[i] = static_cast<uint8_t>(random());
   return tensor;
-}
-
-std::vector<Isa> usable_isas() {
-  std::vector<Isa> isas{Isa::avx2};
-  if (has_avx512(usable_isa())) isas.push_back(Isa::avx512);
-  return isas;
 }
 
 class MatMulBits : public ::testing::TestWithParam<BitsCase> {};
@@ -58,7 +54,7 @@ TEST_P(MatMulBits, MatchesItsReferenceOnEachIsa) {
   const Tensor expected = one.expected();
   // Weights are below 2^bits * 0.02; each product and sum is rounded.
   const float largest = static_cast<float>(1 << c.bits) * 0.02F * static_cast<float>(c.k);
-  for (const Isa isa : usable_isas()) {
+  for (const Isa isa : isas_here()) {
     SCOPED_TRACE(name_of(isa));
     const std::optional<Tensor> got = one.run(isa, c.threads);
     ASSERT_TRUE(got) << "the reference ran";

@@ -5,20 +5,16 @@
 #include "lathe/error.h"
 #include "ops/gemm/gemm_product.h"
 #include "ops/gemm/gemm_tuning.h"
+#include "tests/isas_here.h"
 #include "tests/ops/one_node.h"
 #include "tests/ops/pass_net.h"
 
 namespace lathe {
 namespace {
 
+using testing::isas_here;
 using testing::OneNode;
 using testing::random_tensor;
-
-std::vector<Isa> usable_isas() {
-  std::vector<Isa> isas = {Isa::avx2};
-  if (has_avx512(usable_isa())) isas.push_back(Isa::avx512);
-  return isas;
-}
 
 // Products of numbers in [-1, 1]: the error of float32 sums grows with k.
 void expect_near(const Tensor& got, const Tensor& expected, int64_t k) {
@@ -63,7 +59,7 @@ class MatMul : public ::testing::TestWithParam<MatMulCase> {};
 
 TEST_P(MatMul, MatchesItsReferenceOnEachIsa) {
   const MatMulCase& c = GetParam();
-  for (const Isa isa : usable_isas()) {
+  for (const Isa isa : isas_here()) {
     SCOPED_TRACE(name_of(isa));
     std::mt19937 random(7);
     OneNode one;
@@ -170,7 +166,7 @@ TEST_P(Gemm, MatchesPlainLoopsOnEachIsa) {
     }
   }
   expect_near(one.expected(), expected, c.k);
-  for (const Isa isa : usable_isas()) {
+  for (const Isa isa : isas_here()) {
     SCOPED_TRACE(name_of(isa));
     const std::optional<Tensor> got = one.run(isa, 2);
     ASSERT_TRUE(got) << "the reference ran";
@@ -244,7 +240,7 @@ TEST(GemmProduct, IsRightUnderAnyValidPlan) {
   int tried = 0;
   for (int round = 0; round < 2000 && tried < 200; ++round) {
     GemmProblem problem;
-    problem.isa = usable_isas()[static_cast<size_t>(round) % usable_isas().size()];
+    problem.isa = isas_here()[static_cast<size_t>(round) % isas_here().size()];
     problem.m = pick(1, 70);
     problem.n = pick(1, 150);
     problem.k = pick(0, 60);
@@ -269,7 +265,7 @@ TEST(GemmProduct, IsRightUnderAnyValidPlan) {
 }
 
 TEST(GemmProduct, RuleGivesAValidPlanForEveryShape) {
-  for (const Isa isa : usable_isas()) {
+  for (const Isa isa : isas_here()) {
     for (const int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 14, 15, 49, 1000}) {
       for (const int64_t n : {1, 15, 16, 17, 1000}) {
         for (const int64_t k : {0, 1, 1024, 4096}) {

@@ -4,20 +4,16 @@
 #include <cmath>
 #include <numeric>
 
+#include "tests/isas_here.h"
 #include "tests/ops/one_node.h"
 
 namespace lathe {
 namespace {
 
+using testing::isas_here;
 using testing::OneNode;
 using testing::random_tensor;
 using Perm = std::vector<int64_t>;
-
-std::vector<Isa> usable_isas() {
-  std::vector<Isa> isas = {Isa::avx2};
-  if (has_avx512(usable_isa())) isas.push_back(Isa::avx512);
-  return isas;
-}
 
 // The stored extents behind `logical`, which are taken in the order `perm`.
 Dims stored_dims(const Dims& logical, const Perm& perm) {
@@ -137,7 +133,7 @@ TEST(MatMulViews, MatchesPlainLoopsForAnyOrderOfAxes) {
                  to_string(views.y));
     const Tensor expected = product_by_loops(views, one.inputs[0], one.inputs[1]);
     expect_near(one.expected(), expected, views.k);
-    for (const Isa isa : usable_isas()) {
+    for (const Isa isa : isas_here()) {
       SCOPED_TRACE(name_of(isa));
       const std::optional<Tensor> got = one.run(isa, 1 + round % 3);
       ASSERT_TRUE(got) << "the reference ran";
@@ -179,7 +175,7 @@ TEST(MatMulViews, AppliesEpiloguesWhoseOperandsLieAsTheResultDoes) {
     SCOPED_TRACE("round " + std::to_string(round) + " Y " + to_string(y_dims) + " operands " +
                  to_string(one.inputs[2].dims()) + " and " + to_string(one.inputs[3].dims()));
     const Tensor expected = one.expected();
-    for (const Isa isa : usable_isas()) {
+    for (const Isa isa : isas_here()) {
       SCOPED_TRACE(name_of(isa));
       const std::optional<Tensor> got = one.run(isa, 1 + round % 3);
       ASSERT_TRUE(got) << "the reference ran";

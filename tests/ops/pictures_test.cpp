@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tests/jit/guarded_floats.h"
+#include "tests/isas_here.h"
 #include "tests/ops/op_tester.h"
 
 namespace lathe {

@@ -4,19 +4,15 @@
 #include <cmath>
 
 #include "src/base/cpu.h"
+#include "tests/isas_here.h"
 #include "tests/ops/one_node.h"
 
 namespace lathe {
 namespace {
 
+using testing::isas_here;
 using testing::OneNode;
 using testing::random_tensor;
-
-std::vector<Isa> usable_isas() {
-  std::vector<Isa> isas = {Isa::avx2};
-  if (has_avx512(usable_isa())) isas.push_back(Isa::avx512);
-  return isas;
-}
 
 void check(OneNode& one, Isa isa, int threads) {
   const Tensor expected = one.expected();
@@ -44,7 +40,7 @@ TEST(Pooling, AgreesWithTheReferenceOverRandomWindows) {
       if (dilations.back() > 1) pads[axis] = pads[axis + axes] = 0;
     }
     const bool is_max = pick(0, 1) == 1;
-    for (Isa isa : usable_isas()) {
+    for (Isa isa : isas_here()) {
       OneNode one;
       one.inputs = {random_tensor(in, random)};
       one.is_constant = {false};
@@ -70,7 +66,7 @@ TEST(Pooling, PicksTheLargestOfBytes) {
   std::mt19937 random(3);
   for (const DType dtype : {DType::u8, DType::i8}) {
     for (const Dims& in : {Dims{1, 20, 12, 15}, Dims{2, 8, 9}}) {
-      for (Isa isa : usable_isas()) {
+      for (Isa isa : isas_here()) {
         SCOPED_TRACE(::testing::Message() << name_of(dtype) << " " << to_string(in) << " " << name_of(isa));
         OneNode one;
         one.inputs = {Tensor(dtype, in)};
@@ -98,7 +94,7 @@ TEST(Pooling, GlobalAgreesWithTheReference) {
   std::mt19937 random(2);
   for (const char* op : {"GlobalMaxPool", "GlobalAveragePool"}) {
     for (const Dims& in : {Dims{2, 5, 7, 7}, Dims{1, 33, 1, 1}, Dims{3, 16, 19}, Dims{1, 64, 40, 30}}) {
-      for (Isa isa : usable_isas()) {
+      for (Isa isa : isas_here()) {
         SCOPED_TRACE(::testing::Message() << op << " " << to_string(in) << " " << name_of(isa));
         OneNode one;
         one.inputs = {random_tensor(in, random, -3, -1)};  // a zero that slips in is seen

@@ -4,17 +4,15 @@
 #include <cmath>
 
 #include "jit/kernels/common/int8_lanes.h"
+#include "tests/isas_here.h"
 #include "tests/ops/op_tester.h"
 
 namespace lathe {
 namespace {
 
+using testing::isas_here;
 using testing::OpTester;
 using testing::random_tensor;
-
-std::vector<Isa> isas() {
-  return has_avx512(usable_isa()) ? std::vector<Isa>{Isa::avx2, Isa::avx512} : std::vector<Isa>{Isa::avx2};
-}
 
 struct Stored {
   DType dtype;
@@ -66,7 +64,7 @@ TEST(QuantizedRows, NormalizationsStoreBytes) {
   for (const RowsCase& c : cases) {
     for (const int64_t columns : kColumns) {
       for (const Stored& stored : kStored) {
-        for (const Isa isa : isas()) {
+        for (const Isa isa : isas_here()) {
           SCOPED_TRACE(std::string(c.op) + " " + std::to_string(columns) + " " + std::string(name_of(isa)));
           OpTester tester(c.op, c.domain[0] == '\0' ? 28 : 1, c.domain);
           for (int i = 0; i < c.inputs; ++i) {
@@ -85,7 +83,7 @@ TEST(QuantizedRows, NormalizationsStoreBytes) {
 
 TEST(QuantizedRows, KeepTheSumThatANormalizationAlsoGives) {
   std::mt19937 random(4);
-  for (const Isa isa : isas()) {
+  for (const Isa isa : isas_here()) {
     OpTester tester("SkipLayerNormalization", 1, "com.microsoft");
     for (const Dims& dims : {Dims{1, 4, 50}, Dims{1, 4, 50}, Dims{50}, Dims{50}})
       tester.input(random_tensor(dims, random));
@@ -103,7 +101,7 @@ TEST(QuantizedRows, SoftmaxStoresBytes) {
   for (const int64_t columns : kColumns) {
     for (const Stored& stored :
          {Stored{DType::u8, 0.004F, 0}, Stored{DType::i8, 0.0042F, -128}, Stored{DType::u8, 0.0005F, 3}}) {
-      for (const Isa isa : isas()) {
+      for (const Isa isa : isas_here()) {
         for (const float range : {1.0F, 30.0F}) {
           SCOPED_TRACE(std::to_string(columns) + " " + std::string(name_of(isa)));
           Tensor scores = random_tensor({7, columns}, random);

@@ -2,17 +2,15 @@
 #include <gtest/gtest.h>
 
 #include "lathe/error.h"
+#include "tests/isas_here.h"
 #include "tests/ops/one_node.h"
 
 namespace lathe {
 namespace {
 
+using testing::isas_here;
 using testing::OneNode;
 using testing::random_tensor;
-
-std::vector<Isa> isas() {
-  return has_avx512(usable_isa()) ? std::vector<Isa>{Isa::avx2, Isa::avx512} : std::vector<Isa>{Isa::avx2};
-}
 
 // Relative to the largest element, `bound` for each of `terms` roundings.
 void expect_close(const OneNode& tested, int64_t terms) {
@@ -20,7 +18,7 @@ void expect_close(const OneNode& tested, int64_t terms) {
   float largest = 1e-30f;
   for (const float value : expected.elements<float>()) largest = std::max(largest, std::abs(value));
   const float bound = largest * 6e-8f * static_cast<float>(terms + 20);
-  for (const Isa isa : isas()) {
+  for (const Isa isa : isas_here()) {
     for (const int threads : {1, 3}) {
       const std::optional<Tensor> result = tested.run(isa, threads);
       ASSERT_TRUE(result.has_value()) << "the reference ran";

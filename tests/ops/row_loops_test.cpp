@@ -4,18 +4,14 @@
 #include <cmath>
 #include <functional>
 
+#include "tests/isas_here.h"
 #include "tests/ops/op_tester.h"
 
 namespace lathe {
 namespace {
 
+using testing::isas_here;
 using testing::OpTester;
-
-std::vector<Isa> isas() {
-  std::vector<Isa> all{Isa::avx2};
-  if (has_avx512(usable_isa())) all.push_back(Isa::avx512);
-  return all;
-}
 
 Tensor random_of(DType dtype, const Dims& dims, std::mt19937& random, int low = -20, int high = 20) {
   Tensor tensor(dtype, dims);
@@ -145,7 +141,7 @@ TEST(RowLoops, RaiseFloatsToKnownIntegers) {
   std::mt19937 random(8);
   OpTester tester("Pow");
   tester.input(testing::random_tensor({3, 41}, random, -3, 3)).constant(Tensor::from<int64_t>({1}, {3}));
-  for (const Isa isa : isas()) {
+  for (const Isa isa : isas_here()) {
     const auto made = tester.lowered(isa, 1);
     ASSERT_TRUE(made);
     const std::vector<double> got = reals_of((*made)[0]), expected = reals_of(tester.result());
@@ -309,7 +305,7 @@ void expect_function(const char* op, double (*function)(double), float low, floa
   Tensor x(DType::f32, {40001});
   for (int64_t i = 0; i < x.size(); ++i)
     x.mutable_data<float>()[i] = low + (high - low) * static_cast<float>(i) / static_cast<float>(x.size() - 1);
-  for (const Isa isa : isas()) {
+  for (const Isa isa : isas_here()) {
     OpTester tester(op);
     tester.input(x);
     const auto made = tester.lowered(isa, 1);
@@ -350,7 +346,7 @@ TEST(Trigonometry, KeepsItsSpecialValues) {
                {"Acosh", std::acosh}, {"Atanh", std::atanh}, {"Tan", std::tan}};
   for (const auto& [op, function] : cases) {
     const Tensor x = Tensor::from<float>({8}, {0, 1, -1, 2, -2, inf, -inf, nan});
-    for (const Isa isa : isas()) {
+    for (const Isa isa : isas_here()) {
       OpTester tester(op);
       tester.input(x);
       const Tensor made = (*tester.lowered(isa, 1))[0];

@@ -6,12 +6,12 @@
 #include <cmath>
 #include <random>
 
+#include "tests/isas_here.h"
+
 namespace lathe {
 namespace {
 
-std::vector<Isa> isas() {
-  return has_avx512(usable_isa()) ? std::vector<Isa>{Isa::avx2, Isa::avx512} : std::vector<Isa>{Isa::avx2};
-}
+using testing::isas_here;
 
 // max(C + bias + residual, 0)
 GemmEpilogue bias_residual_relu() {
@@ -249,7 +249,7 @@ TEST_P(StrassenTest, PlansAreReadAsTheyWereWrittenAndAsBeforeThereWereTwoSchemes
   EXPECT_EQ(GemmPlan::from_candidate({{"strassen", 1}}).fast, FastProduct::strassen);
 }
 
-INSTANTIATE_TEST_SUITE_P(Isas, StrassenTest, ::testing::ValuesIn(isas()),
+INSTANTIATE_TEST_SUITE_P(Isas, StrassenTest, ::testing::ValuesIn(isas_here()),
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
 }  // namespace

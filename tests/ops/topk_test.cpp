@@ -4,7 +4,7 @@
 #include <cstring>
 #include <limits>
 
-#include "tests/jit/guarded_floats.h"
+#include "tests/isas_here.h"
 #include "tests/ops/op_tester.h"
 
 namespace lathe {

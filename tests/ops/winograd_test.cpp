@@ -4,19 +4,15 @@
 
 #include "ops/winograd/winograd_program.h"
 #include "ops/winograd/winograd_stem.h"
+#include "tests/isas_here.h"
 #include "tests/ops/one_node.h"
 
 namespace lathe {
 namespace {
 
 using testing::GuardedMemory;
+using testing::isas_here;
 using testing::random_tensor;
-
-std::vector<Isa> usable_isas() {
-  std::vector<Isa> isas = {Isa::avx2};
-  if (has_avx512(usable_isa())) isas.push_back(Isa::avx512);
-  return isas;
-}
 
 ConvAxis axis(int64_t in, int taps, int64_t begin_pad, int64_t end_pad, int stride = 1) {
   ConvAxis made;
@@ -121,7 +117,7 @@ TEST(Winograd, AgreesWithPlainLoopsOverRandomShapes) {
     const ConvAxis y = axis(pick(taps, 17), taps, pick(0, taps - 1), pick(0, taps - 1));
     const ConvAxis x = axis(pick(taps, 17), taps, pick(0, taps - 1), pick(0, taps - 1));
     const int threads = static_cast<int>(pick(1, 3));
-    for (const Isa isa : usable_isas()) {
+    for (const Isa isa : isas_here()) {
       const ConvProblem problem = problem_of(pick(1, 2), pick(1, 40), pick(1, 40), taps, y, x, isa);
       const WinogradPlan plan{isa, {outputs, taps}, static_cast<int>(pick(0, 12))};
       SCOPED_TRACE(to_string(problem) + " " + to_string(plan) + " threads " + std::to_string(threads));
@@ -144,7 +140,7 @@ TEST(Winograd, AgreesWithPlainLoopsForStepsOfTwo) {
     const ConvAxis y = axis(pick(taps, 23), taps, pick(0, taps - 1), pick(0, taps - 1), 2);
     const ConvAxis x = axis(pick(taps, 23), taps, pick(0, taps - 1), pick(0, taps - 1), 2);
     const auto threads = static_cast<int>(pick(1, 3));
-    for (const Isa isa : usable_isas()) {
+    for (const Isa isa : isas_here()) {
       const ConvProblem problem = problem_of(pick(1, 2), pick(1, 3) * vector_lanes(isa), pick(1, 40), taps, y, x, isa);
       const WinogradPlan plan{isa, {outputs, taps}, static_cast<int>(pick(0, 1) * pick(1, 12))};
       SCOPED_TRACE(to_string(problem) + " " + to_string(plan) + " threads " + std::to_string(threads));
@@ -167,7 +163,7 @@ TEST(WinogradStem, AgreesWithPlainLoopsOverRandomShapes) {
     const ConvAxis y = axis(pick(taps, 40), taps, pick(0, taps - 1), pick(0, taps - 1), 2);
     const ConvAxis x = axis(pick(taps, 130), taps, pick(0, taps - 1), pick(0, taps - 1), 2);
     const auto threads = static_cast<int>(pick(1, 3));
-    for (const Isa isa : usable_isas()) {
+    for (const Isa isa : isas_here()) {
       ConvProblem problem = problem_of(pick(1, 2), pick(1, 4), pick(1, 100), taps, y, x, isa);
       problem.phases[0].lanes = 1;
       const WinogradPlan plan{isa, {outputs, taps}, 0};
@@ -183,7 +179,7 @@ TEST(WinogradStem, AgreesWithPlainLoopsOverRandomShapes) {
 
 TEST(WinogradStem, KeepsTheErrorBoundOfTheDefaultLevel) {
   std::mt19937 random(7);
-  for (const Isa isa : usable_isas()) {
+  for (const Isa isa : isas_here()) {
     const ConvAxis both = axis(64, 7, 3, 3, 2);
     ConvProblem problem = problem_of(1, 3, 64, 7, both, both, isa);
     problem.phases[0].lanes = 1;
@@ -220,7 +216,7 @@ TEST(Winograd, AgreesWithPlainLoopsAlongALine) {
     const ConvAxis y = axis(pick(1, 3), 1, 0, 0);
     const ConvAxis x = axis(pick(taps, 40), taps, pick(0, taps - 1), pick(0, taps - 1), stride);
     const auto threads = static_cast<int>(pick(1, 3));
-    for (const Isa isa : usable_isas()) {
+    for (const Isa isa : isas_here()) {
       ConvProblem problem = problem_of(pick(1, 2), pick(1, 3) * vector_lanes(isa), pick(1, 40), taps, y, x, isa);
       problem.window_y = 1;
       const WinogradPlan plan{isa, {outputs, taps}, static_cast<int>(pick(0, 1) * pick(1, 12))};
@@ -245,7 +241,7 @@ TEST(Winograd, CutsLargeWindowsIntoPieces) {
     const ConvAxis x = axis(pick(taps, 23), taps, pick(0, taps - 1), pick(0, taps - 1));
     const ConvAxis y = is_line ? axis(pick(1, 3), 1, 0, 0) : axis(pick(taps, 23), taps, pick(0, taps - 1), taps / 2);
     const auto threads = static_cast<int>(pick(1, 3));
-    for (const Isa isa : usable_isas()) {
+    for (const Isa isa : isas_here()) {
       ConvProblem problem = problem_of(pick(1, 2), pick(1, 2) * vector_lanes(isa), pick(1, 20), taps, y, x, isa);
       if (is_line) problem.window_y = 1;
       const WinogradPlan plan{isa, {outputs, taps}, static_cast<int>(pick(0, 1) * pick(1, 12))};
@@ -261,7 +257,7 @@ TEST(Winograd, CutsLargeWindowsIntoPieces) {
 
 TEST(Winograd, KeepsTheErrorBoundOfItsLevelForLargeWindows) {
   std::mt19937 random(9);
-  for (const Isa isa : usable_isas()) {
+  for (const Isa isa : isas_here()) {
     for (const int taps : {5, 7, 9, 11}) {
       const ConvAxis both = axis(16, taps, taps / 2, taps / 2);
       ConvProblem problem = problem_of(1, 128, 16, taps, both, both, isa);
@@ -278,7 +274,7 @@ TEST(Winograd, KeepsTheErrorBoundOfItsLevelForLargeWindows) {
 // The bound that the default accuracy level promises for one layer: 1e-5 of the largest output.
 TEST(Winograd, KeepsTheErrorBoundOfItsLevel) {
   std::mt19937 random(2);
-  for (const Isa isa : usable_isas()) {
+  for (const Isa isa : isas_here()) {
     for (const auto& [outputs, bound] : {std::pair{2, 1e-6}, {4, 4e-6}, {6, 3e-5}}) {
       const ConvAxis both = axis(12, 3, 1, 1);
       const ConvProblem problem = problem_of(1, 256, 16, 3, both, both, isa);
@@ -290,7 +286,7 @@ TEST(Winograd, KeepsTheErrorBoundOfItsLevel) {
 
 TEST(Winograd, KeepsTheErrorBoundOfItsLevelForStepsOfTwo) {
   std::mt19937 random(5);
-  for (const Isa isa : usable_isas()) {
+  for (const Isa isa : isas_here()) {
     for (const auto& [outputs, bound] : {std::pair{2, 3e-6}, {3, 3e-6}, {4, 6e-6}}) {
       const ConvAxis both = axis(24, 3, 1, 1, 2);
       const ConvProblem problem = problem_of(1, 256, 16, 3, both, both, isa);

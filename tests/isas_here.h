@@ -1,0 +1,20 @@
+#pragma once
+// The instruction sets that a test goes through: those of this machine whose code differs.
+#include <vector>
+
+#include "src/base/cpu.h"
+
+namespace lathe::testing {
+
+inline std::vector<Isa> isas_here() {
+  return has_avx512(usable_isa()) ? std::vector<Isa>{Isa::avx2, Isa::avx512} : std::vector<Isa>{Isa::avx2};
+}
+
+// Where products of bfloat16 matter.
+inline std::vector<Isa> bf16_isas_here() {
+  std::vector<Isa> isas = isas_here();
+  if (usable_isa() == Isa::avx512_bf16) isas.push_back(Isa::avx512_bf16);
+  return isas;
+}
+
+}  // namespace lathe::testing
