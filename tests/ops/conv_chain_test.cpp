@@ -14,25 +14,10 @@
 namespace lathe {
 namespace {
 
+using testing::clipped_sum;
 using testing::isas_here;
 using testing::random_tensor;
 using Ints = std::vector<int64_t>;
-
-Epilogue clipped(bool has_operand) {
-  Epilogue epilogue;
-  Expression& e = epilogue.expression;
-  e.inputs = {DType::f32};
-  const int x = e.add({ExprOp::input, 0});
-  const int zero = e.add({ExprOp::constant, -1, -1, -1, 0.0f});
-  int result = e.add({ExprOp::max, x, zero});
-  if (has_operand) {
-    e.inputs.push_back(DType::f32);
-    const int other = e.add({ExprOp::input, 1});
-    result = e.add({ExprOp::add, result, other});
-    epilogue.inputs = 1;
-  }
-  return epilogue;
-}
 
 struct Window2 {
   int64_t size = 1, stride = 1, dilation = 1;
@@ -63,13 +48,13 @@ class Net {
     node.attributes.set("group", groups);
     node.inputs = {x, weights({channels, dims(x)[1] / groups, window.size, window.size}), ValueId::none};
     if (channels % 3 != 0) node.inputs[2] = weights({channels});
-    if (then == "clip") node.epilogue = clipped(false);
+    if (then == "clip") node.epilogue = clipped_sum(false);
     if (then == "scale") {
-      node.epilogue = clipped(true);
+      node.epilogue = clipped_sum(true);
       node.inputs.push_back(weights({channels, 1, 1}));
     }
     if (then == "sum") {
-      node.epilogue = clipped(true);
+      node.epilogue = clipped_sum(true);
       node.inputs.push_back(operand);
     }
     return add("Conv", std::move(node));

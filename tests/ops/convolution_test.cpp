@@ -1,16 +1,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <set>
 
-#include "ops/conv/conv_program.h"
-#include "src/base/cpu.h"
 #include "tests/isas_here.h"
 #include "tests/ops/one_node.h"
 
 namespace lathe {
 namespace {
 
+using testing::clipped_sum;
 using testing::isas_here;
 using testing::OneNode;
 using testing::random_tensor;
@@ -35,23 +33,6 @@ struct ConvCase {
                << (c.same_upper ? " SAME_UPPER" : "");
   }
 };
-
-// min(max(x, 0), 6) + operand
-Epilogue clipped_sum(bool has_operand) {
-  Epilogue epilogue;
-  Expression& e = epilogue.expression;
-  e.inputs = {DType::f32};
-  const int x = e.add({ExprOp::input, 0});
-  const int zero = e.add({ExprOp::constant, -1, -1, -1, 0.0f});
-  int result = e.add({ExprOp::max, x, zero});
-  if (has_operand) {
-    e.inputs.push_back(DType::f32);
-    const int other = e.add({ExprOp::input, 1});
-    result = e.add({ExprOp::add, result, other});
-    epilogue.inputs = 1;
-  }
-  return epilogue;
-}
 
 OneNode make_node(const ConvCase& c, int block, std::mt19937& random) {
   OneNode one;
@@ -382,27 +363,6 @@ std::vector<ConvCase> shapes_of_real_models() {
        .has_bias = true,
        .threads = 2},
   };
-}
-
-TEST(ConvSplit, CutsLargeWeightsForThreadsThatKeepTheirPixels) {
-  constexpr double kFlop = 100e6;
-  for (const int threads : {2, 3}) {
-    ConvSplit split{1, threads};
-    split.refine(kFlop, threads, 1 << 20, 16);
-    EXPECT_GT(split.count(), threads);
-    std::set<std::pair<int, int>> parts;
-    const int each = split.count() / threads;
-    for (int share = 0; share < split.count(); ++share) {
-      EXPECT_EQ(split.pixel_part(share), share / each) << "the first shares that a thread takes are of its pixels";
-      EXPECT_LT(split.channel_part(share), split.channels);
-      parts.emplace(split.channel_part(share), split.pixel_part(share));
-    }
-    EXPECT_EQ(parts.size(), static_cast<size_t>(split.count()));
-    ConvSplit small{1, threads};
-    small.refine(kFlop, threads, 1 << 10, 16);
-    EXPECT_EQ(small.channels, 1) << "small weights may be read again for fewer pixels";
-    EXPECT_GT(small.pixels, threads);
-  }
 }
 
 TEST(Convolution, AgreesWithTheReferenceOnShapesOfRealModels) {
