@@ -20,6 +20,17 @@ bool has_no_pads(const Node& node) {
          (mode == "NOTSET" && std::all_of(pads.begin(), pads.end(), [](int64_t count) { return count == 0; }));
 }
 
+bool has_unit_strides(const Node& node) {
+  const std::vector<int64_t> strides = node.attributes.get_ints("strides");
+  return std::all_of(strides.begin(), strides.end(), [](int64_t stride) { return stride == 1; });
+}
+
+bool is_of_pixels(const Graph& graph, const Node& conv) {
+  const TensorType& weights = graph.value(conv.inputs[1]).type;
+  if (!weights.has_rank || weights.rank() < 3 || !has_no_pads(conv)) return false;
+  return std::all_of(weights.dims.begin() + 2, weights.dims.end(), [](const Dim& dim) { return dim.extent == 1; });
+}
+
 Tensor joined_rows(const std::vector<Tensor>& parts, Dims dims) {
   Tensor all(DType::f32, std::move(dims));
   auto* to = static_cast<char*>(all.mutable_raw());

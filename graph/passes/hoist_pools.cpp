@@ -1,7 +1,5 @@
 // A mean of the pixels of a 1x1 convolution is the 1x1 convolution of the mean: where there are fewer pixels behind the
 // pool, it goes first.
-#include <algorithm>
-
 #include "graph/passes/convolution_parts.h"
 #include "graph/passes/passes.h"
 #include "graph/passes/rewrite.h"
@@ -12,16 +10,11 @@ namespace {
 // Below this the convolution costs no more than the wider pool.
 constexpr int64_t kFewestChannels = 16;
 
-bool is_one_each(const std::vector<int64_t>& numbers) {
-  return std::all_of(numbers.begin(), numbers.end(), [](int64_t number) { return number == 1; });
-}
-
 // Each result is of one pixel of the operand, of several channels.
-bool is_of_pixels(const Graph& graph, const Node& conv) {
+bool mixes_channels(const Graph& graph, const Node& conv) {
+  if (!is_of_pixels(graph, conv) || !has_unit_strides(conv)) return false;
   const TensorType& weights = graph.value(conv.inputs[1]).type;
-  if (!weights.has_rank || weights.rank() < 3 || weights.dims[0].extent < kFewestChannels) return false;
-  return weights.dims[1].extent > 1 && has_no_pads(conv) && is_one_each(conv.attributes.get_ints("strides")) &&
-         std::all_of(weights.dims.begin() + 2, weights.dims.end(), [](const Dim& dim) { return dim.extent == 1; });
+  return weights.dims[0].extent >= kFewestChannels && weights.dims[1].extent > 1;
 }
 
 // The weights of each mean sum up to one: what is added everywhere stays as it is.
@@ -37,7 +30,7 @@ bool leaves_fewer_pixels(const Graph& graph, const Node& pool) {
   for (size_t axis = 2; axis < x.dims.size(); ++axis) {
     if (!x.dims[axis].known() || !y.dims[axis].known()) {
       // A stride leaves half of them, about; all of an unknown extent are one.
-      return is_op(pool, "GlobalAveragePool") || !is_one_each(pool.attributes.get_ints("strides"));
+      return is_op(pool, "GlobalAveragePool") || !has_unit_strides(pool);
     }
     before *= static_cast<double>(x.dims[axis].extent);
     behind *= static_cast<double>(y.dims[axis].extent);
@@ -56,7 +49,7 @@ void hoist(Rewriter& rewriter, NodeId id) {
     return;
   Node conv = graph.node(before);
   const TensorType& x = graph.value(conv.inputs[0]).type;
-  if (!x.has_rank || x.rank() < 3 || !is_of_pixels(graph, conv) || !leaves_fewer_pixels(graph, pool)) return;
+  if (!x.has_rank || x.rank() < 3 || !mixes_channels(graph, conv) || !leaves_fewer_pixels(graph, pool)) return;
   if (input_or_none(conv, 2) != ValueId::none && !keeps_summands(pool)) return;
 
   TensorType type = graph.value(result).type;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "graph/passes/convolution_parts.h"
 #include "graph/passes/passes.h"
 #include "graph/passes/rewrite.h"
 
@@ -23,16 +24,6 @@ Strides strides_of(const Node& conv, int rank) {
 bool has_known_pads(const Node& conv) {
   const std::string mode = conv.attributes.get_string("auto_pad", "NOTSET");
   return mode == "NOTSET" || mode == "VALID";
-}
-
-// Its window is one pixel and nothing is added around: each result is of one pixel of the operand.
-bool is_of_pixels(const Graph& graph, const Node& conv) {
-  if (!is_op(conv, "Conv") || !has_known_pads(conv)) return false;
-  const TensorType& weights = graph.value(conv.inputs[1]).type;
-  if (!weights.has_rank || weights.rank() < 3) return false;
-  const std::vector<int64_t> pads = conv.attributes.get_ints("pads");
-  return std::all_of(weights.dims.begin() + 2, weights.dims.end(), [](const Dim& dim) { return dim.extent == 1; }) &&
-         std::all_of(pads.begin(), pads.end(), [](int64_t count) { return count == 0; });
 }
 
 // Dense windows of stride 1 have faster algorithms than skipping pixels is worth.
@@ -88,7 +79,7 @@ class Puller {
     if (rewriter_.is_output(value_) || type.dtype != DType::f32 || !type.has_rank || type.rank() < 3) return false;
     for (const Graph::Use use : rewriter_.uses(value_)) {
       const Node& node = graph_.node(use.node);
-      if (use.slot != 0 || !is_of_pixels(graph_, node)) return false;
+      if (use.slot != 0 || !is_op(node, "Conv") || !is_of_pixels(graph_, node)) return false;
       if (!readers_.empty() && strides_of(node, type.rank()) != strides_) return false;
       strides_ = strides_of(node, type.rank());
       readers_.push_back(use.node);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "graph/passes/convolution_parts.h"
 #include "graph/passes/passes.h"
 #include "graph/passes/rewrite.h"
 
@@ -14,14 +15,9 @@ constexpr int kAddVersion = 14;
 constexpr double kElementCost = 48;
 constexpr double kWorthwhile = 0.1;  // of the convolution
 
-bool is_of_pixels(const Graph& graph, const Node& conv) {
-  const TensorType& weights = graph.value(conv.inputs[1]).type;
-  const std::string mode = conv.attributes.get_string("auto_pad", "NOTSET");
-  const std::vector<int64_t> pads = conv.attributes.get_ints("pads"), strides = conv.attributes.get_ints("strides");
-  return (mode == "NOTSET" || mode == "VALID") && weights.rank() >= 3 && conv.attributes.get_int("group", 1) == 1 &&
-         std::all_of(weights.dims.begin() + 2, weights.dims.end(), [](const Dim& dim) { return dim.extent == 1; }) &&
-         std::all_of(pads.begin(), pads.end(), [](int64_t count) { return count == 0; }) &&
-         std::all_of(strides.begin(), strides.end(), [](int64_t stride) { return stride == 1; });
+// With what is done to each channel alike.
+bool commutes(const Graph& graph, const Node& conv) {
+  return is_of_pixels(graph, conv) && has_unit_strides(conv) && conv.attributes.get_int("group", 1) == 1;
 }
 
 // How many times as many pixels a Resize makes that enlarges pictures and nothing else; 0: it does something else.
@@ -81,7 +77,7 @@ class Sinker {
     const Node& conv = graph_.node(id_);
     if (!is_op(conv, "Conv") || conv.epilogue || conv.outputs[0] == ValueId::none) return;
     weights_ = constant_of(graph_, conv.inputs[1]);
-    if (weights_.dtype() != DType::f32 || weights_.size() == 0 || !is_of_pixels(graph_, conv) || !find_parts()) return;
+    if (weights_.dtype() != DType::f32 || weights_.size() == 0 || !commutes(graph_, conv) || !find_parts()) return;
     choose();
     if (std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.resize != NodeId::none; }))
       rebuild();

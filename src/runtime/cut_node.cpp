@@ -1,11 +1,11 @@
 #include "src/runtime/cut_node.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 #include "lathe/error.h"
 #include "src/base/box.h"
+#include "src/base/clock.h"
 #include "src/runtime/node_runner.h"
 
 namespace lathe {
@@ -32,11 +32,6 @@ bool is_parameter(const Node& node, size_t i, const Tensor& tensor) {
   const size_t own = node.inputs.size() - (node.epilogue ? static_cast<size_t>(node.epilogue->inputs) : 0);
   return (i > 0 || node.op->name == "ConstantOfShape") && i < own && tensor.rank() <= 1 &&
          tensor.size() <= kMostParameters;
-}
-
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
 }
 
 bool has_same_bytes(const Tensor& a, const Tensor& b) {

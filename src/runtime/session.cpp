@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <map>
 
 #include "graph/infer.h"
 #include "ops/custom/custom_ops.h"
 #include "src/base/box.h"
+#include "src/base/clock.h"
 #include "src/base/topology.h"
 #include "src/runtime/default_plans.h"
 #include "src/runtime/session_state.h"
@@ -251,11 +251,9 @@ void Session::run_into(std::span<const Tensor> inputs, std::span<Tensor> outputs
 std::vector<Tensor> Session::run_profiled(std::span<const Tensor> inputs, Profile& profile) const {
   std::vector<Tensor> results(state_->outputs.size());
   profile.steps.clear();
-  const auto begin = std::chrono::steady_clock::now();
+  const int64_t origin = now_ns();
   state_->run(inputs, results, &profile);
-  profile.total_ns =
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();
-  const int64_t origin = std::chrono::duration_cast<std::chrono::nanoseconds>(begin.time_since_epoch()).count();
+  profile.total_ns = now_ns() - origin;
   for (StepTime& step : profile.steps) {
     step.begin_ns -= origin;
     step.end_ns -= origin;

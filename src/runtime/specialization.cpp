@@ -1,16 +1,10 @@
 #include "src/runtime/specialization.h"
 
-#include <chrono>
-
 #include "src/base/check.h"
+#include "src/base/clock.h"
 
 namespace lathe {
 namespace {
-
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 void run_step(const Step& step, void* const* addresses, size_t thread_bytes, ThreadTeam& team) {
   if (step.threads <= 1 && step.rounds == 1) {
