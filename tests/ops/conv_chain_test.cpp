@@ -8,7 +8,7 @@
 #include "ops/conv/conv_chain.h"
 #include "ops/conv/conv_chain_lower.h"
 #include "tests/isas_here.h"
-#include "tests/ops/one_node.h"
+#include "tests/ops/plain_node.h"
 #include "tests/ops/step_memory.h"
 
 namespace lathe {

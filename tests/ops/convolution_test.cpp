@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "tests/isas_here.h"
-#include "tests/ops/one_node.h"
+#include "tests/ops/plain_node.h"
 
 namespace lathe {
 namespace {

@@ -6,13 +6,15 @@
 
 #include "lathe/error.h"
 #include "tests/isas_here.h"
-#include "tests/ops/one_node.h"
+#include "tests/ops/plain_node.h"
 
 namespace lathe {
 namespace {
 
 using testing::isas_here;
+using testing::node_of;
 using testing::OneNode;
+using testing::random_dims;
 using testing::random_tensor;
 
 Tensor ints(std::vector<int64_t> values) {
@@ -33,20 +35,6 @@ void expect_moved(const OneNode& tested) {
       }
     }
   }
-}
-
-OneNode node_of(std::vector<Tensor> inputs, const std::string& op, int version, Attributes attributes) {
-  OneNode tested;
-  tested.inputs = std::move(inputs);
-  for (size_t i = 0; i < tested.inputs.size(); ++i) tested.is_constant.push_back(i > 0);
-  tested.make(op, version, std::move(attributes), std::vector<int>(tested.inputs.size(), 0), 0);
-  return tested;
-}
-
-Dims random_dims(std::mt19937& random, size_t rank, int64_t most) {
-  Dims dims;
-  for (size_t i = 0; i < rank; ++i) dims.push_back(1 + static_cast<int64_t>(random() % static_cast<uint64_t>(most)));
-  return dims;
 }
 
 TEST(Transpose, MovesRandomPermutationsOfAllRanks) {

@@ -9,14 +9,9 @@
 
 #include "tests/isas_here.h"
 #include "tests/ops/op_tester.h"
+#include "tests/ops/plain_node.h"
 
 namespace lathe::testing {
-
-inline Dims random_dims(std::mt19937& random, size_t rank, int64_t most) {
-  Dims dims;
-  for (size_t i = 0; i < rank; ++i) dims.push_back(1 + static_cast<int64_t>(random() % static_cast<uint64_t>(most)));
-  return dims;
-}
 
 // Small whole numbers, so that equal ones meet; of floats now and then a NaN.
 inline Tensor numbers(DType dtype, const Dims& dims, std::mt19937& random, bool has_nan = false) {

@@ -40,23 +40,6 @@ inline Tensor random_tensor(const Dims& dims, std::mt19937& random, float low = 
   return tensor;
 }
 
-// max(x, 0) (+ operand)
-inline Epilogue clipped_sum(bool has_operand) {
-  Epilogue epilogue;
-  Expression& e = epilogue.expression;
-  e.inputs = {DType::f32};
-  const int x = e.add({ExprOp::input, 0});
-  const int zero = e.add({ExprOp::constant, -1, -1, -1, 0.0f});
-  int result = e.add({ExprOp::max, x, zero});
-  if (has_operand) {
-    e.inputs.push_back(DType::f32);
-    const int other = e.add({ExprOp::input, 1});
-    result = e.add({ExprOp::add, result, other});
-    epilogue.inputs = 1;
-  }
-  return epilogue;
-}
-
 inline int64_t blocked_index(const Dims& dims, int block, int64_t flat) {
   int64_t pixels = 1;
   for (size_t i = 2; i < dims.size(); ++i) pixels *= dims[i];

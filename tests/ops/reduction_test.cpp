@@ -3,12 +3,13 @@
 
 #include "lathe/error.h"
 #include "tests/isas_here.h"
-#include "tests/ops/one_node.h"
+#include "tests/ops/plain_node.h"
 
 namespace lathe {
 namespace {
 
 using testing::isas_here;
+using testing::node_of;
 using testing::OneNode;
 using testing::random_tensor;
 
@@ -29,14 +30,6 @@ void expect_close(const OneNode& tested, int64_t terms) {
       }
     }
   }
-}
-
-OneNode node_of(std::vector<Tensor> inputs, const std::string& op, int version, Attributes attributes) {
-  OneNode tested;
-  tested.inputs = std::move(inputs);
-  for (size_t i = 0; i < tested.inputs.size(); ++i) tested.is_constant.push_back(i > 0);
-  tested.make(op, version, std::move(attributes), std::vector<int>(tested.inputs.size(), 0), 0);
-  return tested;
 }
 
 Attributes with(const std::string& name, Attribute value) {
