@@ -5,6 +5,7 @@
 #include "ops/conv/conv_axes.h"
 #include "ops/conv/conv_node.h"
 #include "ops/conv/conv_operands.h"
+#include "ops/conv/conv_source.h"
 #include "ops/conv/conv_steps.h"
 #include "src/base/checked_size.h"
 #include "src/base/divide.h"

@@ -201,65 +201,6 @@ Step unblock_step(BufferId blocked, BufferId plain, const Dims& dims, int lanes,
       });
 }
 
-namespace {
-
-// Every `stride`-th of `count` pixels; their extent known while compiling, so that each is a move or two.
-template <int kLanes>
-void take_row(const float* from, int64_t count, int64_t stride, float* to) {
-  for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * kLanes, from + i * stride * kLanes, kLanes * sizeof(float));
-}
-
-}  // namespace
-
-Step take_pixels_step(BufferId source, BufferId target, int64_t blocks, int lanes, const ConvAxis& y, const ConvAxis& x,
-                      int threads) {
-  Step step;
-  step.kernel = "take pixels";
-  step.reads = {source};
-  step.writes = {target};
-  step.threads = threads;
-  step.bytes = 8.0 * static_cast<double>(blocks * y.out * x.out * lanes);
-  step.run = [=](const StepArgs& args) {
-    // Of all blocks the same: pixels that this thread wrote, and will multiply.
-    const Range rows = split_evenly(static_cast<long>(y.out), args.share, args.shares);
-    const auto take = lanes == 16 ? take_row<16> : take_row<8>;
-    for (int64_t block = 0; block < blocks; ++block) {
-      for (int64_t row = rows.begin; row < rows.end; ++row) {
-        const float* from = args.at<const float>(source) + (block * y.in + row * y.stride) * x.in * lanes;
-        take(from, x.out, x.stride, args.at<float>(target) + (block * y.out + row) * x.out * lanes);
-      }
-    }
-  };
-  return step;
-}
-
-Step pad_pixels_step(BufferId source, BufferId target, int64_t blocks, int lanes, const PaddedPixels& pixels,
-                     int threads) {
-  Step step;
-  step.kernel = "pad pixels";
-  step.reads = {source};
-  step.writes = {target};
-  step.threads = threads;
-  step.bytes = 8.0 * static_cast<double>(blocks * pixels.all_rows * pixels.all_columns * lanes);
-  step.run = [=](const StepArgs& args) {
-    const Range rows = split_evenly(static_cast<long>(blocks * pixels.all_rows), args.share, args.shares);
-    const int64_t length = pixels.columns * lanes, before = pixels.left * lanes, all = pixels.all_columns * lanes;
-    for (int64_t row = rows.begin; row < rows.end; ++row) {
-      const int64_t block = row / pixels.all_rows, y = row % pixels.all_rows - pixels.top;
-      float* to = args.at<float>(target) + row * all;
-      if (y < 0 || y >= pixels.rows) {
-        std::fill(to, to + all, 0.0F);
-        continue;
-      }
-      const float* from = args.at<const float>(source) + (block * pixels.rows + y) * length;
-      std::fill(to, to + before, 0.0F);
-      std::copy(from, from + length, to + before);
-      std::fill(to + before + length, to + all, 0.0F);
-    }
-  };
-  return step;
-}
-
 std::optional<BoundEpilogue> bind_conv_operands(const LowerContext& context, const Dims& dims, int lanes) {
   BoundEpilogue bound;
   const std::vector<ValueId> inputs = context.epilogue_inputs();

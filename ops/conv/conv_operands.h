@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "jit/kernels/conv/conv_epilogue.h"
-#include "jit/kernels/conv/conv_shape.h"
 #include "ops/lower.h"
 
 namespace lathe {
@@ -30,19 +29,5 @@ size_t blocked_bytes(const Dims& dims, int lanes, DType dtype);
 // Steps between plain and blocked storage of `dims` (at least rank 2), of elements of 4 bytes or 1.
 Step block_step(BufferId plain, BufferId blocked, const Dims& dims, int lanes, int threads, DType dtype = DType::f32);
 Step unblock_step(BufferId blocked, BufferId plain, const Dims& dims, int lanes, int threads, DType dtype = DType::f32);
-
-// The pixels that a pointwise convolution reads, `source` of `blocks` blocks of `lanes` channels (of all images), side
-// by side.
-Step take_pixels_step(BufferId source, BufferId target, int64_t blocks, int lanes, const ConvAxis& y, const ConvAxis& x,
-                      int threads);
-
-// Pixels among zeros.
-struct PaddedPixels {
-  int64_t rows, columns;                     // without the zeros
-  int64_t top, left, all_rows, all_columns;  // where they begin, and extents with the zeros
-};
-// `source`, of `blocks` blocks of `lanes` channels (of all images), among zeros.
-Step pad_pixels_step(BufferId source, BufferId target, int64_t blocks, int lanes, const PaddedPixels& pixels,
-                     int threads);
 
 }  // namespace lathe

@@ -5,8 +5,6 @@
 
 #include "ops/conv/conv_axes.h"
 #include "ops/conv/conv_node.h"
-#include "src/base/divide.h"
-#include "src/base/thread_team.h"
 
 namespace lathe {
 namespace {
@@ -133,41 +131,6 @@ std::vector<float> joined_weights(const float* weights, int64_t in_channels, con
     }
   }
   return joined;
-}
-
-Step take_frames_step(BufferId source, BufferId target, const Dims& dims, int lanes, const FrameOrder& order,
-                      bool are_outer, int threads) {
-  const int64_t blocks = divide_up(dims[1], lanes), row = dims[4] * lanes, floats = dims[3] * row;
-  const auto places = static_cast<int64_t>(order.frames.size());
-  const int64_t in_last = dims[1] - (blocks - 1) * lanes;  // channels
-  const int64_t top = order.top * row, bottom = order.bottom * row, whole = top + floats + bottom;
-  Step step;
-  step.kernel = "take frames";
-  step.reads = {source};
-  step.writes = {target};
-  step.threads = threads;
-  step.bytes = 8.0 * static_cast<double>(dims[0] * places * blocks * whole);
-  step.run = [=, frames = order.frames](const StepArgs& args) {
-    const Range range = split_evenly(static_cast<long>(dims[0] * places * blocks), args.share, args.shares);
-    for (int64_t i = range.begin; i < range.end; ++i) {
-      const int64_t volume = i / (blocks * places), within = i % (blocks * places);
-      const int64_t block = are_outer ? within % blocks : within / places;
-      const int64_t frame = frames[static_cast<size_t>(are_outer ? within / blocks : within % places)];
-      float* to = args.at<float>(target) + i * whole;
-      if (frame < 0) {
-        std::fill(to, to + whole, 0.0F);
-        continue;
-      }
-      const float* from = args.at<const float>(source) + ((volume * blocks + block) * dims[2] + frame) * floats;
-      std::fill(to, to + top, 0.0F);
-      std::copy(from, from + floats, to + top);
-      std::fill(to + top + floats, to + whole, 0.0F);
-      if (block + 1 < blocks || in_last == lanes) continue;
-      // The weights there are zero, too, but zero times infinity is none.
-      for (int64_t pixel = 0; pixel < whole; pixel += lanes) std::fill(to + pixel + in_last, to + pixel + lanes, 0.0F);
-    }
-  };
-  return step;
 }
 
 }  // namespace lathe

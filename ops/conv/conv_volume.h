@@ -6,15 +6,10 @@
 #include <vector>
 
 #include "ops/conv/conv_problem.h"
+#include "ops/conv/conv_source.h"
 #include "ops/lower.h"
 
 namespace lathe {
-
-// The frames of each volume as a problem reads them.
-struct FrameOrder {
-  std::vector<int64_t> frames;  // by place; -1: zeros. Empty: all, as they lie
-  int64_t top = 0, bottom = 0;  // rows of zeros around each
-};
 
 struct VolumeConv {
   ConvProblem problem;
@@ -27,10 +22,5 @@ VolumeConv volume_conv_of(const LowerContext& context);
 // [out][in][frame][window] as [out][frame][in][window], `joined` as the problem counts its channels: with zeros
 // between.
 std::vector<float> joined_weights(const float* weights, int64_t in_channels, const ConvProblem& problem);
-
-// `dims`: [volume][channel][frame][y][x] of `source`, in blocks of `lanes` channels; 1: plain. The target is in the
-// order in which the problem reads, lanes behind the last channel being zeros.
-Step take_frames_step(BufferId source, BufferId target, const Dims& dims, int lanes, const FrameOrder& order,
-                      bool are_outer, int threads);
 
 }  // namespace lathe
