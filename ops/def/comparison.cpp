@@ -1,6 +1,7 @@
 // Equal, Less, LessOrEqual, Greater, GreaterOrEqual.
 #include "ops/pointwise/elementwise.h"
 #include "ops/pointwise/pointwise_lowering.h"
+#include "ops/pointwise/relation.h"
 #include "ops/pointwise/row_loops.h"
 
 namespace lathe::ops {
@@ -49,33 +50,19 @@ bool lower(LowerContext& context) {
   return lower_pointwise(context) || lower_binary_rows<Ordered<Compare>, true>(context, {});
 }
 
-OpDef comparison(std::string_view name, int since, ReferenceFn* reference, ExpressFn* express, LowerFn* lower) {
-  using Kind = AttributeSpec::Kind;
-  return {.schema = {.name = name,
-                     .since = since,
-                     .min_inputs = 2,
-                     .max_inputs = 2,
-                     .attributes = {{"axis", Kind::integer}, {"broadcast", Kind::integer}},
-                     .infer = infer_broadcast_bool,
-                     .reference = reference,
-                     .express = express,
-                     .layout = LayoutRole::any_same},
-          .lower = lower};
-}
-
 }  // namespace
 
 std::vector<OpDef> comparison_ops() {
   return {
-      comparison("Equal", 1, reference_equal, express<ExprOp::equal, false>, lower<std::equal_to<>>),
-      comparison("Less", 1, reference_compare<Ordered<std::less<>>, kNumbers>, express<ExprOp::less, false>,
-                 lower<std::less<>>),
-      comparison("Greater", 1, reference_compare<Ordered<std::greater<>>, kNumbers>, express<ExprOp::less, true>,
-                 lower<std::greater<>>),
-      comparison("LessOrEqual", 12, reference_compare<Ordered<std::less_equal<>>, kNumbers>,
-                 express<ExprOp::less_equal, false>, lower<std::less_equal<>>),
-      comparison("GreaterOrEqual", 12, reference_compare<Ordered<std::greater_equal<>>, kNumbers>,
-                 express<ExprOp::less_equal, true>, lower<std::greater_equal<>>),
+      relation("Equal", 1, reference_equal, express<ExprOp::equal, false>, lower<std::equal_to<>>),
+      relation("Less", 1, reference_compare<Ordered<std::less<>>, kNumbers>, express<ExprOp::less, false>,
+               lower<std::less<>>),
+      relation("Greater", 1, reference_compare<Ordered<std::greater<>>, kNumbers>, express<ExprOp::less, true>,
+               lower<std::greater<>>),
+      relation("LessOrEqual", 12, reference_compare<Ordered<std::less_equal<>>, kNumbers>,
+               express<ExprOp::less_equal, false>, lower<std::less_equal<>>),
+      relation("GreaterOrEqual", 12, reference_compare<Ordered<std::greater_equal<>>, kNumbers>,
+               express<ExprOp::less_equal, true>, lower<std::greater_equal<>>),
   };
 }
 

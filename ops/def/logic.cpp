@@ -1,6 +1,7 @@
 // Not, And, Or, Xor.
 #include "ops/pointwise/elementwise.h"
 #include "ops/pointwise/pointwise_lowering.h"
+#include "ops/pointwise/relation.h"
 #include "ops/pointwise/row_loops.h"
 
 namespace lathe::ops {
@@ -66,19 +67,6 @@ bool lower_not(LowerContext& context) {
   return add_row_step(context, loop, "rows") || lower_pointwise(context);
 }
 
-OpDef gate(std::string_view name, ReferenceFn* reference, ExpressFn* express, LowerFn* lower) {
-  using Kind = AttributeSpec::Kind;
-  return {.schema = {.name = name,
-                     .min_inputs = 2,
-                     .max_inputs = 2,
-                     .attributes = {{"axis", Kind::integer}, {"broadcast", Kind::integer}},
-                     .infer = infer_broadcast_bool,
-                     .reference = reference,
-                     .express = express,
-                     .layout = LayoutRole::any_same},
-          .lower = lower};
-}
-
 }  // namespace
 
 std::vector<OpDef> logic_ops() {
@@ -88,9 +76,9 @@ std::vector<OpDef> logic_ops() {
                       .express = express_not,
                       .layout = LayoutRole::any_same},
            .lower = lower_not},
-          gate("And", reference_binary<And, kBools>, express<Gate::conjunction>, lower<And>),
-          gate("Or", reference_binary<Or, kBools>, express<Gate::disjunction>, lower<Or>),
-          gate("Xor", reference_binary<Xor, kBools>, express<Gate::difference>, lower<Xor>)};
+          relation("And", 1, reference_binary<And, kBools>, express<Gate::conjunction>, lower<And>),
+          relation("Or", 1, reference_binary<Or, kBools>, express<Gate::disjunction>, lower<Or>),
+          relation("Xor", 1, reference_binary<Xor, kBools>, express<Gate::difference>, lower<Xor>)};
 }
 
 }  // namespace lathe::ops
