@@ -8,6 +8,7 @@
 # make compare-kernels  the same beside oneDNN's primitives and ONNX Runtime's models of one node; ARGS="--only resnet50"
 # make prove-passes [EVERY=1]  the conformance suite and MODELS without each graph pass in turn
 # make fuzz-graphs [SECONDS=60]  compares random graphs, optimized and not
+# make fuzz-nodes [SECONDS=60]   nodes that make no sense: each runs or is refused
 # make format  formats all sources
 # make tidy    lints all sources
 PRESET ?= release
@@ -66,11 +67,11 @@ compare-kernels:
 	@$(MAKE) --no-print-directory build-only TARGETS="lathe_cli onednn_layers"
 	@tools/suites.sh kernels build/$(PRESET)/tools/lathe
 
-.PHONY: fuzz-graphs
-fuzz-graphs:
+.PHONY: fuzz-graphs fuzz-nodes
+fuzz-graphs fuzz-nodes:
 	@tools/setup.sh build test
-	@$(MAKE) --no-print-directory build-only TARGETS=fuzz_graphs
-	build/$(PRESET)/tests/fuzz_graphs $(or $(SECONDS),60)
+	@$(MAKE) --no-print-directory build-only TARGETS=$(subst -,_,$@)
+	build/$(PRESET)/tests/$(subst -,_,$@) $(or $(SECONDS),60)
 
 format:
 	@tools/setup.sh ci
