@@ -30,14 +30,17 @@ class GroupQuery {
     batch_ = query[0];
     length_ = query[1];
     total_ = integer_scalar(context, context.inputs[kTotal], "total_sequence_length");
-    for (const int64_t last : integers_of_any(context.inputs[kLengths])) valid_.push_back(last + 1);
+    for (const int64_t last : integers_of_any(context.inputs[kLengths])) {
+      if (last < 0 || last >= total_) context.fail("the last token of a sequence is at " + std::to_string(last));
+      valid_.push_back(last + 1);
+    }
     if (static_cast<int64_t>(valid_.size()) != batch_) context.fail("seqlens_k has another batch");
-    for (const int64_t valid : valid_) {
-      if (valid < 1 || valid > total_) context.fail("a sequence of " + std::to_string(valid) + " tokens");
+    if (context.has_input(kPastKey) != context.has_input(kPastValue)) {
+      context.fail("has one of past_key and past_value");
     }
     past_ = context.has_input(kPastKey) ? cache_extent(kPastKey) : 0;
     if (context.has_input(kPastValue) && cache_extent(kPastValue) != past_) context.fail("the caches differ");
-    if (total_ > std::max(past_ + length_, past_)) context.fail("total_sequence_length is " + std::to_string(total_));
+    if (total_ > past_ + length_) context.fail("total_sequence_length is " + std::to_string(total_));
   }
 
   void run(std::vector<Tensor>& outputs) {

@@ -143,7 +143,8 @@ std::optional<Rotation> rotation_of(ExpandContext& context, const Settings& s, c
 bool expand_group_query(ExpandContext& context) {
   refuse_quantized_cache(context);
   const std::optional<Extents> extents = extents_of(context);
-  if (!extents || context.has_input(kSink) || context.has_output(3)) return false;
+  const bool has_whole_cache = context.has_input(kPastKey) == context.has_input(kPastValue);
+  if (!extents || !has_whole_cache || context.has_input(kSink) || context.has_output(3)) return false;
   const Settings s = settings_of(context, extents->hidden, !context.has_input(kKey));
   if (s.is_smooth || !s.is_causal) return false;
   if (s.rotates) {

@@ -255,6 +255,17 @@ TEST(GroupQueryAttention, RefusesLengthsThatDoNotFit) {
   EXPECT_THROW(group.node(1 << 30, {6, 6}).reference(), Error);
 }
 
+TEST(GroupQueryAttention, RefusesHalfACache) {
+  std::mt19937 random(10);
+  for (const int64_t batch : {1, 2}) {
+    Group keys = random_group(batch, 1, 6, random), values = keys;
+    keys.past_value = values.past_key = Tensor();
+    const std::vector<int32_t> lengths(static_cast<size_t>(batch), 7);
+    EXPECT_THROW(keys.node(7, lengths).reference(), Error);
+    EXPECT_THROW(values.node(7, lengths).reference(), Error);
+  }
+}
+
 // ---- RotaryEmbedding
 
 TEST(ContribRotaryEmbedding, TurnsPairsByTheAngleOfTheirPosition) {
