@@ -133,7 +133,7 @@ std::vector<Tensor> CutNode::run(std::span<const Tensor> inputs, std::span<const
                                  Profile* profile) const {
   if (const auto version = version_for(inputs)) return run_code(*version, inputs, buffers, profile);
   const int64_t begin = now_ns();
-  std::vector<Tensor> results = run_reference(node_, inputs, Limits{}, run_body_);
+  std::vector<Tensor> results = run_reference(node_, inputs, context_->limits, run_body_);
   if (profile != nullptr) {
     StepTime time;
     time.node = node_.name;

@@ -37,6 +37,9 @@ bool needs_split(const Graph& graph) {
          std::any_of(graph.outputs.begin(), graph.outputs.end(), [&](ValueId id) { return !fits_buffer(graph, id); });
 }
 
+// That of lathe::Pointwise is its epilogue.
+bool has_reference(const Node& node) { return node.op->reference != nullptr || node.epilogue; }
+
 bool any_of_values(const std::vector<ValueId>& ids, const std::vector<bool>& set) {
   return std::any_of(ids.begin(), ids.end(), [&](ValueId id) { return id != ValueId::none && set[index_of(id)]; });
 }
@@ -46,23 +49,30 @@ void insert_values(const std::vector<ValueId>& ids, std::vector<bool>& set) {
     if (id != ValueId::none) set[index_of(id)] = true;
 }
 
+// A rest holds copies of all nodes behind it and runs within the run of the part before it.
+bool may_have_rest(const Graph& graph, size_t cuts) {
+  constexpr size_t kMostCuts = 128, kMostCopies = 250'000;
+  return cuts < kMostCuts && cuts * graph.order().size() < kMostCopies;
+}
+
 // The nodes of a graph that is cut, each list in order.
 struct Pieces {
   std::vector<NodeId> head, cut, rest;
 };
 
-Pieces cut_graph(const Graph& graph) {
+Pieces cut_graph(const Graph& graph, size_t cuts) {
+  const bool takes_all = !may_have_rest(graph, cuts);
   Pieces pieces;
   std::vector<bool> behind_cut(graph.value_count(), false), in_rest(graph.value_count(), false);
   for (NodeId id : graph.order()) {
     const Node& node = graph.node(id);
-    const bool cuts = must_cut(graph, node);
-    if (!cuts && !any_of_values(node.inputs, behind_cut)) {
+    if (!must_cut(graph, node) && !any_of_values(node.inputs, behind_cut)) {
       pieces.head.push_back(id);
       continue;
     }
     insert_values(node.outputs, behind_cut);
-    const bool joins_cut = pieces.cut.empty() || (always_cuts(graph, node) && node.op->reference != nullptr);
+    const bool runs_alone = takes_all || always_cuts(graph, node);
+    const bool joins_cut = pieces.cut.empty() || (runs_alone && has_reference(node));
     if (joins_cut && !any_of_values(node.inputs, in_rest)) {
       pieces.cut.push_back(id);
     } else {
@@ -119,7 +129,7 @@ bool has_type(const Tensor& tensor, const TensorType& type) {
 }  // namespace
 
 GraphPart::GraphPart(std::unique_ptr<Graph> graph, std::span<const Tensor> inputs,
-                     const std::shared_ptr<RunnerContext>& context, Constants constants) {
+                     const std::shared_ptr<RunnerContext>& context, size_t cuts, Constants constants) {
   auto bodies = std::make_shared<BodyRunners>(context);
   run_body_ = [bodies](const Graph& body, std::span<const Tensor> body_inputs) {
     return bodies->run(body, body_inputs);
@@ -134,7 +144,7 @@ GraphPart::GraphPart(std::unique_ptr<Graph> graph, std::span<const Tensor> input
   passes_ =
       run_passes(*graph, bind_passes(), context->pass_context(), context->optimization_level, context->disabled_passes);
   if (needs_split(*graph))
-    split(std::move(graph), context);
+    split(std::move(graph), context, cuts);
   else
     specialize(std::move(graph), context, constants);
 }
@@ -151,9 +161,9 @@ void GraphPart::specialize(std::unique_ptr<Graph> graph, const std::shared_ptr<R
   result_memory_.emplace(*context->results, head_->output_types().size());
 }
 
-void GraphPart::split(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context) {
+void GraphPart::split(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context, size_t cuts) {
   is_split_ = true;
-  Pieces pieces = cut_graph(*graph);
+  Pieces pieces = cut_graph(*graph, cuts);
   std::vector<Source> sources(graph->value_count());
   for (size_t i = 0; i < graph->inputs.size(); ++i) sources[index_of(graph->inputs[i])] = {Source::From::input, i, {}};
   const auto made_by = [&](const std::vector<NodeId>& nodes, Source::From from) {
@@ -193,7 +203,7 @@ void GraphPart::split(std::unique_ptr<Graph> graph, const std::shared_ptr<Runner
   std::unique_ptr<Graph> rest;
   if (!rest_outputs.empty()) rest = subgraph(*graph, std::move(pieces.rest), rest_values, rest_outputs);
   specialize(subgraph(*graph, std::move(pieces.head), graph->inputs, head_outputs), context, Constants::keep);
-  if (rest) rest_ = std::make_unique<GraphRunner>(std::move(rest), context);
+  if (rest) rest_ = std::make_unique<GraphRunner>(std::move(rest), context, cuts + 1);
 }
 
 Tensor GraphPart::take(const Source& source, const Results& results) {

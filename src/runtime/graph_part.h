@@ -21,12 +21,13 @@ class GraphRunner;
 //   head   everything that does not depend on that value, specialized
 //   cut    the node that makes it, run alone (src/runtime/cut_node.h), and those behind it that must run by references
 //   rest   everything behind: a graph with open extents of its own, specialized when the shapes are known
+// Each rest may be cut again. Behind many cuts the nodes run alone, one by one, so that depth and copies are bounded.
 // Immutable once made; thread-safe.
 class GraphPart {
  public:
-  // Throws Error when the shapes do not fit the graph.
+  // `cuts`: that lie before it. Throws Error when the shapes do not fit the graph.
   GraphPart(std::unique_ptr<Graph> graph, std::span<const Tensor> inputs, const std::shared_ptr<RunnerContext>& context,
-            Constants constants = Constants::keep);
+            size_t cuts, Constants constants = Constants::keep);
   ~GraphPart();
 
   void run(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile) const;
@@ -51,7 +52,7 @@ class GraphPart {
   static Tensor take(const Source& source, const Results& results);
 
   void specialize(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context, Constants constants);
-  void split(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context);
+  void split(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context, size_t cuts);
   void run_split(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile) const;
   // `outputs`: of the part; results that are outputs are put there at once where that is possible.
   void run_cut(Results& results, std::span<const Tensor> outputs, Profile* profile) const;

@@ -19,8 +19,8 @@ bool has_types(const std::vector<DType>& dtypes, const std::vector<Dims>& shapes
 
 }  // namespace
 
-GraphRunner::GraphRunner(std::unique_ptr<Graph> graph, std::shared_ptr<RunnerContext> context)
-    : graph_(std::move(graph)), context_(std::move(context)) {
+GraphRunner::GraphRunner(std::unique_ptr<Graph> graph, std::shared_ptr<RunnerContext> context, size_t cuts)
+    : graph_(std::move(graph)), context_(std::move(context)), cuts_(cuts) {
   infer_types(*graph_, context_->limits);
   load_report_ = run_passes(*graph_, load_passes(), context_->pass_context(), context_->optimization_level,
                             context_->disabled_passes);
@@ -49,11 +49,11 @@ std::shared_ptr<const GraphPart> GraphRunner::make_part(std::span<const Tensor> 
   if (failure_) std::rethrow_exception(failure_);
   LATHE_CHECK(!gave_constants_, "another shape than the one that was promised");
   auto graph = std::make_unique<Graph>(*graph_);
-  if (!has_one_shape_) return std::make_shared<const GraphPart>(std::move(graph), inputs, context_);
+  if (!has_one_shape_) return std::make_shared<const GraphPart>(std::move(graph), inputs, context_, cuts_);
   gave_constants_ = true;
   for (size_t v = 0; v < graph_->value_count(); ++v) graph_->value(static_cast<ValueId>(v)).constant = Tensor();
   try {
-    return std::make_shared<const GraphPart>(std::move(graph), inputs, context_, Constants::release);
+    return std::make_shared<const GraphPart>(std::move(graph), inputs, context_, cuts_, Constants::release);
   } catch (...) {
     failure_ = std::current_exception();
     throw;

@@ -17,8 +17,8 @@ namespace lathe {
 // A graph with open extents, and its specializations by input shape. Thread-safe.
 class GraphRunner {
  public:
-  // Infers types and runs the load passes on `graph`.
-  GraphRunner(std::unique_ptr<Graph> graph, std::shared_ptr<RunnerContext> context);
+  // Infers types and runs the load passes on `graph`. `cuts`: that lie before it.
+  GraphRunner(std::unique_ptr<Graph> graph, std::shared_ptr<RunnerContext> context, size_t cuts = 0);
 
   // Any shapes and types that fit the graph. `outputs` has one tensor per graph output: defined ones are written into
   // (Error(invalid_argument) when type or shape differ), others are allocated. `profile` may be null.
@@ -39,6 +39,7 @@ class GraphRunner {
  private:
   std::unique_ptr<Graph> graph_;
   std::shared_ptr<RunnerContext> context_;
+  const size_t cuts_;
   std::vector<PassReport> load_report_;
 
   struct Entry {

@@ -61,6 +61,20 @@ TEST(CutGraph, MayGiveAnEmptyResult) {
   EXPECT_THAT(session.run(std::span(&x, 1))[0].dims(), ElementsAre(0));
 }
 
+// Each cut within the one before it would take all memory, and the stack.
+TEST(CutGraph, MayBeCutThousandsOfTimes) {
+  ModelBuilder model;
+  std::string last = model.input("x", {"n"});
+  for (int i = 0; i < 3000; ++i) {
+    const std::string each = model.node("Unique", {last});
+    last = model.node("Neg", {each});
+  }
+  model.output(last);
+  const Session session = model.load(options_of(1));
+  const Tensor x = Tensor::from<float>({5}, {3, 1, 2, 1, 3});
+  for (int run = 0; run < 2; ++run) EXPECT_EQ(list(session.run(std::span(&x, 1))[0]), (std::vector<float>{3, 2, 1}));
+}
+
 // y = 2 * x[:end] + 1, and the slice itself: a cut whose shape depends on one number.
 ModelBuilder front_rows() {
   ModelBuilder model;
