@@ -1,1 +1,0 @@
-// Placeholder so that the target exists until its first source does.
