@@ -42,6 +42,24 @@ Pair pair_of(const Taps& taps, int64_t extent) {
   return pair;
 }
 
+// The same at once, where what lies outside is zero.
+[[gnu::target("avx2")]] Pair pair_among_zeros(double normalized, int64_t extent, bool aligns_corners) {
+  const auto size = static_cast<double>(extent);
+  const double exact = aligns_corners ? (normalized + 1) / 2 * (size - 1) : ((normalized + 1) * size - 1) / 2;
+  const double x = static_cast<float>(exact);
+  // What is a whole element away sees zeros only, as does all beyond; NaN is at the begin.
+  const double near = x > -1 ? std::min(x, size) : x <= -1 ? -1.0 : aligns_corners ? 0 : -0.5;
+  const double base = std::floor(near);
+  const auto first = static_cast<int64_t>(base);
+  const auto right = static_cast<float>(near - base), left = static_cast<float>(1 - (near - base));
+  Pair pair{std::clamp<int64_t>(first, 0, extent - 2), {}};
+  // One before the axis: the second is its first element; at the last: the first is.
+  const int64_t shift = first - pair.first;
+  pair.weight[0] = shift == 0 ? left : shift == -1 ? right : 0;
+  pair.weight[1] = shift == 0 ? right : shift == 1 ? left : 0;
+  return pair;
+}
+
 // The pairs of one point: [upper row, lower row].
 [[gnu::target("avx2,fma"), gnu::always_inline]] inline __m128 load_pair(const float* upper, int64_t width) {
   const __m128 first = _mm_castpd_ps(_mm_load_sd(reinterpret_cast<const double*>(upper)));
@@ -173,10 +191,13 @@ void PictureSampler::find_taps(const float* grid, int64_t count, Group& group) c
 }
 
 void PictureSampler::find_pairs(const float* grid, int64_t count, Group& group) const {
+  const auto pair_at = [this](float normalized, int64_t extent) {
+    const auto place = static_cast<double>(normalized);
+    if (sampler_.padding == Padding::zeros) return pair_among_zeros(place, extent, sampler_.aligns_corners);
+    return pair_of(sampler_.taps(place, extent), extent);
+  };
   for (int64_t point = 0; point < count; ++point) {
-    const Pair across = pair_of(sampler_.taps(static_cast<double>(grid[2 * point]), extents_.width), extents_.width),
-               down =
-                   pair_of(sampler_.taps(static_cast<double>(grid[2 * point + 1]), extents_.height), extents_.height);
+    const Pair across = pair_at(grid[2 * point], extents_.width), down = pair_at(grid[2 * point + 1], extents_.height);
     const auto at = static_cast<size_t>(point);
     group.offset[at] = static_cast<int32_t>(down.first * extents_.width + across.first);
     for (size_t k = 0; k < 4; ++k) group.weight[4 * at + k] = down.weight[k / 2] * across.weight[k % 2];

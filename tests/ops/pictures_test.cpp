@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <limits>
 
 #include "tests/isas_here.h"
 #include "tests/ops/op_tester.h"
@@ -44,6 +46,26 @@ TEST(GridSample, MixesTapsInEveryMode) {
             .with("align_corners", aligns);
         expect_close(tester, 3e-6f);
       }
+    }
+  }
+}
+
+// Far outside, at the borders, at infinity, and NaN, which counts as the begin.
+TEST(GridSample, TakesPointsAnywhere) {
+  std::mt19937 random(12);
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float places[] = {-1, 1, 0, -1.125F, 1.125F, -1.3F, 1.3F, 1e30F, -1e30F, infinity, -infinity, std::nanf("")};
+  const auto count = static_cast<int64_t>(std::size(places));
+  Tensor grid(DType::f32, {1, count, count, 2});
+  for (int64_t i = 0; i < count * count; ++i) {
+    grid.mutable_data<float>()[2 * i] = places[i % count];
+    grid.mutable_data<float>()[2 * i + 1] = places[i / count];
+  }
+  for (const Dims& dims : {Dims{1, 2, 8, 8}, Dims{1, 2, 2, 3}}) {
+    for (const int aligns : {0, 1}) {
+      OpTester tester("GridSample", 20);
+      tester.input(random_tensor(dims, random)).input(grid).with("align_corners", aligns);
+      expect_close(tester, 2e-6f);
     }
   }
 }
