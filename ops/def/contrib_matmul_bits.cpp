@@ -274,9 +274,11 @@ bool lower_matmul_nbits(LowerContext& context) {
                       .has_bias = has_bias,
                       .isa = context.target.isa};
   if (problem.m == 0 || a.dims.back().extent != w.k) return false;
+  // To make a weight float32 takes about as long as ten additions or multiplications: for a few rows it is most of it.
+  constexpr double kUnpacking = 10;
+  const double weights = static_cast<double>(w.n) * static_cast<double>(w.k);
   problem.threads =
-      worthwhile_threads(2.0 * static_cast<double>(problem.m) * static_cast<double>(w.n) * static_cast<double>(w.k),
-                         context.target.threads);
+      worthwhile_threads((2.0 * static_cast<double>(problem.m) + kUnpacking) * weights, context.target.threads);
   std::shared_ptr<const BitsProduct> product;
   try {
     product = std::make_shared<const BitsProduct>(problem);
