@@ -121,16 +121,26 @@ ValueId add_transposed(ExpandContext& context, ValueId x, std::vector<int64_t> p
   return context.add("Transpose", {x}, {{"perm", std::move(permutation)}});
 }
 
+namespace {
+
+// Of a picture, before its channels move.
+std::vector<int64_t> axes_of(const ExpandContext& context, int rank) {
+  if (rank < 2) context.fail("a picture has rank " + std::to_string(rank) + ", expected at least 2");
+  std::vector<int64_t> axes(static_cast<size_t>(rank));
+  std::iota(axes.begin(), axes.end(), 0);
+  return axes;
+}
+
+}  // namespace
+
 ValueId add_channels_first(ExpandContext& context, ValueId x, int rank) {
-  std::vector<int64_t> permutation(static_cast<size_t>(rank));
-  std::iota(permutation.begin(), permutation.end(), 0);
+  std::vector<int64_t> permutation = axes_of(context, rank);
   std::rotate(permutation.begin() + 1, permutation.end() - 1, permutation.end());
   return add_transposed(context, x, std::move(permutation));
 }
 
 ValueId add_channels_last(ExpandContext& context, ValueId x, int rank) {
-  std::vector<int64_t> permutation(static_cast<size_t>(rank));
-  std::iota(permutation.begin(), permutation.end(), 0);
+  std::vector<int64_t> permutation = axes_of(context, rank);
   std::rotate(permutation.begin() + 1, permutation.begin() + 2, permutation.end());
   return add_transposed(context, x, std::move(permutation));
 }

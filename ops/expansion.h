@@ -28,7 +28,7 @@ ValueId add_scalar(ExpandContext& context, DType dtype, double value);
 Attributes copied_attributes(const Node& node, std::initializer_list<std::string_view> names);
 
 ValueId add_transposed(ExpandContext& context, ValueId x, std::vector<int64_t> permutation);
-// [N, spatial..., C] to [N, C, spatial...] and back. Requires: a rank of at least 2.
+// [N, spatial..., C] to [N, C, spatial...] and back. Fails for a rank below 2.
 ValueId add_channels_first(ExpandContext& context, ValueId x, int rank);
 ValueId add_channels_last(ExpandContext& context, ValueId x, int rank);
 

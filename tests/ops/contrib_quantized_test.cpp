@@ -171,6 +171,14 @@ TEST(QLinearWhere, PicksFromEither) {
     expect_byte(y.data<uint8_t>()[i], i == 0 || i == 3 ? a.at(i) : b.at(i), 0.1F, 128, "");
 }
 
+TEST(ChannelsLast, AreRefusedWithoutAPicture) {
+  for (const Tensor& x : {Tensor::scalar(1.0F), floats({1})}) {
+    EXPECT_THROW(microsoft("NhwcMaxPool").input(x).with("kernel_shape", std::vector<int64_t>{2, 2}).result(), Error);
+    EXPECT_THROW(microsoft("NhwcConv").input(x).input(x).result(), Error);
+    EXPECT_THROW(microsoft("GroupNorm").input(x).input(x).input(x).with("groups", 1).result(), Error);
+  }
+}
+
 TEST(NhwcMaxPool, TakesChannelsLast) {
   const Tensor x = tensor<uint8_t>({1, 2, 2, 2}, {1, 20, 3, 40, 5, 60, 7, 8});
   const Tensor y = microsoft("NhwcMaxPool").input(x).with("kernel_shape", std::vector<int64_t>{2, 2}).result();
