@@ -23,7 +23,7 @@ ValueId bias_of(ExpandContext& context, ValueId keeps, DType dtype, double filte
 
 // [batch] lengths, or [2 * batch] ends and then starts, or [3 * batch + 2], of which only the lengths matter.
 std::optional<ValueId> keys_within(ExpandContext& context, ValueId limits, const MaskShape& shape) {
-  const Dim& count = context.type(limits).dims[0];
+  const Dim count = context.type(limits).dims[0];
   if (!count.known() || !shape.batch.known() || !shape.keys.known()) return std::nullopt;
   const int64_t batch = shape.batch.extent;
   const bool has_starts = count.extent == 2 * batch && batch > 0;

@@ -67,7 +67,7 @@ DType type_of(const ExpandContext& context) { return context.input_type(0).dtype
 
 // An operand as [batch, heads, length, size]. none: its extents are not known yet, or make no sense.
 ValueId add_heads(ExpandContext& context, int input, const char* heads_attribute) {
-  const TensorType& type = context.input_type(input);
+  const TensorType type = context.input_type(input);
   if (type.dtype != type_of(context) || !type.is_static() || (type.rank() != 3 && type.rank() != 4))
     return ValueId::none;
   if (type.rank() == 4) return context.input(input);
@@ -111,7 +111,7 @@ ValueId length_bias(ExpandContext& context, const Dim& keys) {
 // attn_mask and nonpad_kv_seqlen as biases. False: a form that the reference must see to.
 bool add_mask_biases(ExpandContext& context, AttentionParts& parts, const Dim& keys) {
   if (context.has_input(3)) {
-    const TensorType& mask = context.input_type(3);
+    const TensorType mask = context.input_type(3);
     if (!mask.has_rank || mask.rank() < 1 || mask.rank() > 4 || !keys.known()) return false;
     if (mask.dtype != type_of(context) && mask.dtype != DType::boolean) return false;
     if (mask.dims.back().extent != keys.extent && mask.dims.back().extent != 1) return false;

@@ -57,7 +57,7 @@ void reference_lp(ReferenceContext& context) {
 
 // The norm of a line of zeros is taken as 1.
 bool expand_lp(ExpandContext& context) {
-  const TensorType& type = context.input_type(0);
+  const TensorType type = context.input_type(0);
   if (!type.has_rank || type.dtype != DType::f32) return false;
   const int64_t axis = axis_within(context, context.node.attributes.get_int("axis", -1), type.rank());
   const bool is_l1 = context.node.attributes.get_int("p", 2) == 1;
@@ -98,7 +98,7 @@ void reference_mean_variance(ReferenceContext& context) {
 }
 
 bool expand_mean_variance(ExpandContext& context) {
-  const TensorType& type = context.input_type(0);
+  const TensorType type = context.input_type(0);
   if (!type.has_rank || type.dtype != DType::f32) return false;
   const std::vector<int64_t> given = context.node.attributes.get_ints("axes", {0, 2, 3});
   if (given.empty()) return false;

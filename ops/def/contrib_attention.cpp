@@ -150,7 +150,7 @@ bool expand_qattention(ExpandContext& context) {
   // A scale or zero point for each column is cut like the columns.
   const auto pieces = [&](int i, int64_t axis) {
     if (!context.has_input(i)) return std::vector<ValueId>(3, ValueId::none);
-    const TensorType& type = context.input_type(i);
+    const TensorType type = context.input_type(i);
     const bool is_one = type.has_rank && (type.rank() == 0 || type.dims[0].extent == 1);
     if (axis == 0 && is_one) return std::vector<ValueId>(3, context.input(i));
     return add_split(context, context.input(i), axis, sizes);
@@ -215,7 +215,7 @@ std::optional<Projected> separate_operands(ExpandContext& context, const HeadSet
   if (!value.has_rank) return std::nullopt;
   std::vector<ValueId> operands{context.input(0), context.input(1), context.input(2)};
   if (context.has_input(3)) {
-    const TensorType& bias = context.input_type(3);
+    const TensorType bias = context.input_type(3);
     if (!bias.has_rank || bias.rank() != 1 || !bias.dims[0].known()) return std::nullopt;
     const int64_t hidden = query.dims[2].extent, rest = bias.dims[0].extent - 2 * hidden;
     if (rest < 1) context.fail("the bias has " + std::to_string(bias.dims[0].extent) + " elements");
@@ -257,7 +257,7 @@ bool expand_multi_head(ExpandContext& context) {
       context.input_type(0).rank() == 5 || (context.has_input(1) && context.input_type(1).rank() == 5);
   const auto operands = is_packed ? packed_operands(context) : separate_operands(context, settings);
   if (!operands) return false;
-  const TensorType& query = context.input_type(0);
+  const TensorType query = context.input_type(0);
   MaskShape shape{query.dims[0], query.dims[1], operands->key_length, Dim{0, ""}};
   if (context.has_input(6)) {
     if (context.input_type(6).rank() != 4) context.fail("past_key must have rank 4");

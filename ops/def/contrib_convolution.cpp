@@ -22,7 +22,7 @@ bool expand_fused_conv(ExpandContext& context) {
 
 // The same on [N, spatial..., C]; the weights are in their usual order.
 bool expand_nhwc_conv(ExpandContext& context) {
-  const TensorType& type = context.input_type(0);
+  const TensorType type = context.input_type(0);
   if (!type.has_rank) return false;
   const int rank = type.rank();
   const Attributes& attributes = context.node.attributes;
@@ -35,7 +35,7 @@ bool expand_nhwc_conv(ExpandContext& context) {
 }
 
 bool expand_nhwc_max_pool(ExpandContext& context) {
-  const TensorType& type = context.input_type(0);
+  const TensorType type = context.input_type(0);
   if (!type.has_rank) return false;
   const int rank = type.rank();
   const ValueId x = add_channels_first(context, context.input(0), rank);

@@ -121,7 +121,7 @@ ValueId prepared(ExpandContext& context, ValueId x, int64_t heads, const Setting
 // The rows of the tables for these tokens, [batch, length, 1, half].
 std::optional<Rotation> rotation_of(ExpandContext& context, const Settings& s, const Extents& e, const Places& places) {
   if (!s.rotates) return std::nullopt;
-  const TensorType& cache = context.input_type(kCos);
+  const TensorType cache = context.input_type(kCos);
   Rotation rotation{.half = cache.dims[1].extent, .size = s.size, .is_interleaved = s.is_interleaved};
   const auto rows = [&](Input table) {
     ValueId taken;

@@ -8,7 +8,7 @@ namespace {
 // rank must be known for that, and is not.
 bool turn(ExpandContext& context, ValueId& operand, bool swaps, bool moves_batch) {
   if (!swaps && !moves_batch) return true;
-  const TensorType& type = context.type(operand);
+  const TensorType type = context.type(operand);
   if (!type.has_rank) return false;
   const int rank = type.rank();
   if (rank < 2) return true;

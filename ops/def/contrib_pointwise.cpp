@@ -14,7 +14,7 @@ bool expand_bias_add(ExpandContext& context) {
 
 // The left half of x + bias, times gelu of the right half.
 bool expand_split_gelu(ExpandContext& context) {
-  const TensorType& type = context.input_type(0);
+  const TensorType type = context.input_type(0);
   if (!type.has_rank || type.rank() == 0 || !type.dims.back().known()) return false;
   const int64_t columns = type.dims.back().extent;
   if (columns % 2 != 0) context.fail("the last axis has " + std::to_string(columns) + " elements, an odd number");
@@ -45,7 +45,7 @@ bool expand_bias_dropout(ExpandContext& context) {
 
 // Softmax over all axes from `axis` on.
 bool expand_bias_softmax(ExpandContext& context) {
-  const TensorType& type = context.input_type(0);
+  const TensorType type = context.input_type(0);
   if (!type.has_rank) return false;
   const int64_t axis = context.node.attributes.get_int("axis", 1);
   const ValueId sum = context.add("Add", {context.input(0), context.input(1)});

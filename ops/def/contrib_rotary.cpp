@@ -8,7 +8,7 @@ namespace {
 
 // Positions as given, [batch, length], or counted from the one given, [length]. nullopt: the length is not known yet.
 std::optional<ValueId> positions(ExpandContext& context, const Dim& length) {
-  const TensorType& type = context.input_type(1);
+  const TensorType type = context.input_type(1);
   if (type.rank() == 2) return context.input(1);
   if (!length.known()) return std::nullopt;
   Tensor counted(type.dtype, {length.extent});

@@ -138,8 +138,7 @@ Tensor resting_grid(const Windows& windows, const Dims& x, const Dims& w, const 
 // Pixels are sampled where their offsets say, into columns that the weights multiply. False: operands that do not fit,
 // of which the reference says more.
 bool expand_deform_conv(ExpandContext& context) {
-  const TensorType &x_type = context.input_type(0), &w_type = context.input_type(1),
-                   &offset_type = context.input_type(2);
+  const TensorType x_type = context.input_type(0), w_type = context.input_type(1), offset_type = context.input_type(2);
   if (!x_type.is_static() || !w_type.is_static() || !offset_type.is_static() || x_type.dtype != DType::f32)
     return false;
   const Dims x = x_type.extents(), w = w_type.extents();

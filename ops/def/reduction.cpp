@@ -253,7 +253,7 @@ bool lower(LowerContext& context) {
 
 // log(sum(exp(x - top))) + top, which does not overflow; infinities come out of exp and log by themselves.
 bool expand_log_sum_exp(ExpandContext& context) {
-  const TensorType& type = context.input_type(0);
+  const TensorType type = context.input_type(0);
   const std::vector<int64_t> given = context.node.attributes.get_ints("axes");
   if (!type.has_rank || type.dtype != DType::f32) return false;
   if (context.node.attributes.get_int("noop_with_empty_axes", 0) != 0) return false;

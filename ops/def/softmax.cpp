@@ -180,7 +180,7 @@ bool lower(LowerContext& context) {
 
 // One at the first of the largest elements. Flattened inputs (up to version 12) only where nothing is to be flattened.
 bool expand_hardmax(ExpandContext& context) {
-  const TensorType& type = context.input_type(0);
+  const TensorType type = context.input_type(0);
   if (!type.has_rank || type.rank() == 0 || type.dtype != DType::f32) return false;
   const int64_t axis = axis_of(context, type.rank());
   const Dim& extent = type.dims[static_cast<size_t>(axis)];

@@ -117,5 +117,24 @@ TEST(ExpandedOps, SampleDeformedWindows) {
   }
 }
 
+// Whatever is added moves the values of a full graph.
+TEST(Expanded, ReadsTypesWhileTheGraphGrows) {
+  for (int others = 0; others < 9; ++others) {
+    Graph graph;
+    const TensorType type = TensorType::of(DType::f32, {6, 2});
+    for (int i = 0; i < others; ++i) graph.inputs.push_back(graph.add_value("other" + std::to_string(i), type));
+    const ValueId x = graph.add_value("x", type), bias = graph.add_value("bias", type), y = graph.add_value("y", type);
+    graph.inputs.insert(graph.inputs.end(), {x, bias});
+    graph.outputs = {y};
+    Node node;
+    node.op = &OpRegistry::builtin().require("com.microsoft", "BiasSoftmax", 1);
+    node.name = "node";
+    node.inputs = {x, bias};
+    node.outputs = {y};
+    graph.add_node(std::move(node));
+    EXPECT_NO_THROW(EXPECT_TRUE(expand_nodes(graph, OpRegistry::builtin()))) << others;
+  }
+}
+
 }  // namespace
 }  // namespace lathe
