@@ -5,11 +5,11 @@
 
 #include "ops/copy/copy_elements.h"
 #include "ops/copy/copy_infer.h"
-#include "ops/copy/copy_resize.h"
-#include "ops/copy/resize_passes.h"
-#include "ops/copy/resize_planes.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "ops/resize/resize_axis.h"
+#include "ops/resize/resize_passes.h"
+#include "ops/resize/resize_planes.h"
 
 namespace lathe::ops {
 namespace {

@@ -1,4 +1,4 @@
-#include "ops/copy/resize_planes.h"
+#include "ops/resize/resize_planes.h"
 
 #include <immintrin.h>
 

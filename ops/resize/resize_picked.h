@@ -3,8 +3,8 @@
 // input.
 #include <vector>
 
-#include "ops/copy/copy_resize.h"
 #include "ops/lower.h"
+#include "ops/resize/resize_axis.h"
 
 namespace lathe {
 

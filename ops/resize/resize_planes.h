@@ -2,8 +2,8 @@
 // Lowering of Resize by neighbours (nearest, linear) over one or two neighbouring axes of float32.
 #include <vector>
 
-#include "ops/copy/copy_resize.h"
 #include "ops/lower.h"
+#include "ops/resize/resize_axis.h"
 
 namespace lathe {
 

@@ -3,8 +3,8 @@
 // axis as weighted sums of any number of rows (linear, cubic, antialiased; float32 and bytes).
 #include <vector>
 
-#include "ops/copy/copy_resize.h"
 #include "ops/lower.h"
+#include "ops/resize/resize_axis.h"
 
 namespace lathe {
 

@@ -1,4 +1,4 @@
-#include "ops/copy/copy_resize.h"
+#include "ops/resize/resize_axis.h"
 
 #include <algorithm>
 #include <cmath>

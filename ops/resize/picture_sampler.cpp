@@ -1,4 +1,4 @@
-#include "ops/copy/picture_sampler.h"
+#include "ops/resize/picture_sampler.h"
 
 #include <immintrin.h>
 

@@ -1,4 +1,4 @@
-#include "ops/copy/resize_picked.h"
+#include "ops/resize/resize_picked.h"
 
 #include <immintrin.h>
 

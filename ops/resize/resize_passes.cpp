@@ -1,4 +1,4 @@
-#include "ops/copy/resize_passes.h"
+#include "ops/resize/resize_passes.h"
 
 #include <immintrin.h>
 
@@ -6,7 +6,7 @@
 #include <cstring>
 #include <memory>
 
-#include "ops/copy/resize_picked.h"
+#include "ops/resize/resize_picked.h"
 #include "ops/work_split.h"
 #include "src/base/checked_size.h"
 #include "src/base/thread_team.h"
