@@ -313,6 +313,7 @@ bool lower_activation(LowerContext& context) {
 }
 
 bool lower_prelu(LowerContext& context) {
+  if (context.node.version < kSlopeByNumpySince) return false;  // rows are broadcast by NumPy's rule
   return lower_pointwise(context) || lower_binary_rows(context, functors::PRelu{});
 }
 

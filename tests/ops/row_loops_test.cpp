@@ -366,5 +366,15 @@ TEST(Trigonometry, KeepsItsSpecialValues) {
   }
 }
 
+// Before opset 7 a slope of rank 1 belongs to axis 1; by NumPy's rule it would be the last one's.
+TEST(RowLoops, KeepOldSlopesWithTheirChannels) {
+  OpTester tester("PRelu", 6);
+  tester.input(Tensor::from<float>({1, 2, 2}, {-1, -1, -1, -1})).input(Tensor::from<float>({2}, {2, 3}));
+  const Tensor expected = Tensor::from<float>({1, 2, 2}, {-2, -2, -3, -3});
+  expect_same_bytes(tester.result(), expected, "reference");
+  const auto made = tester.lowered(Isa::avx2, 1);
+  if (made) expect_same_bytes((*made)[0], expected, "lowering");
+}
+
 }  // namespace
 }  // namespace lathe
