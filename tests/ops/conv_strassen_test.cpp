@@ -129,7 +129,7 @@ TEST(StrassenConvolution, TakesThePixelsOfAStrideFirst) {
   std::mt19937 random(32);
   for (const PointwiseCase& c :
        {PointwiseCase{1, 256, 256, 28, 29, true, true, 1, 2}, PointwiseCase{2, 256, 320, 27, 23, true, false, 1, 2},
-        PointwiseCase{1, 256, 256, 40, 41, false, true, 1, 3}})
+        PointwiseCase{1, 256, 256, 40, 41, false, true, 1, 3}, PointwiseCase{2, 256, 320, 27, 23, true, true, 3, 2}})
     expect_agreement(c, random);
 }
 

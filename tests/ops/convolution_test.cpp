@@ -372,5 +372,22 @@ TEST(Convolution, AgreesWithTheReferenceOnShapesOfRealModels) {
   }
 }
 
+// Of many channels, the pixels that are read are brought together first.
+TEST(Convolution, PointwiseOnesOfManyChannelsTakeThePixelsOfAStride) {
+  std::mt19937 random(34);
+  for (const Dims& strides : {Dims{2, 2}, Dims{1, 3}, Dims{3, 1}}) {
+    for (const int threads : {1, 2, 3}) {
+      const ConvCase c{.in = {2, 256, 7, 10},
+                       .kernel = {1, 1},
+                       .strides = strides,
+                       .out_channels = 272,
+                       .has_bias = true,
+                       .residual = 1,
+                       .threads = threads};
+      for (Isa isa : isas_here()) check(c, isa, random);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lathe
