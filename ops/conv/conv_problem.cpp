@@ -140,12 +140,22 @@ int channels_of_first_half(const ConvProblem& problem, const ConvBlockGroup& gro
 
 }  // namespace
 
+bool has_one_tap(const ConvProblem& problem) {
+  if (problem.phases.size() != 1 || problem.groups != 1 || problem.window_y != 1 || problem.window_x != 1 ||
+      problem.frames != ConvFrames()) {
+    return false;
+  }
+  const auto is_plain = [](const ConvAxis& axis) {
+    return axis.taps == ConvAxis().taps && axis.out_step == 1 && axis.out_first == 0 && axis.out_extent == axis.out;
+  };
+  return is_plain(problem.phases[0].y) && is_plain(problem.phases[0].x);
+}
+
 std::optional<ConvProblem> with_taken_pixels(const ConvProblem& problem) {
   // Pixels that a stride keeps apart find half of the sets of L1, too few for all channels of a tile, which come again
   // for each panel of outputs.
   constexpr int64_t kFewestChannels = 256;
-  if (problem.phases.size() != 1 || problem.groups != 1 || problem.window_y != 1 || problem.window_x != 1 ||
-      problem.frames != ConvFrames() || problem.in_lanes() != problem.lanes ||
+  if (!has_one_tap(problem) || problem.in_lanes() != problem.lanes ||
       std::min(problem.in_channels, problem.out_channels) < kFewestChannels) {
     return std::nullopt;
   }
@@ -153,8 +163,7 @@ std::optional<ConvProblem> with_taken_pixels(const ConvProblem& problem) {
   ConvAxis &y = taken.phases[0].y, &x = taken.phases[0].x;
   if (y.stride * x.stride == 1) return std::nullopt;
   for (const ConvAxis* axis : {&y, &x}) {
-    if (axis->taps != ConvAxis().taps || (axis->out - 1) * axis->stride >= axis->in) return std::nullopt;
-    if (axis->out_step != 1 || axis->out_first != 0 || axis->out_extent != axis->out) return std::nullopt;
+    if ((axis->out - 1) * axis->stride >= axis->in) return std::nullopt;
   }
   x.stride = 1;
   x.in = x.out = x.out_extent = y.out * x.out;

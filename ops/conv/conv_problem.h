@@ -64,6 +64,9 @@ struct ConvProblem {
 // A pointwise convolution sees the picture as one row.
 void merge_axes(ConvProblem& problem);
 
+// A 1x1 window over all channels, at any stride, whose outputs stand side by side.
+bool has_one_tap(const ConvProblem& problem);
+
 // Of a pointwise convolution with a stride: the one over the pixels that it reads, side by side, where this is worth a
 // copy. nullopt where it is not.
 std::optional<ConvProblem> with_taken_pixels(const ConvProblem& problem);

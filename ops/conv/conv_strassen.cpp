@@ -108,13 +108,9 @@ double least_gain(const ConvProblem& problem, const StrassenShape& shape, int th
 }
 
 bool is_pointwise(const ConvProblem& problem) {
-  if (problem.phases.size() != 1 || problem.groups != 1 || problem.window_y != 1 || problem.window_x != 1 ||
-      problem.frames != ConvFrames()) {
-    return false;
-  }
+  if (!has_one_tap(problem)) return false;
   const ConvAxis &y = problem.phases[0].y, &x = problem.phases[0].x;
-  return y == ConvAxis() && x.taps == ConvAxis().taps && x.stride == 1 && x.in == x.out && x.out_step == 1 &&
-         x.out_first == 0 && x.out_extent == x.out;
+  return y == ConvAxis() && x.stride == 1 && x.in == x.out;
 }
 
 }  // namespace
