@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "graph/expand.h"
 #include "ops/pointwise/activation_functors.h"
 #include "ops/pointwise/double_math.h"
 #include "ops/pointwise/elementwise.h"
@@ -146,10 +147,26 @@ void infer_biased(InferContext& context) {
 constexpr int kSlopeByNumpySince = 7;
 
 // Before opset 7 a slope of rank 1 belongs to axis 1.
+bool is_of_channels(const Node& node, int slope_rank, int rank) {
+  return node.version < kSlopeByNumpySince && slope_rank == 1 && rank > 2;
+}
+
 Dims slope_dims(const Node& node, Dims dims, int rank) {
-  if (node.version < kSlopeByNumpySince && dims.size() == 1 && rank > 2)
+  if (is_of_channels(node, static_cast<int>(dims.size()), rank))
     dims.insert(dims.end(), static_cast<size_t>(rank) - 2, 1);
   return dims;
+}
+
+// An old slope gets the axes that NumPy's rule asks for.
+bool expand_prelu(ExpandContext& context) {
+  const TensorType x = context.input_type(0), slope = context.input_type(1);
+  if (!x.has_rank || !slope.has_rank || !is_of_channels(context.node, slope.rank(), x.rank())) return false;
+  std::vector<int64_t> dims(static_cast<size_t>(x.rank()) - 1, 1);
+  dims[0] = -1;
+  const Tensor shape = Tensor::from<int64_t>({static_cast<int64_t>(dims.size())}, dims);
+  const ValueId aligned = context.add("Reshape", {context.input(1), context.constant(shape)});
+  context.set_output(0, context.add("PRelu", {context.input(0), aligned}));
+  return true;
 }
 
 void reference_prelu(ReferenceContext& context) {
@@ -346,6 +363,9 @@ std::vector<OpDef> activation_ops() {
       with_inputs(activation("Clip", 1, {{"min", Kind::real}, {"max", Kind::real}}, reference_clip, express_clip), 1, 3,
                   infer_clip),
       lower_clip);
+  OpDef prelu = with_inputs(lowered_by(activation("PRelu", 1, {}, reference_prelu, express_prelu), lower_prelu), 2, 2,
+                            infer_prelu);
+  prelu.schema.expand = expand_prelu;
   return {
       activation<f::Relu, kNumbers>("Relu", 1, {}, express<relu>),
       activation<f::LeakyRelu, kReals>("LeakyRelu", 1, {{"alpha", Kind::real}}, express<leaky_relu>),
@@ -364,8 +384,7 @@ std::vector<OpDef> activation_ops() {
       activation<f::Mish, kReals>("Mish", 18, {}, express<mish>),
       activation<f::Swish, kReals>("Swish", 24, {{"alpha", Kind::real}}, express<swish>),
       activation<f::Shrink, kNumbers>("Shrink", 9, {{"bias", Kind::real}, {"lambd", Kind::real}}, express<shrink>),
-      with_inputs(lowered_by(activation("PRelu", 1, {}, reference_prelu, express_prelu), lower_prelu), 2, 2,
-                  infer_prelu),
+      prelu,
       clip,
       activation<f::GeluErf, kReals>("Gelu", 1, {}, express<gelu_erf>, kMicrosoft),
       activation<f::QuickGelu, kReals>("QuickGelu", 1, {{"alpha", Kind::real}}, express<quick_gelu>, kMicrosoft),

@@ -96,6 +96,28 @@ TEST(ExpandNodes, AddsASkipThatBroadcastsFirst) {
   }
 }
 
+// Before opset 7 a slope of rank 1 belongs to axis 1.
+TEST(ExpandNodes, GivesAnOldSlopeItsAxes) {
+  for (const int version : {6, 7}) {
+    Graph graph;
+    const ValueId x = graph.add_value("x", TensorType::of(DType::f32, {2, 3, 3})), y = graph.add_value("y", {});
+    graph.inputs = {x};
+    graph.outputs = {y};
+    graph.add_node({.op = &OpRegistry::builtin().require("", "PRelu", version),
+                    .version = version,
+                    .name = "prelu",
+                    .inputs = {x, graph.add_constant("slope", Tensor(DType::f32, {3}))},
+                    .outputs = {y}});
+    infer_types(graph);
+    EXPECT_EQ(expand_nodes(graph, OpRegistry::builtin()), version == 6);
+    verify(graph);
+    EXPECT_EQ(operators(graph),
+              version == 6 ? (std::vector<std::string>{"Reshape", "PRelu"}) : (std::vector<std::string>{"PRelu"}));
+    const Node& last = graph.node(graph.order().back());
+    EXPECT_EQ(to_string(graph.value(last.inputs[1]).type), version == 6 ? "float32[3,1]" : "float32[3]");
+  }
+}
+
 TEST(ExpandNodes, NamesTheNodeThatItCannotExpand) {
   Attributes attributes;
   attributes.set("num_heads", int64_t{2});
