@@ -19,11 +19,15 @@ std::string place_of(const Scope& scope, const onnx::NodeProto& proto, const std
 }
 
 // What to say beside "not supported": the opsets, or the other domains, in which the operator is known. "" for none.
+// Its operators rely on what the passes that make them have checked; a file promises nothing.
+constexpr std::string_view kOwnDomain = "lathe";
+
 std::string known_elsewhere(const OpLookup& ops, const std::string& domain, const std::string& name) {
   // Weights lie in an order that the model does not tell.
   if (domain == "com.microsoft.nchwc")
     return " (ONNX Runtime writes it at its optimization level 'all', for one kind of CPU: save the model at "
            "'extended')";
+  if (domain == kOwnDomain) return " in a file (this domain is Lathe's own)";
   std::string text;
   const auto list = [&](const std::string& where) {
     for (const OpVersions& range : ops.versions_of(where, name)) {
@@ -88,7 +92,7 @@ void GraphImporter::convert(const onnx::NodeProto& proto, int index, Scope& scop
   Node node;
   node.name = name;
   node.version = version->second;
-  node.op = ops_.find(domain, proto.op_type(), node.version);
+  if (domain != kOwnDomain) node.op = ops_.find(domain, proto.op_type(), node.version);
   convert_operator(proto, std::move(node), scope);
 }
 

@@ -105,6 +105,18 @@ TEST(Import, TellsHowToSaveAModelWithoutBlockedChannels) {
               AllOf(HasSubstr("operator 'Relu' (com.microsoft.nchwc 1) is not supported"), HasSubstr("at 'extended'")));
 }
 
+TEST(Import, RefusesOperatorsThatOnlyPassesMayMake) {
+  onnx::ModelProto model = relu_model();
+  auto* import = model.add_opset_import();
+  import->set_domain("lathe");
+  import->set_version(1);
+  for (const char* op : {"Reorder", "Pointwise", "Relu"}) {
+    model.mutable_graph()->mutable_node(0)->set_domain("lathe");
+    model.mutable_graph()->mutable_node(0)->set_op_type(op);
+    EXPECT_THAT(complaint(model, ErrorCode::unsupported), HasSubstr("(lathe 1) is not supported in a file")) << op;
+  }
+}
+
 TEST(Import, TheOldNameOfTheOnnxDomainIsTheSame) {
   onnx::ModelProto model = relu_model();
   model.mutable_graph()->mutable_node(0)->set_domain("ai.onnx");
