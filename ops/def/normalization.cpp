@@ -5,11 +5,11 @@
 #include "graph/expand.h"
 #include "jit/kernels/rows/normalize.h"
 #include "ops/copy/copy_elements.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/int8/int8_lower.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "ops/shape_arguments.h"
 #include "src/base/checked_size.h"
 #include "src/base/thread_team.h"
 
@@ -49,6 +49,11 @@ void infer(InferContext& context) {
   const Variant variant = variant_of(context.node);
   if (!is_float(data.dtype)) context.fail("input 0 is " + std::string(name_of(data.dtype)) + ", expected a float type");
   if (!context.has_input(variant.scale)) context.fail("input " + std::to_string(variant.scale) + " (scale) is missing");
+  for (const int slot : {variant.skip, variant.skip_bias}) {
+    if (slot < 0 || !context.has_input(slot) || context.input(slot).dtype == data.dtype) continue;
+    context.fail("input " + std::to_string(slot) + " is " + std::string(name_of(context.input(slot).dtype)) +
+                 ", the data is " + std::string(name_of(data.dtype)));
+  }
   context.set_output(0, data);
   const auto stash = static_cast<DType>(context.node.attributes.get_int("stash_type", 1));
   TensorType statistics = data;

@@ -23,6 +23,18 @@ TEST(PRelu, RefusesASlopeThatDoesNotBroadcast) {
   EXPECT_THROW(OpTester("PRelu", 16).input(floats({1})).input(floats({1, 2})).result(), Error);
 }
 
+TEST(SkipLayerNormalization, RefusesASkipOfAnotherType) {
+  const auto normalize = [](DType skip) {
+    OpTester("SkipLayerNormalization", 1, "com.microsoft")
+        .input(Tensor(DType::f32, {1, 2, 4}))
+        .input(Tensor(skip, {1, 2, 4}))
+        .input(Tensor(DType::f32, {4}))
+        .result();
+  };
+  EXPECT_NO_THROW(normalize(DType::f32));
+  EXPECT_THROW(normalize(DType::f64), Error);
+}
+
 TEST(Pooling, RefusesWindowsThatAreEmptyOrLieInThePadding) {
   const auto pool = [](const char* op, std::vector<int64_t> kernel, std::vector<int64_t> pads) {
     OpTester(op, 12)
