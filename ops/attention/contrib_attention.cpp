@@ -4,8 +4,8 @@
 #include <limits>
 #include <numeric>
 
-#include "ops/copy/copy_infer.h"
 #include "ops/numbers.h"
+#include "ops/shape_arguments.h"
 #include "src/base/checked_size.h"
 
 namespace lathe {

@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "ops/copy/copy_elements.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/numbers.h"
+#include "ops/shape_arguments.h"
 
 namespace lathe::group_query {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 // The indices of Gather and GatherElements, for inference and references.
-#include "ops/copy/copy_infer.h"
+#include "ops/shape_arguments.h"
 
 namespace lathe {
 

@@ -7,8 +7,8 @@
 #include "graph/text.h"
 #include "lathe/error.h"
 #include "ops/copy/copy_elements.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/lower.h"
+#include "ops/shape_arguments.h"
 
 // What the library holds a pointer to while it is called. Outputs go where `set_output` or `output` says.
 struct LatheCall {

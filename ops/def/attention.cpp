@@ -5,9 +5,9 @@
 
 #include "ops/attention/attention_reference.h"
 #include "ops/attention/contrib_attention.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "ops/shape_arguments.h"
 
 namespace lathe::ops {
 namespace {

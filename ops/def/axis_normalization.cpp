@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/copy/copy_infer.h"
 #include "ops/expansion.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
+#include "ops/shape_arguments.h"
 #include "src/base/thread_team.h"
 
 namespace lathe::ops {

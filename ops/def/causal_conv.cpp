@@ -3,11 +3,11 @@
 #include <cstring>
 
 #include "ops/copy/copy_elements.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/gemm/gemm_plan.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/pointwise/pointwise_loops.h"
+#include "ops/shape_arguments.h"
 #include "ops/work_split.h"
 #include "src/base/checked_size.h"
 #include "src/base/thread_team.h"

@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "ops/attention/contrib_attention.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/gemm/contrib_products.h"
+#include "ops/shape_arguments.h"
 
 namespace lathe::ops {
 namespace {

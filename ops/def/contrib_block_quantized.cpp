@@ -2,10 +2,10 @@
 #include <algorithm>
 
 #include "ops/copy/copy_elements.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/expansion.h"
 #include "ops/gemm/matmul_shape.h"
 #include "ops/numbers.h"
+#include "ops/shape_arguments.h"
 #include "src/base/checked_size.h"
 
 namespace lathe::ops {

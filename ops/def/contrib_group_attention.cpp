@@ -5,8 +5,8 @@
 
 #include "ops/attention/contrib_attention.h"
 #include "ops/attention/group_query.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/numbers.h"
+#include "ops/shape_arguments.h"
 
 namespace lathe::ops {
 namespace {

@@ -5,12 +5,12 @@
 #include "graph/text.h"
 #include "lathe/error.h"
 #include "ops/copy/copy_elements.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/expansion.h"
 #include "ops/gemm/bits_product.h"
 #include "ops/gemm/gemm_plan.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
+#include "ops/shape_arguments.h"
 #include "ops/work_split.h"
 #include "src/base/checked_size.h"
 

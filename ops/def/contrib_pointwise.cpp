@@ -1,6 +1,6 @@
 // com.microsoft's sums that carry something along: BiasAdd, BiasSplitGelu, BiasDropout, BiasSoftmax.
-#include "ops/copy/copy_infer.h"
 #include "ops/expansion.h"
+#include "ops/shape_arguments.h"
 
 namespace lathe::ops {
 namespace {

@@ -1,8 +1,8 @@
 // com.microsoft's operators between quantized tensors: what they do lies between DequantizeLinear and QuantizeLinear.
 #include <cstring>
 
-#include "ops/copy/copy_infer.h"
 #include "ops/expansion.h"
+#include "ops/shape_arguments.h"
 
 namespace lathe::ops {
 namespace {

@@ -1,7 +1,7 @@
 // com.microsoft's RotaryEmbedding: the angles are rows of two tables, by the token's position.
 #include "ops/attention/contrib_attention.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/numbers.h"
+#include "ops/shape_arguments.h"
 
 namespace lathe::ops {
 namespace {

@@ -4,9 +4,9 @@
 #include "lathe/error.h"
 #include "ops/body_types.h"
 #include "ops/copy/copy_elements.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "ops/shape_arguments.h"
 #include "src/base/box.h"
 #include "src/base/checked_size.h"
 

@@ -3,10 +3,10 @@
 #include <type_traits>
 
 #include "ops/copy/copy_elements.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "ops/shape_arguments.h"
 #include "ops/work_split.h"
 #include "src/base/thread_team.h"
 

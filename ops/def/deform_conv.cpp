@@ -2,10 +2,10 @@
 #include <cmath>
 
 #include "ops/copy/copy_elements.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/expansion.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "ops/shape_arguments.h"
 #include "ops/window_attributes.h"
 
 namespace lathe::ops {

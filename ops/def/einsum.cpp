@@ -4,10 +4,10 @@
 
 #include "lathe/error.h"
 #include "ops/copy/copy_elements.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/einsum/einsum_equation.h"
 #include "ops/einsum/einsum_lower.h"
 #include "ops/numbers.h"
+#include "ops/shape_arguments.h"
 #include "src/base/checked_size.h"
 
 namespace lathe::ops {

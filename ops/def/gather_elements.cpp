@@ -3,10 +3,10 @@
 #include <cstring>
 
 #include "ops/copy/copy_elements.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/copy/gather_indices.h"
 #include "ops/copy/index_check.h"
 #include "ops/op_def.h"
+#include "ops/shape_arguments.h"
 #include "ops/work_split.h"
 #include "src/base/thread_team.h"
 

@@ -9,10 +9,10 @@
 #include <span>
 
 #include "ops/copy/copy_elements.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 #include "ops/pointwise/double_math.h"
+#include "ops/shape_arguments.h"
 
 namespace lathe::ops {
 namespace {

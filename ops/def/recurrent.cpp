@@ -3,11 +3,11 @@
 #include <cmath>
 
 #include "ops/copy/copy_elements.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 #include "ops/recurrent/recurrent.h"
 #include "ops/recurrent/recurrent_lower.h"
+#include "ops/shape_arguments.h"
 
 namespace lathe::ops {
 namespace {

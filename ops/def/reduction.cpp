@@ -6,12 +6,12 @@
 #include <numeric>
 
 #include "ops/copy/copy_elements.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/copy/copy_step.h"
 #include "ops/expansion.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 #include "ops/rows/reduction_lower.h"
+#include "ops/shape_arguments.h"
 
 namespace lathe::ops {
 namespace {

@@ -5,12 +5,12 @@
 
 #include "lathe/error.h"
 #include "ops/copy/copy_elements.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/copy/copy_nest.h"
 #include "ops/copy/copy_step.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "ops/shape_arguments.h"
 #include "ops/work_split.h"
 #include "src/base/thread_team.h"
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "ops/copy/copy_elements.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/copy/copy_step.h"
 #include "ops/op_def.h"
+#include "ops/shape_arguments.h"
 
 namespace lathe::ops {
 namespace {

@@ -4,12 +4,12 @@
 #include <cmath>
 
 #include "ops/copy/copy_elements.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 #include "ops/resize/resize_axis.h"
 #include "ops/resize/resize_passes.h"
 #include "ops/resize/resize_planes.h"
+#include "ops/shape_arguments.h"
 
 namespace lathe::ops {
 namespace {

@@ -1,9 +1,9 @@
 // RotaryEmbedding: pairs of elements turned by an angle that depends on the token's position.
 #include "ops/attention/contrib_attention.h"
 #include "ops/copy/copy_elements.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "ops/shape_arguments.h"
 
 namespace lathe::ops {
 namespace {

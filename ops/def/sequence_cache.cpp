@@ -5,10 +5,10 @@
 #include "lathe/error.h"
 #include "ops/copy/copy_bytes.h"
 #include "ops/copy/copy_elements.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "ops/shape_arguments.h"
 #include "src/base/thread_team.h"
 
 namespace lathe::ops {

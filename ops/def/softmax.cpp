@@ -4,13 +4,13 @@
 #include <cmath>
 
 #include "jit/kernels/rows/softmax.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/copy/copy_step.h"
 #include "ops/expansion.h"
 #include "ops/int8/int8_lower.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "ops/shape_arguments.h"
 #include "src/base/checked_size.h"
 #include "src/base/thread_team.h"
 

@@ -1,9 +1,9 @@
 // Split: parts of an axis. Sizes come from an attribute (versions 2 to 12), from input 1 (1, 13 on), or are even.
 #include "ops/copy/channel_gather.h"
 #include "ops/copy/copy_elements.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/copy/copy_step.h"
 #include "ops/op_def.h"
+#include "ops/shape_arguments.h"
 
 namespace lathe::ops {
 namespace {

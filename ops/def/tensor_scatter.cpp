@@ -1,8 +1,8 @@
 // TensorScatter: rows of an update into a cache of keys or values, at a place for each batch entry.
 #include "ops/copy/copy_elements.h"
-#include "ops/copy/copy_infer.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "ops/shape_arguments.h"
 
 namespace lathe::ops {
 namespace {

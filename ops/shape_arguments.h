@@ -1,5 +1,5 @@
 #pragma once
-// Shared by the shape inference of the operators that move elements.
+// What the inference of shapes reads out of arguments: integers, axes, extents.
 #include <optional>
 #include <string>
 #include <vector>
@@ -55,7 +55,6 @@ inline std::optional<int64_t> product_of(int64_t a, int64_t b) {
   return product;
 }
 
-// The extent of axis-th dimension of a static or symbolic type, times or plus known values: unknown stays unknown.
 inline Dim known_dim(int64_t extent) { return Dim{extent, ""}; }
 
 // A type of this rank with no extent known.
