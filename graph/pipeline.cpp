@@ -18,12 +18,15 @@ constexpr int kRounds = 8;
 class PassRunner {
  public:
   PassRunner(const std::vector<Pass>& passes, const PassContext& context, int level,
-             const std::vector<std::string>& disabled)
-      : context_(context) {
-    for (const Pass& pass : passes) {
+             const std::vector<std::string>& disabled, PassScript* script)
+      : context_(context), script_(script) {
+    for (size_t number = 0; number < passes.size(); ++number) {
+      const Pass& pass = passes[number];
       const bool is_disabled = std::find(disabled.begin(), disabled.end(), pass.name) != disabled.end();
-      if (pass.level <= level && !is_disabled) passes_.push_back(pass);
-      if (pass.level <= level && !is_disabled) reports_.push_back({.name = pass.name});
+      if (pass.level > level || is_disabled) continue;
+      passes_.push_back(pass);
+      numbers_.push_back(number);
+      reports_.push_back({.name = pass.name});
     }
     settled_at_.assign(passes_.size(), 0);
   }
@@ -42,7 +45,10 @@ class PassRunner {
 
  private:
   void repeat(Graph& graph, int level) {
-    for (int i = 0; i < kRounds && round(graph, level); ++i) version_ += infer_types(graph, context_.limits);
+    for (int i = 0; i < kRounds && round(graph, level); ++i) {
+      version_ += infer_types(graph, context_.limits);
+      note(PassScript::kInferTypes);
+    }
   }
 
   bool round(Graph& graph, int level) {
@@ -51,6 +57,10 @@ class PassRunner {
       if (passes_[i].level <= level) changed = run(graph, i) || changed;
     }
     return changed;
+  }
+
+  void note(size_t step) {
+    if (script_ != nullptr) script_->steps.push_back(step);
   }
 
   bool run(Graph& graph, size_t i) {
@@ -72,6 +82,7 @@ class PassRunner {
     } else {
       settled_at_[i] = version_;
     }
+    if (changed) note(numbers_[i]);
     if (changed && context_.fired != nullptr) context_.fired->insert(report.name);
 #ifndef NDEBUG
     if (changed) verify(graph);
@@ -82,6 +93,7 @@ class PassRunner {
   void settle_bodies(Graph& graph) {
     for (const NodeId id : graph.order()) {
       if (!has_bodies(graph.node(id))) continue;
+      if (script_ != nullptr) script_->is_complete = false;
       Node& node = graph.node(id);
       std::vector<std::pair<std::string, Attribute>> settled;
       for (const auto& [name, attribute] : node.attributes) {
@@ -120,7 +132,9 @@ class PassRunner {
   }
 
   const PassContext& context_;
+  PassScript* script_;  // or null
   std::vector<Pass> passes_;
+  std::vector<size_t> numbers_;  // of these among all
   std::vector<PassReport> reports_;
   int version_ = 1;              // of the graph: counts its changes
   std::vector<int> settled_at_;  // by pass: the last version that it left as it was; 0: none
@@ -269,14 +283,24 @@ const std::vector<Pass>& specialize_passes() {
 }
 
 std::vector<PassReport> run_passes(Graph& graph, const std::vector<Pass>& passes, const PassContext& context, int level,
-                                   const std::vector<std::string>& disabled) {
-  PassRunner runner(passes, context, level, disabled);
+                                   const std::vector<std::string>& disabled, PassScript* script) {
+  PassRunner runner(passes, context, level, disabled, script);
   if (&passes == &specialize_passes()) {
     runner.once(graph);
   } else {
     runner.settle(graph);
   }
   return runner.reports();
+}
+
+void replay_passes(Graph& graph, const std::vector<Pass>& passes, const PassContext& context,
+                   const PassScript& script) {
+  for (const size_t step : script.steps) {
+    if (step == PassScript::kInferTypes)
+      infer_types(graph, context.limits);
+    else
+      passes[step].run(graph, context);
+  }
 }
 
 }  // namespace lathe

@@ -40,8 +40,20 @@ struct PassReport {
   double milliseconds = 0;
 };
 
+// Which passes changed a graph, in order. The same passes, run on the same graph with other extents, are as right as
+// any, for every pass is: they only may leave undone what these extents would allow.
+struct PassScript {
+  static constexpr size_t kInferTypes = ~size_t{0};
+  std::vector<size_t> steps;  // numbers of passes in their list, or kInferTypes
+  bool is_complete = true;    // false: bodies were changed, too, which it says nothing of
+  bool operator==(const PassScript&) const = default;
+};
+
 // Runs the passes of `level` and below, except `disabled`, repeating load passes until nothing changes (bounded).
+// `script`: null or takes in what did.
 std::vector<PassReport> run_passes(Graph& graph, const std::vector<Pass>& passes, const PassContext& context, int level,
-                                   const std::vector<std::string>& disabled);
+                                   const std::vector<std::string>& disabled, PassScript* script = nullptr);
+// Requires: script.is_complete, of these passes.
+void replay_passes(Graph& graph, const std::vector<Pass>& passes, const PassContext& context, const PassScript& script);
 
 }  // namespace lathe

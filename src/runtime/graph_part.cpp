@@ -1,12 +1,12 @@
 #include "src/runtime/graph_part.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "graph/infer.h"
 #include "lathe/error.h"
 #include "src/base/box.h"
 #include "src/runtime/body_runners.h"
+#include "src/runtime/deliver.h"
 #include "src/runtime/graph_runner.h"
 
 namespace lathe {
@@ -104,21 +104,6 @@ size_t position(std::vector<ValueId>& list, ValueId id) {
   return static_cast<size_t>(at - list.begin());
 }
 
-void deliver(const Tensor& result, Tensor& output) {
-  if (!output.defined()) {
-    output = result;
-    return;
-  }
-  if (result.bytes() == 0 && result.size() > 0)
-    throw Error(ErrorCode::invalid_argument, "strings and values that are no tensors cannot be written into a buffer");
-  if (output.dtype() != result.dtype() || output.dims() != result.dims())
-    throw Error(ErrorCode::invalid_argument,
-                "an output buffer is " + std::string(name_of(output.dtype())) + "[" + to_string(output.dims()) +
-                    "], the result is " + std::string(name_of(result.dtype())) + "[" + to_string(result.dims()) + "]");
-  if (result.bytes() > 0 && result.raw() != output.raw())
-    std::memcpy(output.mutable_raw(), result.raw(), result.bytes());
-}
-
 // Part of every run: allocates nothing.
 bool has_type(const Tensor& tensor, const TensorType& type) {
   return tensor.dtype() == type.dtype &&
@@ -129,7 +114,8 @@ bool has_type(const Tensor& tensor, const TensorType& type) {
 }  // namespace
 
 GraphPart::GraphPart(std::unique_ptr<Graph> graph, std::span<const Tensor> inputs,
-                     const std::shared_ptr<RunnerContext>& context, size_t cuts, Constants constants) {
+                     const std::shared_ptr<RunnerContext>& context, size_t cuts, Constants constants,
+                     PassReplay* replay) {
   auto bodies = std::make_shared<BodyRunners>(context);
   run_body_ = [bodies](const Graph& body, std::span<const Tensor> body_inputs) {
     return bodies->run(body, body_inputs);
@@ -141,21 +127,35 @@ GraphPart::GraphPart(std::unique_ptr<Graph> graph, std::span<const Tensor> input
     if (!is_boxed(inputs[i]) || !type.is_object()) type = TensorType::of(inputs[i].dtype(), inputs[i].dims());
   }
   infer_types(*graph, context->limits);
-  passes_ =
-      run_passes(*graph, bind_passes(), context->pass_context(), context->optimization_level, context->disabled_passes);
-  if (needs_split(*graph))
-    split(std::move(graph), context, cuts);
+  const auto scripts = replay == nullptr ? std::nullopt : replay->scripts();
+  PassReplay::Scripts seen;
+  if (scripts)
+    replay_passes(*graph, bind_passes(), context->pass_context(), scripts->bind);
   else
-    specialize(std::move(graph), context, constants);
+    run_all_passes(*graph, bind_passes(), *context, &seen.bind);
+  if (needs_split(*graph)) {
+    split(std::move(graph), context, cuts);
+    return;
+  }
+  if (scripts)
+    replay_passes(*graph, specialize_passes(), context->pass_context(), scripts->specialize);
+  else
+    run_all_passes(*graph, specialize_passes(), *context, &seen.specialize);
+  if (replay != nullptr && !scripts) replay->tell(std::move(seen));
+  specialize(std::move(graph), context, constants);
 }
 
 GraphPart::~GraphPart() = default;
 
+void GraphPart::run_all_passes(Graph& graph, const std::vector<Pass>& passes, const RunnerContext& context,
+                               PassScript* script) {
+  const auto reports =
+      run_passes(graph, passes, context.pass_context(), context.optimization_level, context.disabled_passes, script);
+  passes_.insert(passes_.end(), reports.begin(), reports.end());
+}
+
 void GraphPart::specialize(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context,
                            Constants constants) {
-  const auto reports = run_passes(*graph, specialize_passes(), context->pass_context(), context->optimization_level,
-                                  context->disabled_passes);
-  passes_.insert(passes_.end(), reports.begin(), reports.end());
   const LowerOptions options{context->ops, context->target, *context->packed, *context->plans, run_body_};
   head_ = std::make_unique<Specialization>(std::move(graph), options, context->team, context->arenas, constants);
   result_memory_.emplace(*context->results, head_->output_types().size());
@@ -202,7 +202,9 @@ void GraphPart::split(std::unique_ptr<Graph> graph, const std::shared_ptr<Runner
 
   std::unique_ptr<Graph> rest;
   if (!rest_outputs.empty()) rest = subgraph(*graph, std::move(pieces.rest), rest_values, rest_outputs);
-  specialize(subgraph(*graph, std::move(pieces.head), graph->inputs, head_outputs), context, Constants::keep);
+  auto head = subgraph(*graph, std::move(pieces.head), graph->inputs, head_outputs);
+  run_all_passes(*head, specialize_passes(), *context);
+  specialize(std::move(head), context, Constants::keep);
   if (rest) rest_ = std::make_unique<GraphRunner>(std::move(rest), context, cuts + 1);
 }
 

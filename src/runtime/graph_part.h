@@ -8,6 +8,7 @@
 #include "graph/pipeline.h"
 #include "lathe/profile.h"
 #include "src/runtime/cut_node.h"
+#include "src/runtime/pass_replay.h"
 #include "src/runtime/result_memory.h"
 #include "src/runtime/runner_context.h"
 #include "src/runtime/specialization.h"
@@ -25,9 +26,10 @@ class GraphRunner;
 // Immutable once made; thread-safe.
 class GraphPart {
  public:
-  // `cuts`: that lie before it. Throws Error when the shapes do not fit the graph.
+  // `cuts`: that lie before it. `replay`: of the passes; null: all run. Throws Error when the shapes do not fit the
+  // graph.
   GraphPart(std::unique_ptr<Graph> graph, std::span<const Tensor> inputs, const std::shared_ptr<RunnerContext>& context,
-            size_t cuts, Constants constants = Constants::keep);
+            size_t cuts, Constants constants = Constants::keep, PassReplay* replay = nullptr);
   ~GraphPart();
 
   void run(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile) const;
@@ -51,6 +53,8 @@ class GraphPart {
   };
   static Tensor take(const Source& source, const Results& results);
 
+  void run_all_passes(Graph& graph, const std::vector<Pass>& passes, const RunnerContext& context,
+                      PassScript* script = nullptr);
   void specialize(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context, Constants constants);
   void split(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context, size_t cuts);
   void run_split(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile) const;

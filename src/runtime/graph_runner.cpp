@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "graph/infer.h"
+#include "lathe/error.h"
 #include "src/base/check.h"
+#include "src/runtime/staged_graph.h"
 
 namespace lathe {
 namespace {
@@ -11,16 +13,11 @@ namespace {
 // Enough for a handful of batch sizes and sequence lengths; each entry holds an arena.
 constexpr size_t kKeptSpecializations = 16;
 
-bool has_types(const std::vector<DType>& dtypes, const std::vector<Dims>& shapes, std::span<const Tensor> inputs) {
-  for (size_t i = 0; i < inputs.size(); ++i)
-    if (dtypes[i] != inputs[i].dtype() || shapes[i] != inputs[i].dims()) return false;
-  return true;
-}
-
 }  // namespace
 
-GraphRunner::GraphRunner(std::unique_ptr<Graph> graph, std::shared_ptr<RunnerContext> context, size_t cuts)
-    : graph_(std::move(graph)), context_(std::move(context)), cuts_(cuts) {
+GraphRunner::GraphRunner(std::unique_ptr<Graph> graph, std::shared_ptr<RunnerContext> context, size_t cuts,
+                         Growing growing)
+    : graph_(std::move(graph)), context_(std::move(context)), cuts_(cuts), growing_(growing) {
   infer_types(*graph_, context_->limits);
   load_report_ = run_passes(*graph_, load_passes(), context_->pass_context(), context_->optimization_level,
                             context_->disabled_passes);
@@ -30,17 +27,11 @@ std::shared_ptr<const GraphPart> GraphRunner::part_for(std::span<const Tensor> i
   // Held while a part is made, so that threads that ask for the same shapes do not make it twice.
   std::lock_guard lock(mutex_);
   for (auto entry = recent_.begin(); entry != recent_.end(); ++entry)
-    if (has_types(entry->dtypes, entry->shapes, inputs)) {
+    if (entry->inputs.are_of(inputs)) {
       recent_.splice(recent_.begin(), recent_, entry);
       return entry->part;
     }
-  Entry entry;
-  for (const Tensor& input : inputs) {
-    entry.dtypes.push_back(input.dtype());
-    entry.shapes.push_back(input.dims());
-  }
-  entry.part = make_part(inputs);
-  recent_.push_front(std::move(entry));
+  recent_.push_front({InputShapes::of(inputs), make_part(inputs)});
   if (recent_.size() > kKeptSpecializations) recent_.pop_back();
   return recent_.front().part;
 }
@@ -48,6 +39,15 @@ std::shared_ptr<const GraphPart> GraphRunner::part_for(std::span<const Tensor> i
 std::shared_ptr<const GraphPart> GraphRunner::make_part(std::span<const Tensor> inputs) {
   if (failure_) std::rethrow_exception(failure_);
   LATHE_CHECK(!gave_constants_, "another shape than the one that was promised");
+  if (growing_ == Growing::replayed) {
+    try {
+      return std::make_shared<const GraphPart>(std::make_unique<Graph>(*graph_), inputs, context_, cuts_,
+                                               Constants::keep, &replay_);
+    } catch (const Error&) {
+      // Whatever these extents need, or whatever is wrong with them: all passes tell.
+      replay_.forget();
+    }
+  }
   auto graph = std::make_unique<Graph>(*graph_);
   if (!has_one_shape_) return std::make_shared<const GraphPart>(std::move(graph), inputs, context_, cuts_);
   gave_constants_ = true;
@@ -60,7 +60,20 @@ std::shared_ptr<const GraphPart> GraphRunner::make_part(std::span<const Tensor> 
   }
 }
 
+std::shared_ptr<const StagedGraph> GraphRunner::staged_for(std::span<const Tensor> inputs) {
+  if (growing_ != Growing::cut || has_one_shape_) return nullptr;
+  std::lock_guard lock(mutex_);
+  const auto is_one = [&](const Entry& entry) { return entry.inputs.are_of(inputs); };
+  if (std::any_of(recent_.begin(), recent_.end(), is_one)) return nullptr;
+  return growth_.staged_for(*graph_, context_, recent_.empty() ? nullptr : &recent_.front().inputs, inputs);
+}
+
 void GraphRunner::run(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile) {
+  if (const auto staged = staged_for(inputs)) {
+    if (staged->run(inputs, outputs, profile)) return;
+    std::lock_guard lock(mutex_);
+    growth_.drop(*staged);
+  }
   part_for(inputs)->run(inputs, outputs, profile);
 }
 

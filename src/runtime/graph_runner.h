@@ -10,6 +10,7 @@
 #include "graph/pipeline.h"
 #include "lathe/profile.h"
 #include "src/runtime/graph_part.h"
+#include "src/runtime/growth.h"
 #include "src/runtime/runner_context.h"
 
 namespace lathe {
@@ -17,8 +18,12 @@ namespace lathe {
 // A graph with open extents, and its specializations by input shape. Thread-safe.
 class GraphRunner {
  public:
+  // What is done where extents of the inputs keep changing: nothing; the graph is cut into stages (growth.h); passes
+  // that do nothing are left out, as each stage does.
+  enum class Growing { ignored, cut, replayed };
   // Infers types and runs the load passes on `graph`. `cuts`: that lie before it.
-  GraphRunner(std::unique_ptr<Graph> graph, std::shared_ptr<RunnerContext> context, size_t cuts = 0);
+  GraphRunner(std::unique_ptr<Graph> graph, std::shared_ptr<RunnerContext> context, size_t cuts = 0,
+              Growing growing = Growing::ignored);
 
   // Any shapes and types that fit the graph. `outputs` has one tensor per graph output: defined ones are written into
   // (Error(invalid_argument) when type or shape differ), others are allocated. `profile` may be null.
@@ -32,6 +37,8 @@ class GraphRunner {
 
   // The specialization for these inputs, made if needed.
   std::shared_ptr<const GraphPart> part_for(std::span<const Tensor> inputs);
+  // What run() would use instead of a specialization; null: nothing.
+  std::shared_ptr<const StagedGraph> staged_for(std::span<const Tensor> inputs);
 
   const Graph& graph() const { return *graph_; }
   const std::vector<PassReport>& load_report() const { return load_report_; }
@@ -43,12 +50,14 @@ class GraphRunner {
   std::vector<PassReport> load_report_;
 
   struct Entry {
-    std::vector<DType> dtypes;  // of an optional: of what it holds
-    std::vector<Dims> shapes;
+    InputShapes inputs;
     std::shared_ptr<const GraphPart> part;
   };
   std::shared_ptr<const GraphPart> make_part(std::span<const Tensor> inputs);
 
+  const Growing growing_;
+  Growth growth_;
+  PassReplay replay_;
   bool has_one_shape_ = false;
   bool gave_constants_ = false;
   std::exception_ptr failure_;  // of making the one specialization: without constants there is no second attempt
