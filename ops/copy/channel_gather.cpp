@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 
 #include "jit/kernels/copy/channel_gather.h"
 #include "src/base/checked_size.h"
@@ -22,7 +23,8 @@ struct GatherJob {
   int64_t block = 0;
   std::vector<Source> sources;
   ChannelGatherTable table;
-  Kernel<ChannelGatherFn> kernel;
+  std::optional<ByteGatherTable> bytes = {};  // where elements are
+  Kernel<ChannelGatherFn> kernel = {};
 };
 
 struct ChannelGather {
@@ -31,7 +33,10 @@ struct ChannelGather {
   std::vector<int64_t> input_blocks;  // of channels
   BufferId output = BufferId::none;
   int64_t images = 0, blocks = 0, pixels = 0, lanes = 0;
+  int64_t element_bytes = 4;
   int64_t strip = 1;  // pixels
+
+  int64_t pixel_bytes() const { return lanes * element_bytes; }
 
   // Strip by strip of pixels, all blocks of each: what several jobs read comes from far away once.
   void operator()(const StepArgs& args) const {
@@ -42,12 +47,13 @@ struct ChannelGather {
       const int64_t image = item / strips, first = item % strips * longest;
       for (const GatherJob& job : jobs) {
         ChannelGatherArgs call{&job.table, {}, nullptr, std::min(longest, pixels - first)};
+        if (job.bytes) call.table = &*job.bytes;
         for (size_t i = 0; i < job.sources.size(); ++i) {
           const auto [input, block] = job.sources[i];
-          call.sources[i] =
-              args.at<const float>(inputs[input]) + ((image * input_blocks[input] + block) * pixels + first) * lanes;
+          const int64_t pixel = (image * input_blocks[input] + block) * pixels + first;
+          call.sources[i] = args.at<const char>(inputs[input]) + pixel * pixel_bytes();
         }
-        call.to = args.at<float>(output) + ((image * blocks + job.block) * pixels + first) * lanes;
+        call.to = args.at<char>(output) + ((image * blocks + job.block) * pixels + first) * pixel_bytes();
         job.kernel.entry()(&call);
       }
     }
@@ -62,7 +68,7 @@ int64_t strip_of(const ChannelGather& gather) {
   int64_t sources = 0;
   for (const GatherJob& job : gather.jobs) sources += static_cast<int64_t>(job.sources.size());
   if (sources <= 2 * read) return gather.pixels;
-  return std::max(kShortest, kStripBytes / (read * gather.lanes * static_cast<int64_t>(sizeof(float))));
+  return std::max(kShortest, kStripBytes / (read * gather.pixel_bytes()));
 }
 
 // The lanes of one block of the result, by the block that they come from.
@@ -79,14 +85,12 @@ void add_jobs(ChannelGather& gather, int64_t block, const LanesBySource& lanes, 
     for (; source != lanes.end() && job.sources.size() < kMostGatherSources; ++source) {
       const size_t slot = job.sources.size();
       job.sources.push_back({source->first.first, source->first.second});
-      for (const Lane& lane : source->second) {
-        job.table.index[slot][static_cast<size_t>(lane.to)] = lane.from;
-        job.table.lanes[slot][static_cast<size_t>(lane.to)] = -1;
-        job.table.written[static_cast<size_t>(lane.to)] = -1;
-      }
+      for (const Lane& lane : source->second) job.table.set(slot, lane.to, lane.from);
     }
+    const bool has_bytes = gather.element_bytes == 1;
+    if (has_bytes) job.bytes.emplace(job.table, static_cast<int>(gather.lanes));
     const bool is_partial = !is_whole || lanes.size() > static_cast<size_t>(kMostGatherSources);
-    job.kernel = channel_gather_kernel({isa, static_cast<int>(job.sources.size()), is_partial});
+    job.kernel = channel_gather_kernel({isa, static_cast<int>(job.sources.size()), is_partial, has_bytes});
     gather.jobs.push_back(std::move(job));
   }
 }
@@ -97,8 +101,10 @@ bool add_channel_gather_step(const LowerContext& context, ValueId result, const 
   const TensorType& type = context.type(result);
   const Isa isa = has_avx512(context.target.isa) ? Isa::avx512 : Isa::avx2;
   const int block = type.layout.channel_block;
-  if (type.dtype != DType::f32 || block != vector_lanes(isa)) return false;
+  const int bits = bits_of(type.dtype);
+  if ((bits != 32 && bits != 8) || block != vector_lanes(isa)) return false;
   ChannelGather gather;
+  gather.element_bytes = bits / 8;
   const Dims dims = type.storage_dims();
   gather.images = dims[0];
   gather.blocks = dims[1];
@@ -133,7 +139,8 @@ bool add_channel_gather_step(const LowerContext& context, ValueId result, const 
   gather.strip = strip_of(gather);
   step.kernel = "gather channels";
   step.writes = {gather.output};
-  step.bytes = 8.0 * static_cast<double>(origins.size()) * static_cast<double>(gather.images * gather.pixels);
+  step.bytes = 2.0 * static_cast<double>(gather.element_bytes) * static_cast<double>(origins.size()) *
+               static_cast<double>(gather.images * gather.pixels);
   constexpr double kBytesPerThread = 128 << 10;
   step.threads = std::clamp(static_cast<int>(step.bytes / kBytesPerThread), 1, context.target.threads);
   step.run = std::move(gather);

@@ -11,8 +11,9 @@ struct ChannelOrigin {
   int64_t channel = 0;
 };
 
-// A step that fills `result`, channel by channel, from where `origins` says. False: not float32, or layouts that the
-// kernels lack. Requires: all values are blocked as the result is and have its extents but for the channels.
+// A step that fills `result`, channel by channel, from where `origins` says. False: elements of neither 8 nor 32
+// bits, or layouts that the kernels lack. Requires: all values are blocked as the result is and have its extents but
+// for the channels.
 bool add_channel_gather_step(const LowerContext& context, ValueId result, const std::vector<ChannelOrigin>& origins);
 
 }  // namespace lathe

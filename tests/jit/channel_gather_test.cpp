@@ -2,17 +2,23 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <deque>
 #include <random>
 #include <vector>
 
 #include "tests/isas_here.h"
+#include "tests/jit/guarded_bytes.h"
 
 namespace lathe {
 namespace {
 
+using testing::GuardedBytes;
 using testing::isas_here;
 
-TEST(ChannelGather, TakesAnyLanesFromAnyBlocks) {
+// A source's or the result's memory ends at a guard page.
+template <class Element>
+void expect_gathers() {
   std::mt19937 random(20240901);
   for (const Isa isa : isas_here()) {
     const int lanes = vector_lanes(isa);
@@ -20,10 +26,12 @@ TEST(ChannelGather, TakesAnyLanesFromAnyBlocks) {
       const int sources = 1 + static_cast<int>(random() % kMostGatherSources);
       const int64_t pixels = 1 + static_cast<int64_t>(random() % 9);
       const auto elements = static_cast<size_t>(pixels * lanes);
-      std::vector<std::vector<float>> blocks;
+      std::deque<GuardedBytes> memory;
+      std::vector<Element*> blocks;
       for (int i = 0; i < sources; ++i) {
-        blocks.emplace_back();
-        for (size_t e = 0; e < elements; ++e) blocks.back().push_back(static_cast<float>(random() % 1000));
+        memory.emplace_back(elements * sizeof(Element));
+        blocks.push_back(memory.back().as<Element>());
+        for (size_t e = 0; e < elements; ++e) blocks.back()[e] = static_cast<Element>(random() % 200);
       }
       ChannelGatherTable table;
       bool is_partial = false;
@@ -35,26 +43,34 @@ TEST(ChannelGather, TakesAnyLanesFromAnyBlocks) {
         }
         from[lane] = static_cast<int>(random() % static_cast<unsigned>(sources));
         lane_of[lane] = static_cast<int>(random() % static_cast<unsigned>(lanes));
-        table.index[static_cast<size_t>(from[lane])][lane] = lane_of[lane];
-        table.lanes[static_cast<size_t>(from[lane])][lane] = -1;
-        table.written[lane] = -1;
+        table.set(static_cast<size_t>(from[lane]), static_cast<int>(lane), lane_of[lane]);
       }
-      std::vector<float> result(elements, -5);
-      ChannelGatherArgs args{&table, {}, result.data(), pixels};
-      for (int i = 0; i < sources; ++i) args.sources[static_cast<size_t>(i)] = blocks[static_cast<size_t>(i)].data();
-      const Kernel<ChannelGatherFn> kernel = channel_gather_kernel({isa, sources, is_partial});
+      constexpr bool kHasBytes = sizeof(Element) == 1;
+      constexpr Element kBefore = 201;
+      GuardedBytes result_memory(elements * sizeof(Element));
+      auto* result = result_memory.as<Element>();
+      std::fill_n(result, elements, kBefore);
+      const ByteGatherTable bytes(table, lanes);
+      ChannelGatherArgs args{&table, {}, result, pixels};
+      if (kHasBytes) args.table = &bytes;
+      for (size_t i = 0; i < blocks.size(); ++i) args.sources[i] = blocks[i];
+      const Kernel<ChannelGatherFn> kernel = channel_gather_kernel({isa, sources, is_partial, kHasBytes});
       kernel.entry()(&args);
       for (size_t e = 0; e < elements; ++e) {
         const size_t lane = e % from.size(), pixel = e / from.size();
-        const float want =
+        const Element want =
             from[lane] < 0
-                ? -5
+                ? kBefore
                 : blocks[static_cast<size_t>(from[lane])][pixel * from.size() + static_cast<size_t>(lane_of[lane])];
         ASSERT_EQ(result[e], want) << name_of(isa) << " round " << round << " pixel " << pixel << " lane " << lane;
       }
     }
   }
 }
+
+TEST(ChannelGather, TakesAnyLanesFromAnyBlocks) { expect_gathers<float>(); }
+
+TEST(ChannelGather, TakesAnyBytesFromAnyBlocks) { expect_gathers<uint8_t>(); }
 
 }  // namespace
 }  // namespace lathe

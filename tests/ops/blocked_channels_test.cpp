@@ -1,6 +1,8 @@
 // Channels in blocks that are moved one by one: shuffled, joined and taken apart.
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "tests/isas_here.h"
 #include "tests/ops/one_node.h"
 
@@ -21,8 +23,15 @@ void expect_as_reference(OneNode& one, const std::string& op, int version, const
     const std::optional<Tensor> got = one.run(isa, threads);
     ASSERT_TRUE(got) << "the reference ran";
     ASSERT_EQ(got->dims(), expected.dims());
-    for (int64_t i = 0; i < expected.size(); ++i) ASSERT_EQ(got->data<float>()[i], expected.data<float>()[i]) << i;
+    ASSERT_EQ(got->dtype(), expected.dtype());
+    ASSERT_EQ(std::memcmp(got->raw(), expected.raw(), expected.bytes()), 0);
   }
+}
+
+Tensor random_bytes(const Dims& dims, std::mt19937& random) {
+  Tensor tensor(DType::u8, dims);
+  for (int64_t i = 0; i < tensor.size(); ++i) tensor.mutable_data<uint8_t>()[i] = static_cast<uint8_t>(random());
+  return tensor;
 }
 
 TEST(ShuffleChannels, MovesChannelsOfEitherLayout) {
@@ -32,12 +41,15 @@ TEST(ShuffleChannels, MovesChannelsOfEitherLayout) {
       for (const auto& [groups, size] :
            std::vector<std::pair<int64_t, int64_t>>{{3, 80}, {2, 16}, {4, 5}, {1, 20}, {20, 2}, {7, 3}}) {
         SCOPED_TRACE(std::string(name_of(isa)) + " groups " + std::to_string(groups) + " of " + std::to_string(size));
-        OneNode one;
-        one.domain = "lathe";
-        one.inputs = {random_tensor({2, groups * size, 3, 5}, random)};
-        Attributes attributes;
-        attributes.set("groups", groups);
-        expect_as_reference(one, "ShuffleChannels", 1, attributes, isa, is_blocked);
+        const Dims dims{2, groups * size, 3, 5};
+        for (const Tensor& input : {random_tensor(dims, random), random_bytes(dims, random)}) {
+          OneNode one;
+          one.domain = "lathe";
+          one.inputs = {input};
+          Attributes attributes;
+          attributes.set("groups", groups);
+          expect_as_reference(one, "ShuffleChannels", 1, attributes, isa, is_blocked);
+        }
       }
     }
   }
@@ -130,11 +142,16 @@ TEST(BlockedConcat, JoinsPartsThatAreNoWholeBlocks) {
              {24, 24, 24, 24}, {1, 2, 3}, {16, 5, 30}, {5, 16}, {3, 1, 1, 1, 1, 1, 1, 1, 1, 40}}) {
       for (const int64_t images : {1, 2}) {
         SCOPED_TRACE(std::string(name_of(isa)) + " parts " + to_string(parts) + " images " + std::to_string(images));
-        OneNode one;
-        for (const int64_t channels : parts) one.inputs.push_back(random_tensor({images, channels, 2, 3}, random));
-        Attributes attributes;
-        attributes.set("axis", int64_t{1});
-        expect_as_reference(one, "Concat", 13, attributes, isa, true);
+        for (const bool has_bytes : {false, true}) {
+          OneNode one;
+          for (const int64_t channels : parts) {
+            const Dims dims{images, channels, 2, 3};
+            one.inputs.push_back(has_bytes ? random_bytes(dims, random) : random_tensor(dims, random));
+          }
+          Attributes attributes;
+          attributes.set("axis", int64_t{1});
+          expect_as_reference(one, "Concat", 13, attributes, isa, true);
+        }
       }
     }
   }

@@ -16,6 +16,7 @@ struct ChannelGatherPlan {
   Isa isa = Isa::avx2;
   int sources = 1;          // 1 to kMostGatherSources
   bool is_partial = false;  // only some lanes of the result are written
+  bool has_bytes = false;   // elements are bytes, else of 32 bits
   bool operator==(const ChannelGatherPlan&) const = default;
 };
 std::string to_string(const ChannelGatherPlan& plan);
@@ -24,12 +25,24 @@ std::string to_string(const ChannelGatherPlan& plan);
 struct ChannelGatherTable {
   alignas(64) std::array<std::array<int32_t, 16>, kMostGatherSources> index = {}, lanes = {};
   alignas(64) std::array<int32_t, 16> written = {};  // lanes that any source gives
+
+  // Lane `to` of the result is lane `from` of a source.
+  void set(size_t source, int to, int from);
+};
+
+// The same for the lanes of 16 bytes: one pixel of 16 lanes, or two of 8.
+struct ByteGatherTable {
+  static constexpr uint8_t kNone = 0x80;  // vpshufb gives 0
+  alignas(16) std::array<std::array<uint8_t, 16>, kMostGatherSources> index = {};
+  alignas(16) std::array<uint8_t, 16> kept = {};  // 255: a lane that no source gives
+
+  ByteGatherTable(const ChannelGatherTable& table, int lanes);
 };
 
 struct ChannelGatherArgs {
-  const ChannelGatherTable* table;
-  std::array<const float*, kMostGatherSources> sources;  // blocks: vectors, one a pixel
-  float* to;
+  const void* table;  // ChannelGatherTable, or ByteGatherTable where elements are bytes
+  std::array<const void*, kMostGatherSources> sources;  // blocks: the lanes of one pixel behind those of another
+  void* to;
   int64_t pixels;  // >= 1
 };
 using ChannelGatherFn = void(const ChannelGatherArgs* args);
