@@ -35,6 +35,10 @@ float element_as_float(const Tensor& tensor, int64_t i) {
       return tensor.data<uint8_t>()[i];
     case DType::i8:
       return tensor.data<int8_t>()[i];
+    case DType::u16:
+      return tensor.data<uint16_t>()[i];
+    case DType::i16:
+      return tensor.data<int16_t>()[i];
     case DType::i32:
       return static_cast<float>(tensor.data<int32_t>()[i]);
     case DType::i64:
@@ -63,6 +67,10 @@ void store(Tensor& tensor, int64_t i, float value) {
       return store_clamped<uint8_t>(tensor, i, value);
     case DType::i8:
       return store_clamped<int8_t>(tensor, i, value);
+    case DType::u16:
+      return store_clamped<uint16_t>(tensor, i, value);
+    case DType::i16:
+      return store_clamped<int16_t>(tensor, i, value);
     case DType::i32:
       return store_clamped<int32_t>(tensor, i, value);
     case DType::boolean:

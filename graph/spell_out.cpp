@@ -95,11 +95,11 @@ class Speller : private Spelling {
       }
       return;
     }
-    const bool is_signed = dtype == DType::i8;
-    if (dtype != DType::u8 && !is_signed) fail(graph_.node(place_), "its result has no spelling");
+    const bool is_word = dtype == DType::u16 || dtype == DType::i16;
+    if (dtype != DType::u8 && dtype != DType::i8 && !is_word) fail(graph_.node(place_), "its result has no spelling");
+    const FloatRange range = stored_range(dtype);
     const ValueId number = as(value, is_truth, false);
-    const ValueId clipped =
-        op("Min", {op("Max", {number, scalar(is_signed ? -128.f : 0.f)}), scalar(is_signed ? 127.f : 255.f)});
+    const ValueId clipped = op("Min", {op("Max", {number, scalar(range.low)}), scalar(range.high)});
     cast(clipped, dtype, result);
   }
 

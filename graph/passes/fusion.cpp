@@ -15,6 +15,8 @@ bool is_in(const std::array<std::string_view, N>& names, const Node& node) {
 }
 
 bool is_byte(DType dtype) { return dtype == DType::u8 || dtype == DType::i8; }
+// What QuantizeLinear makes of float32.
+bool is_quantized(DType dtype) { return is_byte(dtype) || dtype == DType::u16 || dtype == DType::i16; }
 // Every value of the type is a float32.
 bool is_exact(DType dtype) { return dtype == DType::f32 || dtype == DType::boolean || is_byte(dtype); }
 
@@ -45,8 +47,8 @@ bool types_allow(const Graph& graph, const Node& node, DType output) {
   };
   if (is_op(node, "Cast") || is_op(node, "CastLike")) return is_exact_cast(dtype_of_input(0), output);
   if (is_in(kDequantize, node))
-    return output == DType::f32 && (is_byte(dtype_of_input(0)) || dtype_of_input(0) == DType::i32);
-  if (is_in(kQuantize, node)) return dtype_of_input(0) == DType::f32 && is_byte(output);
+    return output == DType::f32 && (is_quantized(dtype_of_input(0)) || dtype_of_input(0) == DType::i32);
+  if (is_in(kQuantize, node)) return dtype_of_input(0) == DType::f32 && is_quantized(output);
   if (is_in(kCompare, node)) return output == DType::boolean && all_inputs(is_exact);
   if (is_in(kSelect, node)) return is_exact(output) && all_inputs(is_exact);
   return (output == DType::f32 || output == DType::boolean) &&
@@ -106,7 +108,8 @@ void ExpressionBuilder::add_input(ValueId id) {
 
 bool ExpressionBuilder::absorbs(ValueId id, const Node& node) const {
   const Tensor tensor = graph_->value(id).constant;
-  if (!tensor.defined() || tensor.size() != 1 || !is_exact(tensor.dtype())) return false;
+  if (!tensor.defined() || tensor.size() != 1 || (!is_exact(tensor.dtype()) && !is_quantized(tensor.dtype())))
+    return false;
   int rank = 0;
   for (const ValueId other : node.inputs) {
     if (other == ValueId::none || graph_->value(other).is_constant()) continue;
@@ -126,6 +129,10 @@ int ExpressionBuilder::operand(ValueId id, const Node& node) {
         return constant(*tensor.data<uint8_t>());
       case DType::i8:
         return constant(*tensor.data<int8_t>());
+      case DType::u16:
+        return constant(*tensor.data<uint16_t>());
+      case DType::i16:
+        return constant(*tensor.data<int16_t>());
       default:
         return constant(*tensor.data<bool>() ? 1.f : 0.f);
     }
@@ -141,8 +148,9 @@ int ExpressionBuilder::as_stored(int index, DType dtype) {
     const int is_zero = add(ExprOp::equal, index, zero);
     return add(ExprOp::logical_not, is_zero);
   }
-  if (!is_byte(dtype)) return index;
-  const int low = constant(dtype == DType::u8 ? 0.f : -128.f), high = constant(dtype == DType::u8 ? 255.f : 127.f);
+  if (!is_quantized(dtype)) return index;
+  const FloatRange range = stored_range(dtype);
+  const int low = constant(range.low), high = constant(range.high);
   const int raised = add(ExprOp::max, index, low);
   return add(ExprOp::min, raised, high);
 }

@@ -274,11 +274,13 @@ class Lowering {
     const int last = static_cast<int>(expression_.nodes.size()) - 1;
     switch (expression_.output) {
       case DType::u8:
-        return b.min(b.max(x, zero()), b.constant(255));
       case DType::i8:
-        return b.min(b.max(x, b.constant(-128)), b.constant(127));
-      case DType::i32:
-        return b.min(b.max(x, b.constant(-2147483648.0F)), b.constant(2147483520.0F));
+      case DType::u16:
+      case DType::i16:
+      case DType::i32: {
+        const FloatRange range = stored_range(expression_.output);
+        return b.min(b.max(x, b.constant(range.low)), b.constant(range.high));
+      }
       case DType::boolean:
         return is_truth(last) ? x : b.select(predicate::not_equal, x, zero(), one(), zero());
       case DType::f32:

@@ -123,10 +123,11 @@ bool has_one_scale(std::span<const TensorType> inputs) {
   return inputs.size() >= 2 && is_scalar(inputs[1]) && (!has_input(inputs, 2) || is_scalar(inputs[2]));
 }
 
-// Of bytes and float32.
+// Of integers that are float32 numbers, or nearly so, and float32.
 bool is_expressible(std::span<const TensorType> inputs, DType real, DType quantized) {
   if (inputs.size() < 2 || real != DType::f32 || inputs[1].dtype != DType::f32) return false;
-  return quantized == DType::u8 || quantized == DType::i8 || quantized == DType::i32;
+  return quantized == DType::u8 || quantized == DType::i8 || quantized == DType::u16 || quantized == DType::i16 ||
+         quantized == DType::i32;
 }
 
 // The arithmetic, whatever scale belongs to an element.

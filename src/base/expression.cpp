@@ -204,23 +204,11 @@ float apply(const ExprNode& node, const float* values, const float* inputs) {
   return apply_binary(node.op, values[node.a], values[node.b]);
 }
 
-struct FloatRange {
-  float low, high;
-};
-
-// Of an integer type, in float32 numbers that convert back without overflow.
-FloatRange range_of(DType dtype) {
-  if (dtype == DType::u8) return {0, 255};
-  if (dtype == DType::i8) return {-128, 127};
-  LATHE_CHECK(dtype == DType::i32, "an expression's result has a type that cannot be stored");
-  return {-2147483648.0F, 2147483520.0F};
-}
-
 float as_stored(float x, DType dtype) {
   if (dtype == DType::f32) return x;
   if (dtype == DType::f16) return half_to_float(float_to_half(x));
   if (dtype == DType::boolean) return truth(x != 0);
-  const FloatRange range = range_of(dtype);
+  const FloatRange range = stored_range(dtype);
   return std::isnan(x) ? 0 : std::clamp(x, range.low, range.high);
 }
 
@@ -233,7 +221,7 @@ void append_store(Expression& expression, DType dtype) {
     expression.add({.op = ExprOp::logical_not, .a = inverted});
     return;
   }
-  const FloatRange range = range_of(dtype);
+  const FloatRange range = stored_range(dtype);
   const int low = expression.add({.op = ExprOp::constant, .value = range.low});
   const int raised = expression.add({.op = ExprOp::max, .a = stored, .b = low});
   const int high = expression.add({.op = ExprOp::constant, .value = range.high});
@@ -302,6 +290,15 @@ std::string to_string(const Expression& expression) {
     is_infix[i] = false;
   }
   return named + texts.back() + (types_are_plain(expression, inputs_shown) ? "" : types_text(expression));
+}
+
+FloatRange stored_range(DType dtype) {
+  if (dtype == DType::u8) return {0, 255};
+  if (dtype == DType::i8) return {-128, 127};
+  if (dtype == DType::u16) return {0, 65535};
+  if (dtype == DType::i16) return {-32768, 32767};
+  LATHE_CHECK(dtype == DType::i32, "an expression's result has a type that cannot be stored");
+  return {-2147483648.0F, 2147483520.0F};
 }
 
 float evaluate(const Expression& expression, const float* inputs) {

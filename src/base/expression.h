@@ -59,8 +59,8 @@ struct ExprNode {
 // type's range and must be integral already (use round_even or floor); one stored as bool is (x != 0).
 struct Expression {
   std::vector<ExprNode> nodes;
-  std::vector<DType> inputs;  // element type in memory: f32, f16, bf16, u8, i8, i32, i64 or boolean
-  DType output = DType::f32;  // f32, f16, u8, i8, i32 or boolean
+  std::vector<DType> inputs;  // element type in memory: f32, f16, bf16, u8, i8, u16, i16, i32, i64 or boolean
+  DType output = DType::f32;  // f32, f16, u8, i8, u16, i16, i32 or boolean
 
   bool operator==(const Expression&) const = default;
   int add(ExprNode node) {
@@ -68,6 +68,12 @@ struct Expression {
     return static_cast<int>(nodes.size()) - 1;
   }
 };
+
+// What an integer type holds, in float32 numbers that convert back without overflow. Throws Error for other types.
+struct FloatRange {
+  float low, high;
+};
+FloatRange stored_range(DType dtype);
 
 std::string to_string(const Expression& expression);                // "max(x0 + x1, 0)"; also the key of its kernels
 float evaluate(const Expression& expression, const float* inputs);  // the plain reference; `inputs` already float32

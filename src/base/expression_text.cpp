@@ -130,8 +130,8 @@ class Reader {
   }
   DType type() {
     const std::string_view name = text_.until(" ]");
-    for (const DType dtype :
-         {DType::f32, DType::f16, DType::bf16, DType::u8, DType::i8, DType::i32, DType::i64, DType::boolean}) {
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::u8, DType::i8, DType::u16, DType::i16,
+                              DType::i32, DType::i64, DType::boolean}) {
       if (name_of(dtype) == name) return dtype;
     }
     text_.fail("no such type");

@@ -60,6 +60,10 @@ void write_element(DType dtype, std::byte* at, int value) {
       return put(static_cast<uint8_t>(value));
     case DType::i8:
       return put(static_cast<int8_t>(value));
+    case DType::u16:
+      return put(static_cast<uint16_t>(value));
+    case DType::i16:
+      return put(static_cast<int16_t>(value));
     case DType::i32:
       return put(static_cast<int32_t>(value));
     case DType::i64:
@@ -81,6 +85,10 @@ float read_element(DType dtype, const std::byte* at) {
       return get(uint8_t{});
     case DType::i8:
       return get(int8_t{});
+    case DType::u16:
+      return get(uint16_t{});
+    case DType::i16:
+      return get(int16_t{});
     case DType::i32:
       return get(int32_t{});
     default:
@@ -91,7 +99,7 @@ float read_element(DType dtype, const std::byte* at) {
 int random_value(std::mt19937& random, DType dtype) {
   if (dtype == DType::boolean) return static_cast<int>(random() % 2);
   const int value = static_cast<int>(random() % 100);
-  return dtype == DType::u8 ? value : value - 50;
+  return dtype == DType::u8 || dtype == DType::u16 ? value : value - 50;
 }
 
 struct Case {
@@ -100,9 +108,10 @@ struct Case {
 };
 
 Case random_case(std::mt19937& random, Isa isa) {
-  const DType types[] = {DType::f32, DType::f32, DType::f32, DType::f16, DType::bf16,
-                         DType::u8,  DType::i8,  DType::i32, DType::i64, DType::boolean};
-  const DType outputs[] = {DType::f32, DType::f32, DType::i32, DType::u8, DType::i8, DType::boolean};
+  const DType types[] = {DType::f32, DType::f32, DType::f32, DType::f16, DType::bf16, DType::u8,
+                         DType::i8,  DType::u16, DType::i16, DType::i32, DType::i64,  DType::boolean};
+  const DType outputs[] = {DType::f32, DType::f32, DType::i32, DType::u8,
+                           DType::i8,  DType::u16, DType::i16, DType::boolean};
   Case c{.plan = {.isa = isa},
          .length = static_cast<int64_t>(random() % 90),
          .rows = 1 + static_cast<int64_t>(random() % 3)};

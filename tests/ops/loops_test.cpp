@@ -296,5 +296,24 @@ TEST(Quantization, TakesAScaleForEachIndexOfAnAxis) {
   }
 }
 
+TEST(Quantization, HasLoopsForSixteenBits) {
+  std::mt19937 random(23);
+  for (const DType dtype : {DType::u16, DType::i16}) {
+    for (const Dims& dims : {Dims{3, 37}, Dims{0, 4}}) {
+      const Tensor scale = Tensor::scalar(0.03125F), zero = numbers(dtype, {}, random);
+      OpTester quantize("QuantizeLinear", 21), dequantize("DequantizeLinear", 21);
+      quantize.input(numbers(DType::f32, dims, random)).constant(scale).constant(zero);
+      dequantize.input(numbers(dtype, dims, random)).constant(scale).constant(zero);
+      expect_equal_bits(quantize);
+      expect_equal_bits(dequantize);
+    }
+    // Beyond either end.
+    OpTester saturate("QuantizeLinear", 21);
+    saturate.input(Tensor::from<float>({3}, {-1e6F, 1e6F, 12.5F})).constant(Tensor::scalar(0.5F));
+    saturate.constant(numbers(dtype, {}, random));
+    expect_equal_bits(saturate);
+  }
+}
+
 }  // namespace
 }  // namespace lathe

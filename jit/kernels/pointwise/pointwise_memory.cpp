@@ -4,6 +4,12 @@
 
 namespace lathe {
 
+namespace {
+
+bool is_word(DType dtype) { return dtype == DType::u16 || dtype == DType::i16; }
+
+}  // namespace
+
 int element_bytes(DType dtype) { return bits_of(dtype) / 8; }
 
 bool can_load(DType dtype) {
@@ -13,6 +19,8 @@ bool can_load(DType dtype) {
     case DType::bf16:
     case DType::u8:
     case DType::i8:
+    case DType::u16:
+    case DType::i16:
     case DType::i32:
     case DType::i64:
     case DType::boolean:
@@ -24,7 +32,7 @@ bool can_load(DType dtype) {
 
 bool can_store(DType dtype) {
   return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::i32 || dtype == DType::u8 ||
-         dtype == DType::i8 || dtype == DType::boolean;
+         dtype == DType::i8 || is_word(dtype) || dtype == DType::boolean;
 }
 
 // The next instruction takes the opmask, its other lanes zero.
@@ -59,6 +67,12 @@ void VectorMemory::load(DType dtype, const Vec& into, const Mem& at, const Lanes
       return;
     case DType::i8:
       masked(lanes).vpmovsxbd(into, at);
+      break;
+    case DType::u16:
+      masked(lanes).vpmovzxwd(into, at);
+      break;
+    case DType::i16:
+      masked(lanes).vpmovsxwd(into, at);
       break;
     default:
       masked(lanes).vpmovzxbd(into, at);
@@ -111,7 +125,7 @@ void VectorMemory::load_scalar(DType dtype, const Vec& into, const Mem& at) {
     return;
   }
   const asmjit::x86::Gp bits = cc_.newInt32("bits");
-  dtype == DType::i8 ? cc_.movsx(bits, place) : cc_.movzx(bits, place);
+  is_signed(dtype) ? cc_.movsx(bits, place) : cc_.movzx(bits, place);
   if (dtype == DType::bf16) cc_.shl(bits, 16);
   cc_.vmovd(low, bits);
   if (dtype == DType::f16) cc_.vcvtph2ps(low, low);
@@ -123,6 +137,7 @@ void VectorMemory::store(DType dtype, const Mem& at, const Vec& value, const Lan
   if (dtype == DType::f16) return store_half(at, value, lanes);
   if (dtype != DType::f32) cc_.vcvtps2dq(value, value);
   if (lanes.kind == Lanes::Kind::one) return store_one(dtype, at, value);
+  if (is_word(dtype)) return store_words(dtype, at, value, lanes);
   if (dtype != DType::f32 && dtype != DType::i32) return store_bytes(dtype, at, value, lanes);
   if (lanes.kind == Lanes::Kind::all)
     cc_.vmovups(at, value);
@@ -143,6 +158,17 @@ void VectorMemory::store_bytes(DType dtype, const Mem& at, const Vec& integers, 
   const asmjit::x86::Xmm low = integers.xmm();
   dtype == DType::i8 ? cc_.vpacksswb(low, low, low) : cc_.vpackuswb(low, low, low);
   cc_.vmovq(at, low);
+}
+
+void VectorMemory::store_words(DType dtype, const Mem& at, const Vec& integers, const Lanes& lanes) {
+  if (has_masks()) {
+    if (lanes.kind == Lanes::Kind::masked) cc_.k(lanes.opmask);
+    cc_.vpmovdw(at, integers);
+    return;
+  }
+  is_signed(dtype) ? cc_.vpackssdw(integers, integers, integers) : cc_.vpackusdw(integers, integers, integers);
+  cc_.vpermq(integers, integers, 0x08);  // the low halves of both lanes side by side
+  cc_.vmovups(at, integers.xmm());
 }
 
 void VectorMemory::store_half(const Mem& at, const Vec& value, const Lanes& lanes) {
@@ -170,7 +196,7 @@ void VectorMemory::store_one(DType dtype, const Mem& at, const Vec& value) {
   }
   const asmjit::x86::Gp bits = cc_.newInt32("bits");
   cc_.vmovd(bits, value.xmm());
-  cc_.mov(place, bits.r8());
+  is_word(dtype) ? cc_.mov(place, bits.r16()) : cc_.mov(place, bits.r8());
 }
 
 }  // namespace lathe

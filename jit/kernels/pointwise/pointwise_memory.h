@@ -32,6 +32,7 @@ class VectorMemory {
   asmjit::x86::Compiler& masked(const Lanes& lanes);
   void load_int64(const Vec& into, const Mem& at, const Lanes& lanes);
   void store_bytes(DType dtype, const Mem& at, const Vec& integers, const Lanes& lanes);
+  void store_words(DType dtype, const Mem& at, const Vec& integers, const Lanes& lanes);
   void store_half(const Mem& at, const Vec& value, const Lanes& lanes);
   void store_one(DType dtype, const Mem& at, const Vec& value);
 
