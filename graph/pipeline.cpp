@@ -157,6 +157,7 @@ const std::vector<Pass>& load_passes() {
       {"sink-dequantize", passes::sink_dequantize, 1},
       {"use-integers", passes::use_integers, 1},
       {"use-integers-conv", passes::use_integers_conv, 1},
+      {"use-integers-dynamic", passes::use_integers_dynamic, 1},
       // Then what brings constants into sight and opens up control flow.
       {"sink-constants", passes::sink_constants, 1},
       {"fold-if", passes::fold_if, 1},

@@ -186,16 +186,21 @@ class Speller : private Spelling {
   // Inputs: x, weights, scale, x_zero, w_zero, bias; the last four may be one for all or one for each output channel.
   // Scales go into the weights, as in the groups of nodes that quantizing tools write.
   void spell_integer_convolution(const Node& node, ValueId result) {
+    NamedAttributes attributes;
+    static constexpr const char* kKept[] = {"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"};
+    for (const char* name : kKept) {
+      if (const Attribute* value = node.attributes.find(name)) attributes.emplace_back(name, *value);
+    }
+    if (input_or_none(node, 2) == ValueId::none) {
+      op("ConvInteger", {node.inputs[0], node.inputs[1], input_or_none(node, 3), input_or_none(node, 4)},
+         std::move(attributes), result);
+      return;
+    }
     std::vector<ValueId> x{node.inputs[0], scalar(1)}, operands;
     if (const ValueId zero = input_or_none(node, 3); zero != ValueId::none) x.push_back(zero);
     operands = {op("DequantizeLinear", x), integer_weights(node)};
     if (const ValueId bias = input_or_none(node, 5); bias != ValueId::none) {
       operands.push_back(op("Mul", {cast(bias, DType::f32), node.inputs[2]}));
-    }
-    NamedAttributes attributes;
-    static constexpr const char* kKept[] = {"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"};
-    for (const char* name : kKept) {
-      if (const Attribute* value = node.attributes.find(name)) attributes.emplace_back(name, *value);
     }
     op("Conv", std::move(operands), std::move(attributes), result);
   }

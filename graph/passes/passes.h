@@ -65,6 +65,7 @@ bool unpack_heads(Graph& graph, const PassContext& context);
 bool unroll_loops(Graph& graph, const PassContext& context);
 bool use_integers(Graph& graph, const PassContext& context);
 bool use_integers_conv(Graph& graph, const PassContext& context);
+bool use_integers_dynamic(Graph& graph, const PassContext& context);
 bool use_unsigned(Graph& graph, const PassContext& context);
 bool widen_halves(Graph& graph, const PassContext& context);
 

@@ -32,6 +32,34 @@ std::optional<Dequantized> dequantized(Rewriter& rewriter, ValueId id) {
   return result;
 }
 
+bool can_center(const Tensor& bytes, const Tensor& zeros) {
+  const auto has_bytes = [](const Tensor& tensor) {
+    return tensor.dtype() == DType::u8 || tensor.dtype() == DType::i8;
+  };
+  if (!bytes.defined() || !has_bytes(bytes) || bytes.rank() == 0 || bytes.size() == 0) return false;
+  return !zeros.defined() || (has_bytes(zeros) && (zeros.size() == 1 || zeros.size() == bytes.dims()[0]));
+}
+
+Tensor centered_bytes(const Tensor& weights, const Tensor& zeros) {
+  if (!can_center(weights, zeros) || (weights.dtype() == DType::i8 && !zeros.defined())) return {};
+  bool fits = true;
+  Tensor centered(DType::i8, weights.dims());
+  for_each_centered(weights, zeros, [&](int64_t i, int value) {
+    fits = fits && value >= -128 && value <= 127;
+    centered.mutable_data<int8_t>()[i] = static_cast<int8_t>(value);
+  });
+  return fits ? centered : Tensor();
+}
+
+ValueId append_float(Rewriter& rewriter, Node node, ValueId like, NodeId place) {
+  TensorType type = rewriter.graph().value(like).type;
+  type.dtype = DType::f32;
+  const ValueId value = rewriter.add_value(rewriter.graph().value(like).name, type);
+  node.outputs = {value};
+  rewriter.add(std::move(node), place);
+  return value;
+}
+
 bool is_integer_product(const Node& node) {
   return is_lathe_op(node, "QuantizedMatMul") || is_lathe_op(node, "QuantizedConv");
 }

@@ -19,6 +19,28 @@ struct Dequantized {
 // The DequantizeLinear of u8 or i8 (or i32, for biases) that makes this value. Needs the rank for several scales.
 std::optional<Dequantized> dequantized(Rewriter& rewriter, ValueId id);
 
+// Bytes, with no zero points or those of one type, one for all or one for each index of the first axis.
+bool can_center(const Tensor& bytes, const Tensor& zeros);
+// visit(element, value) of bytes less their zero points. Requires: can_center().
+template <class Visit>
+void for_each_centered(const Tensor& bytes, const Tensor& zeros, Visit visit) {
+  const auto at = [](const Tensor& tensor, int64_t i) {
+    return tensor.dtype() == DType::i8 ? int{tensor.data<int8_t>()[i]} : int{tensor.data<uint8_t>()[i]};
+  };
+  const int64_t rows = bytes.dims()[0], row = rows == 0 ? 0 : bytes.size() / rows;
+  for (int64_t i = 0; i < bytes.size(); ++i) {
+    const int zero = zeros.defined() ? at(zeros, zeros.size() == 1 ? 0 : i / row) : 0;
+    visit(i, at(bytes, i) - zero);
+  }
+}
+
+// Weights, one row for each channel, as signed bytes without zero points, which products of bytes multiply as they are;
+// undefined: they are so already, or a difference does not fit, or !can_center().
+Tensor centered_bytes(const Tensor& weights, const Tensor& zeros);
+
+// Adds the node with a float32 value of its own as output, of the shape of `like`.
+ValueId append_float(Rewriter& rewriter, Node node, ValueId like, NodeId place);
+
 // Products of integers (lathe::QuantizedMatMul, QuantizedConv): their epilogues read and store bytes, too.
 bool is_integer_product(const Node& node);
 

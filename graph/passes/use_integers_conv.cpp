@@ -42,7 +42,6 @@ class Convolutions {
     const Node& node = rewriter_.graph().node(id);
     if (node.epilogue || node.outputs[0] == ValueId::none) return;
     if (is_op(node, "Conv") && sums_channels(node, 1)) try_conv(id);
-    if (is_op(node, "ConvInteger") && sums_channels(node, 1)) try_dynamic(id);
     if (is_op(node, "QLinearConv")) sums_channels(node, 3) ? try_qlinear(id) : spell_out(id);
   }
 
@@ -82,6 +81,7 @@ class Convolutions {
     Node made = node_like(old, "QuantizedConv");
     made.inputs = {in->bytes, weights->bytes, rewriter_.add_constant(old.name + "_scale", scale),
                    in->zero,  weights->zero,  units};
+    center_weights(made);
     rewriter_.erase(id);
     for (const ValueId read : old.inputs) drop_unread(read);
     const ValueId result = old.outputs[0];
@@ -94,26 +94,10 @@ class Convolutions {
     Node sum;
     sum.op = &add_;
     sum.version = 14;
-    sum.inputs = {append(std::move(made), result, id),
+    sum.inputs = {append_float(rewriter_, std::move(made), result, id),
                   rewriter_.add_constant(old.name + "_bias", added.reshaped(dims))};
     sum.outputs = {ValueId::none};
     rewriter_.move_output(result, rewriter_.add(std::move(sum), id));
-  }
-
-  // ConvInteger that is read as float32 (dynamic quantization: the scales follow): what follows can join it.
-  void try_dynamic(NodeId id) {
-    Graph& graph = rewriter_.graph();
-    const Node old = graph.node(id);
-    const NodeId cast = rewriter_.only_user(old.outputs[0]);
-    if (cast == NodeId::none || !is_op(graph.node(cast), "Cast") || graph.node(cast).epilogue) return;
-    const ValueId result = graph.node(cast).outputs[0];
-    if (graph.value(result).type.dtype != DType::f32 || !has_picture(old.inputs[0], old.inputs[1])) return;
-    Node made = node_like(old, "ConvInteger+Cast");
-    const ValueId scale = rewriter_.add_constant(old.name + "_scale", Tensor::scalar(1.0F));
-    made.inputs = {old.inputs[0], old.inputs[1], scale, input_or_none(old, 2), input_or_none(old, 3), ValueId::none};
-    rewriter_.erase(id);
-    rewriter_.erase(cast);
-    rewriter_.move_output(result, rewriter_.add(std::move(made), cast));
   }
 
   // QLinearConv whose parameters are constants. Inputs: x, scale, zero, w, scale, zero, y scale, y zero, bias.
@@ -147,8 +131,9 @@ class Convolutions {
     Node made = node_like(old, "QLinearConv");
     made.inputs = {old.inputs[0], old.inputs[3], rewriter_.add_constant(old.name + "_scale", scale),
                    old.inputs[2], old.inputs[5], bias};
+    center_weights(made);
     rewriter_.erase(id);
-    quantize_result(old, append(std::move(made), old.outputs[0], id), id);
+    quantize_result(old, append_float(rewriter_, std::move(made), old.outputs[0], id), id);
   }
 
   void quantize_result(const Node& old, ValueId real, NodeId place) {
@@ -194,7 +179,7 @@ class Convolutions {
       const ValueId unit = rewriter_.add_constant(old.name + "_scale", scale);
       conv.inputs.push_back(dequantized(bias, unit, ValueId::none));
     }
-    quantize_result(old, append(std::move(conv), old.outputs[0], id), id);
+    quantize_result(old, append_float(rewriter_, std::move(conv), old.outputs[0], id), id);
   }
 
   Node node_like(const Node& old, const char* fused_from) const {
@@ -207,14 +192,14 @@ class Convolutions {
     return made;
   }
 
-  // Adds the node with a float32 value of its own, of the shape of `result`.
-  ValueId append(Node made, ValueId result, NodeId place) {
-    TensorType type = rewriter_.graph().value(result).type;
-    type.dtype = DType::f32;
-    const ValueId sums = rewriter_.add_value(rewriter_.graph().value(result).name, type);
-    made.outputs = {sums};
-    rewriter_.add(std::move(made), place);
-    return sums;
+  void center_weights(Node& made) {
+    const Graph& graph = rewriter_.graph();
+    const ValueId zero = made.inputs[4];
+    if (zero != ValueId::none && !graph.value(zero).is_constant()) return;
+    const Tensor centered = centered_bytes(constant_of(graph, made.inputs[1]), constant_of(graph, zero));
+    if (!centered.defined()) return;
+    made.inputs[1] = rewriter_.add_constant(made.name + "_weights", centered);
+    made.inputs[4] = ValueId::none;
   }
 
   // Weights that nobody dequantizes any more must not be folded before they are found dead.

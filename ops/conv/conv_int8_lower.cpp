@@ -30,8 +30,12 @@ bool can_read(DType dtype) {
   return dtype == DType::f32 || dtype == DType::i32 || dtype == DType::u8 || dtype == DType::i8;
 }
 
-// scale * sum, what follows it, and the operands of both.
+// scale * sum, what follows it, and the operands of both; without a scale int32 sums.
 std::optional<Operands> bind_operands(const LowerContext& context, const Dims& out, int lanes) {
+  if (!context.has_input(2)) {
+    if (context.node.epilogue) return std::nullopt;
+    return Operands{.bound = {}, .store = {.dtype = DType::i32}};
+  }
   const Tensor scale = context.constant(2);
   if (!scale.defined() || scale.dtype() != DType::f32 || (scale.size() != 1 && scale.size() != out[1])) {
     return std::nullopt;

@@ -1,6 +1,6 @@
 // lathe::QuantizedConv: what DequantizeLinear of input and weights and Conv mean together, as a convolution of
 // integers: scale * (conv(x - x_zero, w - w_zero) + bias), with int32 bias, scale and w_zero for all or for each output
-// channel.
+// channel. Without a scale: the int32 sums.
 #include <algorithm>
 
 #include "ops/conv/conv_int8_lower.h"
@@ -12,7 +12,7 @@ namespace lathe::ops {
 namespace {
 
 void infer(InferContext& context) {
-  TensorType type = TensorType::unranked(DType::f32);
+  TensorType type = TensorType::unranked(context.has_input(2) ? DType::f32 : DType::i32);
   type.dims = named(context, [&] { return infer_conv_dims(context.node, context.input(0), context.input(1)); });
   type.has_rank = !type.dims.empty();
   context.set_output(0, std::move(type));
@@ -36,12 +36,14 @@ void reference(ReferenceContext& context) {
   const int64_t row = weights.size() / std::max<int64_t>(1, conv.sizes.out_channels);
   Dims dims = {conv.sizes.batch, conv.sizes.out_channels};
   dims.insert(dims.end(), conv.sizes.out.begin(), conv.sizes.out.end());
-  Tensor out(DType::f32, dims);
+  const bool has_scale = !scale.empty();
+  Tensor out(has_scale ? DType::f32 : DType::i32, dims);
   convolve<double>(
       conv.sizes, conv.window, [&](int64_t i) { return values[static_cast<size_t>(i)] - at(in_zero, 0); },
       [&](int64_t i) { return filters[static_cast<size_t>(i)] - at(zeros, i / row); },
       [&](int64_t i, int64_t channel, double sum) {
-        store_real(out, i, (sum + at(bias, channel)) * at(scale, channel));
+        const double whole = sum + at(bias, channel);
+        store_real(out, i, has_scale ? whole * at(scale, channel) : whole);
       });
   context.outputs[0] = std::move(out);
 }
@@ -62,7 +64,7 @@ std::vector<OpDef> quantized_conv_ops() {
   // Inputs: x, weights, scale, x_zero, w_zero, bias.
   return {{.schema = {.name = "QuantizedConv",
                       .domain = "lathe",
-                      .min_inputs = 3,
+                      .min_inputs = 2,
                       .max_inputs = 6,
                       .attributes = conv_attributes(),
                       .infer = infer,

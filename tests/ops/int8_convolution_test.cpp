@@ -72,7 +72,7 @@ class ConvRun {
     const int64_t channels = c.weights[0];
     inputs_ = {random_bytes(c.dtype, c.in, random),
                random_bytes(c.weight_dtype, c.weights, random),
-               random_tensor({channels}, random, 1e-3F, 3e-3F),
+               has_scale() ? random_tensor({channels}, random, 1e-3F, 3e-3F) : Tensor(),
                random_bytes(c.dtype, {}, random),
                c.has_weight_zeros ? random_bytes(c.weight_dtype, {channels}, random) : Tensor(),
                Tensor(DType::i32, {channels})};
@@ -91,9 +91,11 @@ class ConvRun {
     }
     node_.outputs = {graph_.add_value("out", {})};
     const TensorType plain = infer_node(graph_, node_)[0];
-    inputs_.push_back(random_bytes(DType::u8, plain.extents(), random));
-    node_.inputs.push_back(add_input(inputs_.back(), lanes));
-    node_.epilogue = requantization(c.output);
+    if (has_scale()) {
+      inputs_.push_back(random_bytes(DType::u8, plain.extents(), random));
+      node_.inputs.push_back(add_input(inputs_.back(), lanes));
+      node_.epilogue = requantization(c.output);
+    }
     TensorType out = plain;
     out.dtype = c.output;
     out.layout.channel_block = lanes_;
@@ -117,7 +119,7 @@ class ConvRun {
     }
     for (const size_t slot : {size_t{0}, size_t{3}, inputs_.size() - 1}) {
       const ValueId id = node_.inputs[slot];
-      if (graph_.value(id).is_constant()) continue;
+      if (id == ValueId::none || graph_.value(id).is_constant()) continue;
       write_value(addresses[static_cast<size_t>(lowered.of_value[index_of(id)])], graph_.value(id).type, inputs_[slot]);
     }
     for (const Step& step : lowered.steps) {
@@ -128,6 +130,8 @@ class ConvRun {
   }
 
  private:
+  bool has_scale() const { return case_.output != DType::i32; }  // else: the sums
+
   ValueId add_input(const Tensor& tensor, int block) {
     TensorType type = TensorType::of(tensor.dtype(), tensor.dims());
     type.layout.channel_block = block;
@@ -144,6 +148,10 @@ class ConvRun {
       const double wanted = right[static_cast<size_t>(i)];
       if (case_.output == DType::f32) {
         ASSERT_NEAR(static_cast<const float*>(got)[at], wanted, 1e-4 * (1 + std::abs(wanted))) << "element " << i;
+        continue;
+      }
+      if (case_.output == DType::i32) {
+        ASSERT_EQ(static_cast<const int32_t*>(got)[at], wanted) << "element " << i;
         continue;
       }
       const int left =
@@ -208,6 +216,11 @@ TEST(Int8Convolution, MatchesTheReference) {
        .is_dynamic = true,
        .output = DType::f32},
       {.in = {2, 32, 30, 29}, .weights = {16, 32, 1, 1}, .strides = {2, 2}, .dtype = DType::i8},
+      // Sums as they are.
+      {.in = {1, 32, 9, 9}, .weights = {48, 32, 1, 1}, .output = DType::i32},
+      {.in = {2, 20, 7, 10}, .weights = {35, 20, 3, 3}, .pads = {1, 1, 1, 1}, .output = DType::i32, .threads = 2},
+      {.in = {1, 24, 30}, .weights = {16, 24, 5}, .has_weight_zeros = true, .is_dynamic = true, .output = DType::i32},
+      {.in = {1, 64, 28, 28}, .weights = {64, 64, 3, 3}, .pads = {1, 1, 1, 1}, .output = DType::i32},
       // By Winograd's method.
       {.in = {1, 64, 28, 28}, .weights = {64, 64, 3, 3}, .pads = {1, 1, 1, 1}},
       {.in = {2, 64, 27, 25}, .weights = {60, 64, 3, 3}, .dtype = DType::i8, .output = DType::i8, .threads = 2},

@@ -162,6 +162,55 @@ TEST(QuantizedPasses, TurnConvIntegerThatIsReadAsFloatIntoOneThatScales) {
   expect_same_results(net, after, 1e-3);
 }
 
+TEST(QuantizedPasses, ConvolveSingleChannelsOfConvIntegerInFloat32) {
+  const Net::NamedAttributes alone = {{"group", int64_t{8}}, {"pads", std::vector<int64_t>{1, 1, 1, 1}}};
+  Net net;
+  net.output(net.dynamic("ConvInteger", {1, 8, 5, 5}, {8, 1, 3, 3}, alone));
+  const Graph after = optimized(net);
+  EXPECT_EQ(count(after, "ConvInteger"), 0);
+  EXPECT_EQ(count(after, "Conv"), 1);
+  expect_same_results(net, after, 1e-4);
+  // Sums of so many terms have more bits than float32.
+  Net large;
+  large.output(large.dynamic("ConvInteger", {1, 8, 20, 20}, {8, 1, 17, 17}, {{"group", int64_t{8}}}));
+  EXPECT_EQ(count(optimized(large), "ConvInteger"), 1);
+}
+
+TEST(QuantizedPasses, LeaveSumsThatAreReadAsIntegersExact) {
+  for (const int64_t group : {1, 8}) {
+    Net net;
+    const std::vector<ValueId> parts = net.op("DynamicQuantizeLinear", {net.input(Dims{1, 8, 5, 5})}, 3, {});
+    const ValueId zero = net.constant(Tensor::scalar(uint8_t{3}));
+    const ValueId sums = net.op("ConvInteger", {parts[0], net.bytes(DType::u8, {8, 8 / group, 3, 3}), parts[2], zero},
+                                {{"group", group}});
+    net.output(net.op("Cast", {net.op("Mul", {sums, sums})}, {{"to", int64_t{1}}}));
+    const Graph after = optimized(net);
+    EXPECT_EQ(count(after, "ConvInteger"), 0);
+    expect_same_results(net, after, 0);
+  }
+}
+
+TEST(QuantizedPasses, TakeZeroPointsOutOfWeightsThatStayBytes) {
+  for (const bool fits : {true, false}) {
+    Net net;
+    Tensor weights(DType::u8, {4, 8, 1, 1}), zeros(DType::u8, {4});
+    for (int64_t i = 0; i < weights.size(); ++i) weights.mutable_data<uint8_t>()[i] = static_cast<uint8_t>(i * 8);
+    for (int64_t i = 0; i < 4; ++i) zeros.mutable_data<uint8_t>()[i] = static_cast<uint8_t>(fits ? 128 - i : 110);
+    const ValueId w = net.op("DequantizeLinear", {net.constant(weights), net.constant(scales(4)), net.constant(zeros)},
+                             {{"axis", int64_t{0}}});
+    net.output(net.op("Conv", {net.quantized(net.input(Dims{1, 8, 5, 5}), 0.008F, 128), w}));
+    const Graph after = optimized(net);
+    for (const NodeId id : after.order()) {
+      const Node& node = after.node(id);
+      if (node.op->name != "QuantizedConv") continue;
+      EXPECT_EQ(after.value(node.inputs[1]).type.dtype, fits ? DType::i8 : DType::u8);
+      EXPECT_EQ(node.inputs[4] == ValueId::none, fits);
+    }
+    EXPECT_EQ(count(after, "QuantizedConv"), 1);
+    expect_same_results(net, after, 1e-4);
+  }
+}
+
 TEST(QuantizedPasses, ReadBothBranchesOfASumAsBytes) {
   Net net;
   const ValueId x = net.quantized(net.input(Dims{1, 8, 6, 6}), 0.008F, 128);
