@@ -1,5 +1,5 @@
 // com.microsoft's MatMulNBits: a [..., K] times weights of N rows, each of ceil(K / block) blocks of few bits with a
-// scale and a zero point each. With 4 or 8 bits they stay small in memory (ops/gemm/bits_product.h).
+// scale and a zero point each. With 2, 4 or 8 bits they stay small in memory (ops/gemm/bits_product.h).
 #include <algorithm>
 
 #include "graph/text.h"
@@ -131,7 +131,8 @@ Tensor real_weights(const Context& context, const Tensor& packed, const Tensor& 
 template <class Context>
 bool has_kernels(const Context& context, const Weights& w, DType a) {
   constexpr int64_t kLargestLoweredBlock = 1024;
-  return a == DType::f32 && (w.bits == 4 || w.bits == 8) && w.block <= kLargestLoweredBlock && !context.has_input(4);
+  return a == DType::f32 && (w.bits == 2 || w.bits == 4 || w.bits == 8) && w.block <= kLargestLoweredBlock &&
+         !context.has_input(4);
 }
 
 // Where the kernels lack something, constant weights become those of a plain product, packed once.
@@ -181,28 +182,32 @@ void run_matmul_nbits(ReferenceContext& context) {
   context.outputs[0] = std::move(y);
 }
 
-// The codes in the order in which BitsProduct reads them. Element (k, n) of panel p: byte k * width + n, or of 4 bits
-// half a byte of the pair of rows.
+// The codes in the order in which BitsProduct reads them: 32 bits of a column, then of its neighbour. In these, as in
+// the file, the first row has the lowest bits.
 Tensor pack_codes(const Weights& w, const Tensor& given, const PanelFormat& format) {
-  const int64_t rows = w.blocks() * w.block, per_byte = 8 / w.bits, bytes_of_column = w.blocks() * w.blob();
-  Tensor packed = allocate_weights(DType::u8, {format.elements(rows, w.n) / per_byte});
+  constexpr int64_t kGroup = 4;  // bytes
+  const int64_t column_bytes = w.blocks() * w.blob();
+  Tensor packed = allocate_weights(DType::u8, {format.elements(column_bytes, w.n)});
   uint8_t* out = packed.mutable_data<uint8_t>();
   std::fill_n(out, packed.size(), uint8_t{0});
   for (int64_t panel = 0; panel < format.panels(w.n); ++panel) {
     const int64_t first = panel * format.panel_columns, width = format.width_of(panel, w.n);
-    uint8_t* to = out + first * rows / per_byte;
+    uint8_t* to = out + first * column_bytes;
     for (int64_t n = first; n < std::min(w.n, first + width); ++n) {
-      const uint8_t* from = given.data<uint8_t>() + n * bytes_of_column;
-      // A byte holds a row, or a pair of rows, in the order of the file: lowest bits first.
-      for (int64_t i = 0; i < bytes_of_column; ++i) to[i * width + n - first] = from[i];
+      const uint8_t* from = given.data<uint8_t>() + n * column_bytes;
+      for (int64_t i = 0; i < column_bytes; i += kGroup)
+        std::copy_n(from + i, kGroup, to + i * width + (n - first) * kGroup);
     }
   }
   return packed;
 }
 
+// As kernels take them that see a code as 1 + code / 2^bits.
 Tensor pack_scales(const std::vector<double>& scales, const std::vector<float>& zeros, const Weights& w,
                    const PanelFormat& format) {
-  Tensor packed = allocate_weights(DType::f32, {format.elements(w.blocks(), w.n) * 2});
+  const int64_t kinds = zeros.empty() ? 1 : 2;
+  const auto unit = static_cast<float>(1 << w.bits);
+  Tensor packed = allocate_weights(DType::f32, {format.elements(w.blocks(), w.n) * kinds});
   float* out = packed.mutable_data<float>();
   std::fill_n(out, packed.size(), 0.0F);
   for (int64_t n = 0; n < w.n; ++n) {
@@ -210,9 +215,9 @@ Tensor pack_scales(const std::vector<double>& scales, const std::vector<float>& 
     const int64_t width = format.width_of(panel, w.n);
     for (int64_t block = 0; block < w.blocks(); ++block) {
       const auto at = static_cast<size_t>(n * w.blocks() + block);
-      float* to = out + (first * w.blocks() + block * width) * 2 + n - first;
-      to[0] = static_cast<float>(scales[at]);
-      to[width] = -zeros[at] * static_cast<float>(scales[at]);
+      float* to = out + (first * w.blocks() + block * width) * kinds + n - first;
+      to[0] = unit * static_cast<float>(scales[at]);
+      if (!zeros.empty()) to[width] = -(unit + zeros[at]) * static_cast<float>(scales[at]);
     }
   }
   return packed;
@@ -250,7 +255,8 @@ void add_bits_step(LowerContext& context, const BitsProblem& problem, BoundBitsP
   step.threads = problem.threads;
   const auto m = static_cast<double>(problem.m), n = static_cast<double>(problem.n), k = static_cast<double>(problem.k);
   step.flop = 2 * m * n * k;
-  step.bytes = 4 * (m * k + m * n) + n * k * problem.bits / 8 + 8 * n * static_cast<double>(problem.blocks());
+  step.bytes = 4 * (m * k + m * n) + n * k * problem.bits / 8 +
+               (problem.has_offsets ? 8 : 4) * n * static_cast<double>(problem.blocks());
   step.run = std::move(bound);
   context.add(std::move(step));
 }
@@ -271,6 +277,7 @@ bool lower_matmul_nbits(LowerContext& context) {
                       .k = w.k,
                       .bits = static_cast<int>(w.bits),
                       .block = w.block,
+                      .has_offsets = has_zeros,
                       .has_bias = has_bias,
                       .isa = context.target.isa};
   if (problem.m == 0 || a.dims.back().extent != w.k) return false;
@@ -289,7 +296,7 @@ bool lower_matmul_nbits(LowerContext& context) {
   const std::string text = "bits " + std::to_string(w.bits) + " panels of " + std::to_string(format.panel_columns);
   const Tensor codes = context.packed(context.input(1), text, [&] { return pack_codes(w, given, format); });
   const Tensor factors = context.packed(context.input(2), text + " of " + context.node.name, [&] {
-    const std::vector<float> zeros = zero_points_of(checked, w, has_zeros ? context.constant(3) : Tensor());
+    const std::vector<float> zeros = has_zeros ? zero_points_of(checked, w, context.constant(3)) : std::vector<float>();
     return pack_scales(reals_of(scales), zeros, w, format);
   });
   const size_t scratch = checked_bytes(DType::f32, {product->scratch_elements()});

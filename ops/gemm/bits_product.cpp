@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "src/base/divide.h"
 #include "src/base/thread_team.h"
@@ -41,10 +42,15 @@ BitsProduct::BitsProduct(const BitsProblem& problem) : problem_(problem) {
   const int64_t last_columns = problem.n - (panels_ - 1) * format_.panel_columns;
   tail_vecs_ = static_cast<int>(divide_up(last_columns, lanes));
   tail_lanes_ = static_cast<int>(last_columns % lanes);
-  emit_kernels();
+  if (problem.m <= most_bits_rows(problem.isa, vecs)) {
+    emit_rows_kernels();
+  } else {
+    emit_kernels();
+  }
 }
 
 std::string BitsProduct::key() const {
+  if (has_few_rows()) return fmt::format("bits rows {} of {} bits by {}", problem_.m, problem_.bits, problem_.block);
   return fmt::format("gemm {}x{} of {} bits by {}", height_, format_.panel_columns / format_.lanes, problem_.bits,
                      problem_.block);
 }
@@ -53,7 +59,7 @@ void BitsProduct::emit_kernels() {
   const Isa isa = has_avx512(problem_.isa) ? Isa::avx512 : Isa::avx2;
   const int vecs = static_cast<int>(format_.panel_columns / format_.lanes);
   for (int tail = panels_ > 1 ? 0 : 1; tail < 2; ++tail) {
-    unpack_[tail] = unpack_bits_kernel({isa, problem_.bits, tail == 1 ? tail_vecs_ : vecs});
+    unpack_[tail] = unpack_bits_kernel({isa, problem_.bits, tail == 1 ? tail_vecs_ : vecs, problem_.has_offsets});
     for (int shorter = 0; shorter < (tall_tiles_ == tiles_ ? 1 : 2); ++shorter) {
       for (int phase = 0; phase < kPhases; ++phase) {
         if ((phase == kOnly) != (chunks_ == 1) || (phase == kMiddle && chunks_ < 3)) continue;
@@ -70,23 +76,92 @@ void BitsProduct::emit_kernels() {
   }
 }
 
+void BitsProduct::emit_rows_kernels() {
+  BitsRowsPlan plan;
+  plan.isa = has_avx512(problem_.isa) ? Isa::avx512 : Isa::avx2;
+  plan.bits = problem_.bits;
+  plan.rows = static_cast<int>(problem_.m);
+  plan.block_groups = static_cast<int>(problem_.block / problem_.group());
+  plan.has_offsets = problem_.has_offsets;
+  for (int tail = panels_ > 1 ? 0 : 1; tail < 2; ++tail) {
+    plan.vecs = tail == 1 ? tail_vecs_ : static_cast<int>(format_.panel_columns / format_.lanes);
+    rows_[tail] = bits_rows_kernel(plan);
+  }
+}
+
+// For few rows: A in whole blocks, sums of these, a panel of C.
+int64_t BitsProduct::scratch_elements() const {
+  if (!has_few_rows()) return chunk_blocks_ * problem_.block * format_.panel_columns;
+  return problem_.m * (problem_.blocks() * (problem_.block + 1) + format_.panel_columns);
+}
+
+const uint8_t* BitsProduct::codes_at(const BitsOperands& operands, int64_t panel) const {
+  return operands.codes + panel * format_.panel_columns * problem_.blocks() * problem_.block * problem_.bits / 8;
+}
+
+const float* BitsProduct::scales_at(const BitsOperands& operands, int64_t panel) const {
+  return operands.scales + scales_of_block(panel * format_.panel_columns) * problem_.blocks();
+}
+
 void BitsProduct::run(const BitsOperands& operands, int thread, int threads) const noexcept {
   const Range mine = split_evenly(panels_, thread, threads);
-  for (int64_t panel = mine.begin; panel < mine.end; ++panel) run_panel(operands, panel);
+  if (has_few_rows() && mine.begin < mine.end) prepare_rows(operands);
+  for (int64_t panel = mine.begin; panel < mine.end; ++panel)
+    has_few_rows() ? run_rows(operands, panel) : run_panel(operands, panel);
+}
+
+void BitsProduct::prepare_rows(const BitsOperands& operands) const noexcept {
+  constexpr int64_t kTogether = 8;
+  const int64_t blocks = problem_.blocks(), padded = blocks * problem_.block;
+  float* sums = operands.scratch + problem_.m * padded;
+  for (int64_t row = 0; row < problem_.m; ++row) {
+    float* to = operands.scratch + row * padded;
+    std::copy_n(operands.a + row * problem_.k, problem_.k, to);
+    std::fill(to + problem_.k, to + padded, 0.F);
+    for (int64_t block = 0; block < blocks; ++block, to += problem_.block) {
+      std::array<float, kTogether> parts{};
+      for (int64_t i = 0; i < problem_.block; i += kTogether)
+        for (size_t j = 0; j < parts.size(); ++j) parts[j] += to[i + static_cast<int64_t>(j)];
+      const float sum = std::accumulate(parts.begin(), parts.end(), 0.F);
+      *sums++ = problem_.has_offsets ? sum : -kMiddleCode * sum;
+    }
+  }
+}
+
+void BitsProduct::run_rows(const BitsOperands& operands, int64_t panel) const noexcept {
+  const int64_t blocks = problem_.blocks(), padded = blocks * problem_.block;
+  const int64_t column = panel * format_.panel_columns, width = format_.width_of(panel, problem_.n);
+  float* sums = operands.scratch + problem_.m * padded;
+  float* c = sums + problem_.m * blocks;
+  const BitsRowsArgs args{.codes = codes_at(operands, panel),
+                          .scales = scales_at(operands, panel),
+                          .a = operands.scratch,
+                          .a_sums = sums,
+                          .c = c,
+                          .blocks = blocks,
+                          .a_stride_bytes = padded * 4,
+                          .a_sums_stride_bytes = blocks * 4};
+  rows_[panel + 1 == panels_ ? 1 : 0].entry()(&args);
+  const int64_t valid = std::min(width, problem_.n - column);
+  for (int64_t row = 0; row < problem_.m; ++row, c += width) {
+    float* to = operands.c + row * problem_.n + column;
+    for (int64_t i = 0; i < valid; ++i) to[i] = problem_.has_bias ? c[i] + operands.bias[column + i] : c[i];
+  }
 }
 
 void BitsProduct::run_panel(const BitsOperands& operands, int64_t panel) const noexcept {
-  const int64_t column = panel * format_.panel_columns, width = format_.width_of(panel, problem_.n);
+  const int64_t width = format_.width_of(panel, problem_.n);
   const int64_t blocks = problem_.blocks(), block_bytes = problem_.block * width * problem_.bits / 8;
-  const uint8_t* codes = operands.codes + column * blocks * problem_.block * problem_.bits / 8;
-  const float* scales = operands.scales + column * blocks * 2;
+  const uint8_t* codes = codes_at(operands, panel);
+  const float* scales = scales_at(operands, panel);
   const auto& unpack = unpack_[panel + 1 == panels_ ? 1 : 0];
   for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
     const int64_t first = chunk * chunk_blocks_, last = std::min(blocks, first + chunk_blocks_);
     for (int64_t block = first; block < last; ++block)
       unpack(static_cast<const void*>(codes + block * block_bytes),
-             static_cast<const void*>(scales + block * 2 * width),
-             static_cast<void*>(operands.scratch + (block - first) * problem_.block * width), problem_.block / 2);
+             static_cast<const void*>(scales + block * scales_of_block(width)),
+             static_cast<void*>(operands.scratch + (block - first) * problem_.block * width),
+             problem_.block / problem_.group());
     const int phase = chunks_ == 1 ? kOnly : chunk == 0 ? kFirst : chunk + 1 == chunks_ ? kLast : kMiddle;
     multiply(operands, panel, first * problem_.block, std::min(problem_.k, last * problem_.block), phase);
   }

@@ -1,92 +1,79 @@
 #include "jit/kernels/gemm/unpack_bits.h"
 
-#include "jit/emitter.h"
+#include <bit>
+
+#include "jit/kernels/gemm/bits_emitter.h"
 
 namespace lathe {
 namespace {
 
 constexpr int kMostVecs = 4;
 
-class UnpackBitsEmitter : public Emitter {
+class UnpackBitsEmitter : public BitsEmitter {
  public:
-  explicit UnpackBitsEmitter(const UnpackBitsPlan& plan) : Emitter(plan.isa), plan_(plan) {
-    if ((plan.bits != 4 && plan.bits != 8) || plan.vecs < 1 || plan.vecs > kMostVecs)
-      throw JitError(to_string(plan) + " is out of range");
+  explicit UnpackBitsEmitter(const UnpackBitsPlan& plan) : BitsEmitter(plan.isa, plan.bits), plan_(plan) {
+    if (plan.vecs < 1 || plan.vecs > kMostVecs) throw JitError(to_string(plan) + " is out of range");
   }
 
   void emit() {
-    claim();
+    codes_ = argument(0);
+    scales_ = argument(1);
+    out_ = argument(2);
+    groups_ = argument(3);
+    const Gpr scratch = claim_gpr("scratch");
+    scale_ = claim_vecs("scales", plan_.vecs);
+    offset_ = claim_vecs("offsets", plan_.vecs);
+    group_ = claim_vec("codes");
+    row_ = claim_vec("row");
     begin();
-    load_scales();
-    loop_down(pairs_, [&] {
-      for (int i = 0; i < plan_.vecs; ++i) plan_.bits == 4 ? two_rows(i) : each_row(i);
-      add(codes_, plan_.bits == 4 ? columns() : 2 * columns());
-      add(out_, 2 * row_bytes());
+    claim_constants(scratch);
+    load_scales(scratch);
+    loop_down(groups_, [&] {
+      for (int i = 0; i < plan_.vecs; ++i) unpack(i);
+      add(codes_, row_bytes());
+      add(out_, rows_of_group() * row_bytes());
     });
     end();
   }
 
  private:
-  int columns() const { return plan_.vecs * lanes(); }
-  int row_bytes() const { return columns() * 4; }
+  int row_bytes() const { return plan_.vecs * vec_bytes(); }
 
-  void claim() {
-    codes_ = argument(0);
-    scales_ = argument(1);
-    out_ = argument(2);
-    pairs_ = argument(3);
-    scale_ = claim_vecs("scales", plan_.vecs);
-    offset_ = claim_vecs("offsets", plan_.vecs);
-    first_ = claim_vec("first row");
-    second_ = claim_vec("second row");
-    if (plan_.bits == 4) low_half_ = claim_vec("low half");
-  }
-
-  void load_scales() {
+  void load_scales(const Gpr& scratch) {
     for (int i = 0; i < plan_.vecs; ++i) {
-      load(scale_[static_cast<size_t>(i)], scales_ + i * vec_bytes());
-      load(offset_[static_cast<size_t>(i)], scales_ + row_bytes() + i * vec_bytes());
+      const Vec &scale = scale_[static_cast<size_t>(i)], &offset = offset_[static_cast<size_t>(i)];
+      load(scale, scales_ + i * vec_bytes());
+      if (plan_.has_offsets) {
+        load(offset, scales_ + row_bytes() + i * vec_bytes());
+      } else {
+        mov(scratch.cvt32(), std::bit_cast<uint32_t>(-kMiddleCode));
+        vmovd(Xbyak::Xmm(offset.getIdx()), scratch.cvt32());
+        vbroadcastss(offset, Xbyak::Xmm(offset.getIdx()));
+        vmulps(offset, offset, scale);
+      }
     }
-    if (plan_.bits != 4) return;
-    mov(scales_.cvt32(), 15);
-    vmovd(Xbyak::Xmm(low_half_.getIdx()), scales_.cvt32());
-    vpbroadcastd(low_half_, Xbyak::Xmm(low_half_.getIdx()));
   }
 
-  void two_rows(int i) {
-    vpmovzxbd(second_, ptr[codes_ + i * lanes()]);
-    if (has_masks())
-      vpandd(first_, second_, low_half_);
-    else
-      vpand(first_, second_, low_half_);
-    vpsrld(second_, second_, 4);
-    scale_and_store(first_, 0, i);
-    scale_and_store(second_, 1, i);
-  }
-
-  void each_row(int i) {
-    vpmovzxbd(first_, ptr[codes_ + i * lanes()]);
-    vpmovzxbd(second_, ptr[codes_ + columns() + i * lanes()]);
-    scale_and_store(first_, 0, i);
-    scale_and_store(second_, 1, i);
-  }
-
-  void scale_and_store(const Vec& vec, int row, int i) {
-    vcvtdq2ps(vec, vec);
-    vfmadd213ps(vec, scale_[static_cast<size_t>(i)], offset_[static_cast<size_t>(i)]);
-    store(out_ + row * row_bytes() + i * vec_bytes(), vec);
+  void unpack(int i) {
+    load(group_, codes_ + i * vec_bytes());
+    for (int row = 0; row < rows_of_group(); ++row) {
+      decode(row_, group_, row);
+      vfmadd213ps(row_, scale_[static_cast<size_t>(i)], offset_[static_cast<size_t>(i)]);
+      store(out_ + row * row_bytes() + i * vec_bytes(), row_);
+    }
   }
 
   UnpackBitsPlan plan_;
-  Gpr codes_, scales_, out_, pairs_;
+  Gpr codes_, scales_, out_, groups_;
   std::vector<Vec> scale_, offset_;
-  Vec first_, second_, low_half_;
+  Vec group_, row_;
 };
 
 }  // namespace
 
 std::string to_string(const UnpackBitsPlan& plan) {
-  return "unpack bits=" + std::to_string(plan.bits) + " vecs=" + std::to_string(plan.vecs);
+  return "unpack bits=" + std::to_string(plan.bits) + " vecs=" + std::to_string(plan.vecs) +
+         (plan.has_offsets ? " offsets" : "");
 }
 
 Kernel<UnpackBitsFn> unpack_bits_kernel(const UnpackBitsPlan& plan) {
