@@ -158,6 +158,8 @@ const std::vector<Pass>& load_passes() {
       {"use-integers", passes::use_integers, 1},
       {"use-integers-conv", passes::use_integers_conv, 1},
       {"use-integers-dynamic", passes::use_integers_dynamic, 1},
+      // What these left is float32 times weights of few bits, which folding would make float32.
+      {"keep-bits", passes::keep_bits, 1},
       // Then what brings constants into sight and opens up control flow.
       {"sink-constants", passes::sink_constants, 1},
       {"fold-if", passes::fold_if, 1},

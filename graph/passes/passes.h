@@ -39,6 +39,7 @@ bool hoist_quantize(Graph& graph, const PassContext& context);
 bool hoist_slices(Graph& graph, const PassContext& context);
 bool join_convolutions(Graph& graph, const PassContext& context);
 bool join_parts(Graph& graph, const PassContext& context);
+bool keep_bits(Graph& graph, const PassContext& context);
 bool merge_common(Graph& graph, const PassContext& context);
 bool merge_convolutions(Graph& graph, const PassContext& context);
 bool merge_products(Graph& graph, const PassContext& context);
