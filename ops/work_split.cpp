@@ -9,6 +9,11 @@ int worthwhile_threads(double flop, int threads) {
   return std::clamp(static_cast<int>(flop / kFlopPerThread), 1, threads);
 }
 
+int worthwhile_readers(double bytes, int threads) {
+  constexpr double kBytesPerThread = 200e3;  // about 4 us from L3
+  return std::clamp(static_cast<int>(bytes / kBytesPerThread), 1, threads);
+}
+
 int worthwhile_shares(double flop, int threads) {
   constexpr double kFlopPerShare = 4e6;  // about 40 us
   constexpr double kMostOfThread = 4;

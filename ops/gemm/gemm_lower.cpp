@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ops/gemm/dot_lower.h"
 #include "ops/gemm/gemm_node.h"
 #include "ops/gemm/gemm_pack.h"
 #include "ops/gemm/gemm_product.h"
@@ -17,6 +18,7 @@ namespace lathe {
 namespace {
 
 constexpr int64_t kMostBatches = 1 << 20;  // their offsets are kept
+constexpr int64_t kFewRows = 8;            // products of so many wait for B
 
 GemmProblem problem_of(const LowerContext& context, const ProductNode& product, bool is_packed) {
   GemmProblem problem;
@@ -31,6 +33,10 @@ GemmProblem problem_of(const LowerContext& context, const ProductNode& product, 
   }
   problem.isa = context.target.isa;
   problem.threads = worthwhile_threads(problem.flop(), context.target.threads);
+  if (problem.m <= kFewRows) {
+    const double streamed = 4.0 * static_cast<double>(problem.batches * problem.n * problem.k);
+    problem.threads = std::max(problem.threads, worthwhile_readers(streamed, context.target.threads));
+  }
   problem.allows_strassen = is_packed && problem.batches == 1 && context.target.accuracy != Accuracy::strict;
   problem.longest_sum = longest_product_sum(context.target.accuracy);
   if (product.expression.nodes.size() > 1 || !product.extra.empty()) {
@@ -310,6 +316,12 @@ bool lower_product(LowerContext& context, const MatMulShape& shape, const Produc
   if (product.shape.batches() > kMostBatches) return false;
 
   const GemmProblem problem = problem_of(context, product, is_packed);
+  if (!form.transpose_a &&
+      lower_thin_product(context, product, problem,
+                         {context.buffer(context.input(0)), context.buffer(context.input(1)),
+                          context.buffer(context.output(0)), is_packed ? context.input(1) : ValueId::none})) {
+    return true;
+  }
   const GemmPlan plan = choose_gemm_plan(problem, context.plans);
   const PanelFormat format{int64_t{plan.vecs} * vector_lanes(problem.isa), vector_lanes(problem.isa)};
   if (plan.fast != FastProduct::none && lower_strassen(context, product, problem, plan)) return true;
@@ -345,6 +357,10 @@ bool lower_strided_product(LowerContext& context, const StridedProduct& strided)
   if (product.shape.batches() > kMostBatches) return false;
 
   const GemmProblem problem = problem_of(context, product, is_packed);
+  if (lower_thin_product(context, product, problem,
+                         {strided.a, strided.b, strided.c, is_packed ? strided.constant_b : ValueId::none})) {
+    return true;
+  }
   const GemmPlan plan = choose_gemm_plan(problem, context.plans);
   const PanelFormat format{int64_t{plan.vecs} * vector_lanes(problem.isa), vector_lanes(problem.isa)};
   BoundProduct bound;

@@ -106,6 +106,21 @@ INSTANTIATE_TEST_SUITE_P(Epilogues, MatMul,
                                            MatMulCase{{60, 2100}, {2100, 30}, false, true, {{30}, {60, 30}}},
                                            MatMulCase{{4, 0}, {0, 7}, false, true, {{7}}}));
 
+// Few columns or few rows, known ahead or not.
+INSTANTIATE_TEST_SUITE_P(
+    Thin, MatMul,
+    ::testing::Values(MatMulCase{{300, 70}, {70, 1}, false, true}, MatMulCase{{300, 70}, {70, 1}},
+                      MatMulCase{{301, 64}, {64}}, MatMulCase{{3, 50, 200}, {200, 3}, false, true, {{3}}},
+                      MatMulCase{{3, 50, 200}, {3, 200, 4}, false, false, {{4}, {3, 50, 1}}},
+                      MatMulCase{{3, 50, 200}, {3, 200, 2}, false, true, {{3, 50, 2}, {3, 1, 1}}},
+                      MatMulCase{{400, 301}, {301, 7}, false, true, {{7}, {400, 7}, {400, 1}}},
+                      MatMulCase{{1, 600}, {600, 10}, false, true, {{10}}},
+                      MatMulCase{{1, 1000}, {1000, 1}, false, true, {{1}}}, MatMulCase{{1000}, {1000}},
+                      MatMulCase{{5, 1, 300}, {5, 300, 12}, false, true, {{12}, {5, 1, 12}}},
+                      MatMulCase{{3000, 128}, {128, 2}, false, true, {{3000, 2}}, 3},
+                      MatMulCase{{40, 90, 64}, {40, 64, 1}, false, false, {{40, 90, 1}}, 2},
+                      MatMulCase{{2, 3, 33, 64}, {1, 3, 64, 2}, false, false, {{2, 1, 33, 2}}, 2}));
+
 INSTANTIATE_TEST_SUITE_P(Threads, MatMul,
                          ::testing::Values(MatMulCase{{128, 128}, {128, 400}, false, true, {{400}}, 2},
                                            MatMulCase{{3000, 64}, {64, 24}, false, true, {{24}}, 2},

@@ -100,7 +100,7 @@ void expect_near(const Tensor& got, const Tensor& expected, int64_t k) {
 }
 
 // Orders that the kernels can step through: whole rows of A and Y, whole rows or columns of B.
-Views random_views(std::mt19937& random) {
+Views random_views(std::mt19937& random, bool is_thin = false) {
   const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
   Views views;
   const int rank = pick(2, 5);
@@ -108,6 +108,10 @@ Views random_views(std::mt19937& random) {
   views.m = pick(1, 40);
   views.k = pick(1, 40);
   views.n = pick(1, 70);
+  if (is_thin) {
+    (pick(0, 1) == 1 ? views.m : views.n) = pick(1, 4);
+    views.k = pick(60, 200);
+  }
   Perm order(static_cast<size_t>(rank));
   std::iota(order.begin(), order.end(), int64_t{0});
   const auto shuffled = [&] {
@@ -124,8 +128,8 @@ Views random_views(std::mt19937& random) {
 
 TEST(MatMulViews, MatchesPlainLoopsForAnyOrderOfAxes) {
   std::mt19937 random(20240701);
-  for (int round = 0; round < 120; ++round) {
-    const Views views = random_views(random);
+  for (int round = 0; round < 180; ++round) {
+    const Views views = random_views(random, round >= 120);
     OneNode one = node_of(views, random);
     one.make("MatMulViews", 1, attributes_of(views), {0, 0}, 0);
     SCOPED_TRACE("round " + std::to_string(round) + " A " + to_string(one.inputs[0].dims()) + " by " +
@@ -158,8 +162,8 @@ Epilogue masked_sum() {
 
 TEST(MatMulViews, AppliesEpiloguesWhoseOperandsLieAsTheResultDoes) {
   std::mt19937 random(20240702);
-  for (int round = 0; round < 60; ++round) {
-    const Views views = random_views(random);
+  for (int round = 0; round < 120; ++round) {
+    const Views views = random_views(random, round >= 60);
     OneNode one = node_of(views, random);
     const Dims y_dims = taken_in_order(views.joined(views.m, views.n), views.y);
     for (int operand = 0; operand < 2; ++operand) {

@@ -40,7 +40,7 @@ ModelBuilder conv_model() {
                                .with("pads", {1, 1, 1, 1});
   const std::string relu = model.node("Relu", {conv});
   const std::string mean = model.node("Flatten", {model.node("GlobalAveragePool", {relu})}).with("axis", 1);
-  model.output(model.node("Gemm", {mean, model.random_weight({32, 10}), model.random_weight({10})}));
+  model.output(model.node("Gemm", {mean, model.random_weight({32, 64}), model.random_weight({64})}));
   return model;
 }
 
@@ -278,7 +278,7 @@ TEST_F(Program, ReportsABenchAsJson) {
   EXPECT_GT(report["rss_mb"], 0);
   EXPECT_EQ(report["plans"]["from_cache"], 0);
   EXPECT_GE(report["plans"]["tasks"], 2) << "a convolution and a product";
-  EXPECT_THAT(tools::read_npy(file("results/0.npy")).dims(), ElementsAre(1, 10));
+  EXPECT_THAT(tools::read_npy(file("results/0.npy")).dims(), ElementsAre(1, 64));
 }
 
 TEST_F(Program, WritesAProfileThatATraceViewerReads) {
@@ -300,7 +300,7 @@ TEST_F(Program, WritesAProfileThatATraceViewerReads) {
 TEST_F(Program, InspectsAModel) {
   const Outcome outcome = lathe({"inspect", conv_, "--dim", "batch=2", "--graph"});
   EXPECT_EQ(outcome.exit_code, kGood) << outcome;
-  EXPECT_THAT(outcome.out, AllOf(HasSubstr("image: float32[batch,16,12,12]"), HasSubstr("Gemm_5: float32[batch,10]"),
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("image: float32[batch,16,12,12]"), HasSubstr("Gemm_5: float32[batch,64]"),
                                  HasSubstr("fuse-epilogue"), HasSubstr("Conv+Relu"), HasSubstr("kernels of"),
                                  HasSubstr("took their plan from the tuning cache")));
 }
