@@ -26,6 +26,20 @@ bool is_over_all_pixels(const Graph& graph, const Node& node, int rank) {
   return true;
 }
 
+// Rows of sequences are reduced as they lie; those of convolutions along a line lie in blocks of channels.
+bool is_convolved(const Graph& graph, ValueId value) {
+  constexpr int kMostSteps = 4;  // of activations behind a convolution
+  for (int step = 0; step < kMostSteps; ++step) {
+    const NodeId producer = graph.value(value).producer;
+    if (producer == NodeId::none) return false;
+    const Node& node = graph.node(producer);
+    if (is_op(node, "Conv")) return true;
+    if (node.inputs.empty()) return false;
+    value = node.inputs[0];
+  }
+  return false;
+}
+
 bool replace(Rewriter& rewriter, const PassContext& context, NodeId id) {
   Graph& graph = rewriter.graph();
   const Node& node = graph.node(id);
@@ -33,7 +47,8 @@ bool replace(Rewriter& rewriter, const PassContext& context, NodeId id) {
   if ((!is_mean && !is_op(node, "ReduceMax")) || node.epilogue || node.outputs[0] == ValueId::none) return false;
   const ValueId x = node.inputs[0], result = node.outputs[0];
   const TensorType type = graph.value(x).type;
-  if (type.dtype != DType::f32 || !type.has_rank || type.rank() < 4) return false;
+  if (type.dtype != DType::f32 || !type.has_rank || type.rank() < 3) return false;
+  if (type.rank() == 3 && !is_convolved(graph, x)) return false;
   if (!is_over_all_pixels(graph, node, type.rank())) return false;
   const OpSchema *pool = context.ops.find("", is_mean ? "GlobalAveragePool" : "GlobalMaxPool", kPoolVersion),
                  *flatten = context.ops.find("", "Flatten", kFlattenVersion);

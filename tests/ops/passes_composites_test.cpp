@@ -134,6 +134,14 @@ TEST(PoolMeans, TakesMeansOfAllPixels) {
   EXPECT_EQ(after(net, passes::pool_means), "GlobalAveragePool Relu GlobalAveragePool Flatten");
 }
 
+TEST(PoolMeans, TakesMaximaAlongALineBehindAConvolution) {
+  PassNet net;
+  const ValueId x = net.conv(net.input(Dims{2, 3, 20}), {16, 3, 1});
+  net.output(net.op("ReduceMax", {net.op("Relu", {x})}, {{"axes", Ints{2}}, {"keepdims", int64_t{0}}}));
+  net.output(net.op("ReduceMax", {x}, {{"axes", Ints{1}}}));
+  EXPECT_EQ(after(net, passes::pool_means), "Conv Relu GlobalMaxPool Flatten ReduceMax");
+}
+
 TEST(PoolMeans, LeavesMeansOfSomePixelsOrOfChannels) {
   PassNet net;
   const ValueId x = net.input(Dims{2, 3, 4, 5});
