@@ -243,6 +243,7 @@ const std::vector<Pass>& bind_passes() {
       {"unroll-loops", passes::unroll_loops, 1},
       // Those whose parts depend on an extent.
       {"expand-composites", passes::expand_composites, 1},
+      {"split-einsum", passes::split_einsum, 1},
       {"expand-einsum", passes::expand_einsum, 1},
       {"fold-constants", passes::fold_constants, 1},
       {"remove-identities", passes::remove_identities, 1},

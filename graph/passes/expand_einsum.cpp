@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "graph/passes/einsum_letters.h"
 #include "graph/passes/passes.h"
 #include "graph/passes/rewrite.h"
 
@@ -11,14 +12,6 @@ namespace {
 
 constexpr int kMatMulVersion = 13, kTransposeVersion = 13, kReshapeVersion = 14;
 using Ints = std::vector<int64_t>;
-
-bool has(const std::string& letters, char letter) { return letters.find(letter) != std::string::npos; }
-
-std::string those(const std::string& letters, auto&& is_wanted) {
-  std::string some;
-  std::copy_if(letters.begin(), letters.end(), std::back_inserter(some), is_wanted);
-  return some;
-}
 
 // "bhik,bhjk->bhij" by what each letter is to the product.
 struct Equation {

@@ -48,5 +48,40 @@ TEST(ExpandEinsum, LeavesOtherSumsDiagonalsAndBroadcasts) {
   EXPECT_EQ(expanded({"ij,ij->ij", {3, 4}, {3, 4}}), "Einsum");
 }
 
+// --- several operands
+
+std::string split(const std::string& equation, const std::vector<Dims>& operands) {
+  PassNet net;
+  std::vector<ValueId> inputs;
+  for (const Dims& dims : operands) inputs.push_back(net.input(dims));
+  net.output(net.op("Einsum", inputs, {{"equation", equation}}));
+  return ops_of(rewritten(net, {passes::split_einsum}));
+}
+
+TEST(SplitEinsum, JoinsTheCheapestPairFirst) {
+  EXPECT_EQ(split("bhnd,bhde,bhn->bhne", {{1, 2, 30, 8}, {1, 2, 8, 9}, {1, 2, 30}}), "Unsqueeze Mul Einsum");
+  EXPECT_EQ(split("nth,nhd,tn->td", {{8, 4, 16}, {8, 16, 12}, {4, 8}}), "Transpose Unsqueeze Mul Einsum");
+  EXPECT_EQ(split("ij,jk,kl->il", {{30, 20}, {20, 2}, {2, 30}}), "Einsum Einsum");
+}
+
+TEST(SplitEinsum, SumsAlongAxesOfOneOperandFirst) {
+  EXPECT_EQ(split("ik,kj->j", {{3, 4}, {4, 5}}), "ReduceSum Einsum");
+  EXPECT_EQ(split("ijk->ji", {{3, 4, 5}}), "ReduceSum Transpose");
+}
+
+TEST(SplitEinsum, MultipliesWhatIsNotSummed) {
+  EXPECT_EQ(split("ij,ij->ij", {{3, 4}, {3, 4}}), "Mul");
+  EXPECT_EQ(split("i,j->ij", {{3}, {4}}), "Unsqueeze Unsqueeze Mul");
+  EXPECT_EQ(split("bij,j->bji", {{2, 3, 4}, {4}}), "Transpose Unsqueeze Mul");
+}
+
+TEST(SplitEinsum, LeavesProductsDiagonalsAndBroadcasts) {
+  EXPECT_EQ(split("ik,kj->ij", {{3, 4}, {4, 5}}), "Einsum");
+  EXPECT_EQ(split("ij->ji", {{3, 4}}), "Einsum");
+  EXPECT_EQ(split("ii,ij->ij", {{3, 3}, {3, 5}}), "Einsum");
+  EXPECT_EQ(split("bi,bi->bi", {{2, 3}, {1, 3}}), "Einsum");
+  EXPECT_EQ(split("...i,...i->...i", {{2, 3}, {2, 3}}), "Einsum");
+}
+
 }  // namespace
 }  // namespace lathe
