@@ -261,6 +261,15 @@ void add_bits_step(LowerContext& context, const BitsProblem& problem, BoundBitsP
   context.add(std::move(step));
 }
 
+// Rounding A to bytes is off by about 4e-3 of a row's largest element, which is what 4 bits of weights make small:
+// where the model says so by accuracy_level 4, or its user by Accuracy::fast.
+bool may_round_a(const LowerContext& context, const Weights& w) {
+  constexpr int64_t kBytes = 4;
+  const Accuracy accuracy = context.target.accuracy;
+  if (context.node.attributes.get_int("accuracy_level", 0) == kBytes) return accuracy != Accuracy::strict;
+  return accuracy == Accuracy::fast && w.bits <= 4;
+}
+
 bool lower_matmul_nbits(LowerContext& context) {
   const LoweredNode checked{context};
   const Weights w = weights_of(checked);
@@ -279,6 +288,7 @@ bool lower_matmul_nbits(LowerContext& context) {
                       .block = w.block,
                       .has_offsets = has_zeros,
                       .has_bias = has_bias,
+                      .rounds_a = may_round_a(context, w),
                       .isa = context.target.isa};
   if (problem.m == 0 || a.dims.back().extent != w.k) return false;
   // To make a weight float32 takes about as long as ten additions or multiplications: for a few rows it is most of it.
@@ -288,11 +298,11 @@ bool lower_matmul_nbits(LowerContext& context) {
       worthwhile_threads((2.0 * static_cast<double>(problem.m) + kUnpacking) * weights, context.target.threads);
   std::shared_ptr<const BitsProduct> product;
   try {
-    product = std::make_shared<const BitsProduct>(problem);
+    product = make_bits_product(problem);
   } catch (const JitError&) {
     return false;
   }
-  const PanelFormat format = product->format();
+  const PanelFormat format = problem.format();
   const std::string text = "bits " + std::to_string(w.bits) + " panels of " + std::to_string(format.panel_columns);
   const Tensor codes = context.packed(context.input(1), text, [&] { return pack_codes(w, given, format); });
   const Tensor factors = context.packed(context.input(2), text + " of " + context.node.name, [&] {

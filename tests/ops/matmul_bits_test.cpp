@@ -1,6 +1,7 @@
 // com.microsoft's MatMulNBits by its kernels against its reference, which contrib_matmul_test holds to the definition.
 #include <gtest/gtest.h>
 
+#include "jit/kernels/common/int8_lanes.h"
 #include "tests/isas_here.h"
 #include "tests/ops/one_node.h"
 
@@ -61,6 +62,46 @@ TEST_P(MatMulBits, MatchesItsReferenceOnEachIsa) {
     ASSERT_EQ(got->dims(), expected.dims());
     for (int64_t i = 0; i < expected.size(); ++i)
       ASSERT_NEAR(got->data<float>()[i], expected.data<float>()[i], largest * 1e-6F) << "element " << i;
+  }
+}
+
+// A becomes bytes only where the model says that it may, and only as far as that goes.
+TEST(MatMulBitsOfBytes, RoundWhereTheModelAllowsIt) {
+  std::mt19937 random(4);
+  for (const int64_t bits : {2, 4, 8}) {
+    for (const bool has_zeros : {false, true}) {
+      for (const int64_t m : {1, 7, 100}) {
+        constexpr int64_t n = 70, k = 330, block = 64, blocks = (k + block - 1) / block;
+        OneNode one;
+        one.domain = "com.microsoft";
+        one.inputs = {random_tensor({m, k}, random),
+                      random_bytes({n, blocks, block * bits / 8}, random),
+                      random_tensor({n * blocks}, random, 0.01F, 0.02F),
+                      has_zeros ? random_bytes({n * ((blocks * bits + 7) / 8)}, random) : Tensor(),
+                      Tensor(),
+                      random_tensor({n}, random)};
+        one.is_constant = {false, true, true, true, true, true};
+        Attributes attributes;
+        attributes.set("K", k);
+        attributes.set("N", n);
+        attributes.set("bits", bits);
+        attributes.set("block_size", block);
+        attributes.set("accuracy_level", int64_t{4});
+        one.make("MatMulNBits", 1, attributes, std::vector<int>(6, 0), 0);
+        const Tensor expected = one.expected();
+        for (const Isa isa : isas_here()) {
+          const std::optional<Tensor> got = one.run(isa, 2);
+          ASSERT_TRUE(got);
+          // Each element of A is off by half of 1 / 127, in any direction.
+          const double weight = 0.02 * static_cast<double>(1 << bits) * 0.5;
+          const double bound = has_vnni(isa) ? weight * 6 * std::sqrt(k / 12.0) / 127 : 1e-4;
+          double worst = 0;
+          for (int64_t i = 0; i < expected.size(); ++i)
+            worst = std::max<double>(worst, std::abs(got->data<float>()[i] - expected.data<float>()[i]));
+          EXPECT_LT(worst, bound) << name_of(isa) << " " << bits << " bits, " << m << " rows";
+        }
+      }
+    }
   }
 }
 

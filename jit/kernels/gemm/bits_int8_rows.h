@@ -1,0 +1,58 @@
+#pragma once
+// A few rows of bytes times one panel of weights of few bits, on AVX-512 with VNNI: for each block of k the product of
+// integers is exact, then scaled and added up in float32.
+//
+//   C[r][c] = sum over blocks of (scale[block][c] * A.scale[r][block] * sum over k of A[r][k] * code[k][c]
+//                                 + (scale + offset)[block][c] * A.sum[r][block])
+//
+// for `vecs * 16` columns; without offsets the integers begin with A.sum instead.
+#include <cstdint>
+#include <string>
+
+#include "jit/kernel.h"
+#include "src/base/cpu.h"
+
+namespace lathe {
+
+struct BitsInt8RowsPlan {
+  int bits = 4;  // 2, 4 or 8
+  int rows = 1;
+  int vecs = 1;
+  int block_groups = 4;  // 32-bit groups of a column that share a scale
+  bool has_offsets = false;
+  bool operator==(const BitsInt8RowsPlan&) const = default;
+  bool is_valid() const;
+};
+
+std::string to_string(const BitsInt8RowsPlan& plan);
+inline constexpr int kMostBitsInt8Rows = 6;  // for panels of two vectors
+inline constexpr int kMostBitsInt8Vecs = 2;
+
+// Of a row and a block: A is about 2^bits * scale * bytes. `sum` is that of all of A there as float32, or without
+// offsets -2^(bits - 1) times the sum of the bytes as int32.
+struct BlockOfBytes {
+  float scale;
+  uint32_t sum;
+};
+
+struct BitsInt8RowsArgs {
+  const void* codes;  // as BitsRowsArgs has them
+  const float* scales;
+  const int8_t* a;  // rows of whole blocks, in the order of quantize_blocks_kernel()
+  const BlockOfBytes* a_blocks;
+  float* c;  // dense
+  int64_t blocks;
+  int64_t a_stride_bytes, a_blocks_stride_bytes;
+};
+
+using BitsInt8RowsFn = void(const BitsInt8RowsArgs*);
+// From the process's code cache. Throws JitError unless is_valid().
+Kernel<BitsInt8RowsFn> bits_int8_rows_kernel(const BitsInt8RowsPlan& plan);
+
+// Blocks of `block` floats (a multiple of 16) as signed bytes, the largest as 127: for each 32-bit group of codes the
+// rows whose codes lie in the lowest bits of its bytes, then those above them. A NaN makes the scale NaN.
+// `blocks` >= 1. Throws JitError.
+using QuantizeBlocksFn = void(const void* from, void* bytes, void* block_of_bytes, int64_t blocks);
+Kernel<QuantizeBlocksFn> quantize_blocks_kernel(int bits, int64_t block, bool has_offsets);
+
+}  // namespace lathe

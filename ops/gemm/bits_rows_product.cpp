@@ -1,0 +1,90 @@
+// Products of a few rows: weights of few bits become float32 in registers, once for all rows.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "jit/kernels/gemm/bits_rows.h"
+#include "jit/kernels/gemm/unpack_bits.h"
+#include "ops/gemm/bits_product.h"
+#include "src/base/thread_team.h"
+
+namespace lathe {
+namespace {
+
+class BitsRowsProduct : public BitsProduct {
+ public:
+  explicit BitsRowsProduct(const BitsProblem& problem) : BitsProduct(problem) {
+    BitsRowsPlan plan;
+    plan.isa = has_avx512(problem.isa) ? Isa::avx512 : Isa::avx2;
+    plan.bits = problem.bits;
+    plan.rows = static_cast<int>(problem.m);
+    plan.block_groups = static_cast<int>(problem.block / problem.group());
+    plan.has_offsets = problem.has_offsets;
+    for (const int64_t panel : {int64_t{0}, problem.panels() - 1}) {
+      plan.vecs = problem.panel_vecs(panel);
+      kernels_[panel + 1 == problem.panels() ? 1 : 0] = bits_rows_kernel(plan);
+    }
+  }
+
+  // A in whole blocks, sums of these, a panel of C.
+  int64_t scratch_elements() const override {
+    return problem_.m * (problem_.blocks() * (problem_.block + 1) + problem_.format().panel_columns);
+  }
+
+  std::string key() const override {
+    return fmt::format("gemm {} rows of {} bits by {}", problem_.m, problem_.bits, problem_.block);
+  }
+
+  void run(const BitsOperands& operands, int thread, int threads) const noexcept override {
+    const Range mine = split_evenly(problem_.panels(), thread, threads);
+    if (mine.begin < mine.end) prepare(operands);
+    for (int64_t panel = mine.begin; panel < mine.end; ++panel) run_panel(operands, panel);
+  }
+
+ private:
+  void prepare(const BitsOperands& operands) const noexcept {
+    constexpr int64_t kTogether = 8;
+    const int64_t blocks = problem_.blocks(), padded = blocks * problem_.block;
+    float* sums = operands.scratch + problem_.m * padded;
+    for (int64_t row = 0; row < problem_.m; ++row) {
+      float* to = operands.scratch + row * padded;
+      std::copy_n(operands.a + row * problem_.k, problem_.k, to);
+      std::fill(to + problem_.k, to + padded, 0.F);
+      for (int64_t block = 0; block < blocks; ++block, to += problem_.block) {
+        std::array<float, kTogether> parts{};
+        for (int64_t i = 0; i < problem_.block; i += kTogether)
+          for (size_t j = 0; j < parts.size(); ++j) parts[j] += to[i + static_cast<int64_t>(j)];
+        const float sum = std::accumulate(parts.begin(), parts.end(), 0.F);
+        *sums++ = problem_.has_offsets ? sum : -kMiddleCode * sum;
+      }
+    }
+  }
+
+  void run_panel(const BitsOperands& operands, int64_t panel) const noexcept {
+    const int64_t blocks = problem_.blocks(), padded = blocks * problem_.block;
+    float* sums = operands.scratch + problem_.m * padded;
+    float* c = sums + problem_.m * blocks;
+    const BitsRowsArgs args{.codes = codes_at(operands, panel),
+                            .scales = scales_at(operands, panel),
+                            .a = operands.scratch,
+                            .a_sums = sums,
+                            .c = c,
+                            .blocks = blocks,
+                            .a_stride_bytes = padded * 4,
+                            .a_sums_stride_bytes = blocks * 4};
+    kernels_[panel + 1 == problem_.panels() ? 1 : 0].entry()(&args);
+    store_rows(operands, panel, 0, problem_.m, c);
+  }
+
+  Kernel<BitsRowsFn> kernels_[2];  // by: is it the last panel
+};
+
+}  // namespace
+
+std::unique_ptr<const BitsProduct> make_bits_rows_product(const BitsProblem& problem) {
+  return std::make_unique<const BitsRowsProduct>(problem);
+}
+
+}  // namespace lathe
