@@ -77,13 +77,12 @@ GemmTilePlan GemmProduct::tile_plan(int rows, int phase, bool is_tail, bool pref
 void GemmProduct::emit_kernels() {
   const bool has_tail = tail_lanes_ > 0 || tail_vecs_ != plan_.vecs;
   const bool has_body = panels_ > 1 || !has_tail;
-  const bool can_prefetch = problem_.b == GemmOperandB::packed;
   for (int shorter = 0; shorter < 2; ++shorter) {
     if (shorter == 1 && tall_tiles_ == tiles_) continue;
     for (int phase = 0; phase < kPhases; ++phase) {
       if ((phase == kOnly) != (k_blocks_ == 1) || (phase == kMiddle && k_blocks_ < 3)) continue;
       for (int tail = has_body ? 0 : 1; tail < (has_tail ? 2 : 1); ++tail) {
-        for (int prefetches = 0; prefetches < (can_prefetch ? 2 : 1); ++prefetches) {
+        for (int prefetches = 0; prefetches < (can_prefetch() ? 2 : 1); ++prefetches) {
           heights_[static_cast<size_t>(shorter)].kernels[phase][tail][prefetches] =
               gemm_tile(tile_plan(height_ - shorter, phase, tail == 1, prefetches == 1));
         }
@@ -166,10 +165,9 @@ void GemmProduct::run_chunk(GemmTileArgs& args, const GemmOperands& operands, co
   args.c_stride_bytes = operands.c_stride * 4;
   args.tail_lanes = tail_lanes_;
   args.prefetch = panel.next;
-  const bool can_prefetch = problem_.b == GemmOperandB::packed;
   const int64_t chunk_floats = args.k * panel.width;
   int64_t prefetching = 0;  // tiles that still prefetch
-  if (can_prefetch) {
+  if (can_prefetch()) {
     const int64_t share = std::max<int64_t>(1, args.k / plan_.k_unroll) * prefetch_lines_ * kLineFloats;
     prefetching = divide_up(chunk_floats, share);
     if (panel.last_tile - panel.first_tile == 1 && chunk_floats > kNearPrefetchFloats) {

@@ -54,6 +54,12 @@ class GemmProduct {
   // Copies a panel of a run-time B into the scratch memory.
   void copy_panel(const GemmOperands& operands, const float* b, int64_t panel) const noexcept;
   int64_t row_of(int64_t tile) const;
+  // What few rows stream the CPU fetches ahead by itself, and is only held up by being asked as well: 4 rows by
+  // 4096x4096 from memory 1.8 ms against 3.5, a row by 1024x1024 43 us against 54.
+  bool can_prefetch() const {
+    constexpr int64_t kFewRows = 8;
+    return problem_.b == GemmOperandB::packed && problem_.m > kFewRows;
+  }
 
   GemmProblem problem_;
   GemmPlan plan_;
