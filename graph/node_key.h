@@ -7,7 +7,7 @@
 
 namespace lathe {
 
-constexpr size_t kComparedBytes = 4096;  // larger constants are equal only when they are the same memory
+constexpr size_t kComparedBytes = 4096;  // of larger constants the key has the address only
 
 // False, with `key` of no use: a tensor of strings.
 bool append_tensor_key(std::string& key, const Tensor& tensor);

@@ -1,4 +1,7 @@
-// Equal nodes over equal inputs, and equal small constants, become one.
+// Equal nodes over equal inputs, and equal constants, become one. Exporters that fold a transpose into shared weights
+// write these once for each use.
+#include <cstring>
+#include <string>
 #include <unordered_map>
 
 #include "graph/node_key.h"
@@ -8,6 +11,22 @@
 namespace lathe::passes {
 namespace {
 
+// The type of a large constant and some of its bytes, from all over it: those of different weights differ.
+std::string sample_of(const Tensor& tensor) {
+  constexpr size_t kPieces = 4, kPieceBytes = 64;
+  std::string sample = to_string(tensor.dims()) + static_cast<char>(tensor.dtype());
+  const auto* bytes = static_cast<const char*>(tensor.raw());
+  for (size_t piece = 0; piece < kPieces; ++piece) {
+    sample.append(bytes + (tensor.bytes() - kPieceBytes) / (kPieces - 1) * piece, kPieceBytes);
+  }
+  return sample;
+}
+
+bool are_equal(const Tensor& a, const Tensor& b) {
+  if (a.dtype() != b.dtype() || a.dims() != b.dims()) return false;
+  return a.raw() == b.raw() || std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
+}
+
 bool merge_constants(Rewriter& rewriter) {
   Graph& graph = rewriter.graph();
   std::unordered_map<std::string, ValueId> seen;
@@ -16,11 +35,17 @@ bool merge_constants(Rewriter& rewriter) {
     const auto id = static_cast<ValueId>(i);
     const Value& value = graph.value(id);
     if (!value.is_constant() || value.constant.dtype() == DType::string || graph.is_input(id)) continue;
-    if (value.constant.bytes() > kComparedBytes || !rewriter.is_used(id)) continue;
+    if (!rewriter.is_used(id)) continue;
+    const bool is_large = value.constant.bytes() > kComparedBytes;
     std::string key;
-    append_tensor_key(key, value.constant);
+    if (is_large) {
+      key = sample_of(value.constant);
+    } else {
+      append_tensor_key(key, value.constant);
+    }
     const auto [found, is_new] = seen.try_emplace(std::move(key), id);
     if (is_new || rewriter.is_output(id)) continue;
+    if (is_large && !are_equal(graph.value(found->second).constant, value.constant)) continue;
     changed = rewriter.replace(id, found->second) || changed;
   }
   return changed;

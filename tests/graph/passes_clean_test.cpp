@@ -136,6 +136,28 @@ TEST(MergeCommon, MergesEqualNodesOverEqualConstants) {
   EXPECT_EQ(ops_of(run_and_compare(net.graph, passes::merge_common, true)), "Mul Sub");
 }
 
+TEST(MergeCommon, MergesProductsWithEqualWeights) {
+  Net net;
+  const ValueId x = net.input("x", Dims{2, 64});
+  const Tensor weights = testing::noise({64, 64}, 3), same = testing::noise({64, 64}, 3);
+  const ValueId a = net.op("MatMul", {x, net.constant(weights)}), b = net.op("MatMul", {x, net.constant(same)});
+  net.output(net.op("Sub", {a, b}));
+  EXPECT_EQ(ops_of(run_and_compare(net.graph, passes::merge_common, true)), "MatMul Sub");
+}
+
+TEST(MergeCommon, KeepsWeightsThatDifferAnywhere) {
+  for (const int64_t place : {0, 5, 777, 2048, 3333, 4095}) {
+    Net net;
+    const ValueId x = net.input("x", Dims{2, 64});
+    const Tensor weights = testing::noise({64, 64}, 3);
+    Tensor other = testing::noise({64, 64}, 3);
+    other.mutable_data<float>()[place] += 1;
+    const ValueId a = net.op("MatMul", {x, net.constant(weights)}), b = net.op("MatMul", {x, net.constant(other)});
+    net.output(net.op("Sub", {a, b}));
+    run_and_compare(net.graph, passes::merge_common, false);
+  }
+}
+
 TEST(MergeCommon, KeepsDifferentAttributesConstantsAndChance) {
   Net net;
   const ValueId x = net.input("x", Dims{3, 3});
