@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "graph/infer.h"
+#include "graph/passes/codes.h"
 #include "graph/passes/passes.h"
 #include "graph/passes/rewrite.h"
 #include "lathe/error.h"
@@ -16,7 +17,8 @@ namespace {
 // Results up to this size are always kept; larger ones must not be much larger than what they are made of, or folding
 // an Expand would trade a moment of computing for memory that stays.
 constexpr size_t kFreelyKeptBytes = size_t{1} << 20;
-constexpr size_t kGrowth = 4;  // int8 weights to float32
+constexpr size_t kGrowth = 4;      // int8 weights to float32
+constexpr size_t kHalfGrowth = 8;  // int4 weights
 // About a second's worth of them: by plain loops, which is what references are, and by generated code. That is not
 // worth having for few.
 constexpr double kMostInLoops = 3e8, kMost = 5e10, kWorthCode = 1e6;
@@ -40,7 +42,10 @@ double multiply_adds(const Node& node, const std::vector<Tensor>& inputs, const 
 }
 
 bool is_small(const Node& node, const Graph& graph, size_t input_bytes, const Limits& limits) {
-  const size_t allowed = std::min(limits.folded_bytes, std::max(kFreelyKeptBytes, kGrowth * input_bytes));
+  const bool is_of_halves =
+      is_op(node, "DequantizeLinear") && bits_of_code(graph.value(node.inputs[0]).type.dtype) == 4;
+  const size_t growth = is_of_halves ? kHalfGrowth : kGrowth;
+  const size_t allowed = std::min(limits.folded_bytes, std::max(kFreelyKeptBytes, growth * input_bytes));
   for (const ValueId id : node.outputs) {
     if (id == ValueId::none) continue;
     const TensorType& type = graph.value(id).type;
@@ -59,42 +64,47 @@ bool is_small(const Node& node, const Graph& graph, size_t input_bytes, const Li
   return true;
 }
 
-template <class T>
-void dequantize(const Tensor& from, const Tensor& scales, const Tensor& zero_points, size_t inner, Tensor& to) {
-  const auto elements = from.elements<T>();
-  const auto count = static_cast<size_t>(scales.size());
-  float* out = to.mutable_data<float>();
-  for (size_t row = 0; row < elements.size() / inner; ++row) {
-    const float scale = scales.data<float>()[row % count];
-    const int32_t zero = zero_points.defined() ? zero_points.data<T>()[row % count] : 0;
-    for (size_t i = row * inner; i < (row + 1) * inner; ++i) out[i] = static_cast<float>(elements[i] - zero) * scale;
-  }
-}
-
 // Quantized weights are most of what there is to fold in a quantized model: not by the reference's way through double.
 // The product of a small integer and a float32 rounds the same.
 Tensor fast_dequantized(const Node& node, const std::vector<Tensor>& inputs) {
-  if (!is_op(node, "DequantizeLinear") || node.epilogue || inputs.size() < 2 ||
-      node.attributes.get_int("block_size", 0) != 0) {
-    return {};
-  }
+  if (!is_op(node, "DequantizeLinear") || node.epilogue || inputs.size() < 2) return {};
   const Tensor &from = inputs[0], &scale = inputs[1];
   const Tensor zero = inputs.size() > 2 ? inputs[2] : Tensor();
-  if ((from.dtype() != DType::u8 && from.dtype() != DType::i8) || scale.dtype() != DType::f32 || scale.rank() > 1)
-    return {};
+  if (bits_of_code(from.dtype()) == 0 || scale.dtype() != DType::f32) return {};
   if (zero.defined() && (zero.dtype() != from.dtype() || zero.size() != scale.size())) return {};
+  if (node.attributes.get_int("output_dtype", 1) > 1 || from.size() == 0) return {};
   const int64_t given = node.attributes.get_int("axis", 1), axis = given < 0 ? given + from.rank() : given;
-  const bool is_per_axis = scale.size() != 1;
-  if (is_per_axis && (axis < 0 || axis >= from.rank() || from.dims()[static_cast<size_t>(axis)] != scale.size()))
-    return {};
-  int64_t inner = is_per_axis ? 1 : from.size();
-  for (size_t d = static_cast<size_t>(axis) + 1; is_per_axis && d < from.dims().size(); ++d) inner *= from.dims()[d];
-  if (inner == 0 || node.attributes.get_int("output_dtype", 1) > 1) return {};
+  const int64_t block = node.attributes.get_int("block_size", 0);
+  if (block == 0 && scale.rank() > 1) return {};
+  // Elements are [outer, extent, inner] around the axis; scales the same of blocks, [extent], or one.
+  int64_t extent = from.size(), inner = 1, run = extent, outer_step = 0, inner_step = 0;
+  if (scale.size() != 1 || block > 0) {
+    if (axis < 0 || axis >= from.rank()) return {};
+    const auto at = static_cast<size_t>(axis);
+    extent = from.dims()[at];
+    for (size_t d = at + 1; d < from.dims().size(); ++d) inner *= from.dims()[d];
+    run = std::max<int64_t>(block, 1);
+    Dims wanted = block > 0 ? from.dims() : Dims{extent};
+    if (block > 0) wanted[at] = (extent + block - 1) / block;
+    if (scale.dims() != wanted) return {};
+    if (block > 0) outer_step = wanted[at] * inner;
+    inner_step = block > 0 ? 1 : 0;
+  }
+  const int64_t run_step = block > 0 ? inner : 1;
+  const int no_zero = is_signed(from.dtype()) ? 1 << (bits_of_code(from.dtype()) - 1) : 0;
+  const Codes codes(from), zeros(zero.defined() ? zero : from);
   Tensor to(DType::f32, from.dims());
-  if (from.dtype() == DType::u8) {
-    dequantize<uint8_t>(from, scale, zero, static_cast<size_t>(inner), to);
-  } else {
-    dequantize<int8_t>(from, scale, zero, static_cast<size_t>(inner), to);
+  float* out = to.mutable_data<float>();
+  int64_t flat = 0;
+  for (int64_t outer = 0; outer < from.size() / (extent * inner); ++outer) {
+    for (int64_t i = 0; i < extent; ++i) {
+      const int64_t first = outer * outer_step + i / run * run_step;
+      for (int64_t j = 0; j < inner; ++j, ++flat) {
+        const int64_t at = first + j * inner_step;
+        const int difference = codes[flat] - (zero.defined() ? zeros[at] : no_zero);
+        out[flat] = static_cast<float>(difference) * scale.data<float>()[at];
+      }
+    }
   }
   return to;
 }

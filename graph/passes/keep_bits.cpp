@@ -4,6 +4,7 @@
 #include <bit>
 #include <limits>
 
+#include "graph/passes/codes.h"
 #include "graph/passes/passes.h"
 #include "graph/passes/rewrite.h"
 
@@ -14,31 +15,6 @@ constexpr int64_t kFewestWeights = 1 << 18;  // fewer stay in cache as float32
 // From so many rows on the products take longer than the weights, and bytes are better made float32 once.
 constexpr int64_t kManyRows = 8;
 constexpr int64_t kSmallestBlock = 16, kLargestBlock = 256;
-
-int bits_of_code(DType dtype) {
-  if (dtype == DType::i8 || dtype == DType::u8) return 8;
-  return dtype == DType::i4 || dtype == DType::u4 ? 4 : 0;
-}
-
-// Elements as MatMulNBits has them: unsigned, with 2^(bits - 1) for a signed 0.
-class Codes {
- public:
-  explicit Codes(const Tensor& tensor)
-      : bytes_(static_cast<const uint8_t*>(tensor.raw())),
-        is_half_(bits_of_code(tensor.dtype()) == 4),
-        flip_(tensor.dtype() == DType::i8   ? 0x80
-              : tensor.dtype() == DType::i4 ? 8
-                                            : 0) {}
-  uint8_t operator[](int64_t i) const {
-    if (!is_half_) return static_cast<uint8_t>(bytes_[i] ^ flip_);
-    return static_cast<uint8_t>((bytes_[i / 2] >> (i % 2 * 4) & 15) ^ flip_);
-  }
-
- private:
-  const uint8_t* bytes_;
-  bool is_half_;
-  uint8_t flip_;
-};
 
 // Weights of `n` columns and `k` rows; element (row, column) at row * row_stride + column * column_stride.
 struct Weights {

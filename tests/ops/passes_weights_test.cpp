@@ -92,27 +92,42 @@ TEST(PassFoldBatchNorm, ScalesProductsWhicheverWayTheirWeightsLie) {
   }
 }
 
-TEST(PassFoldConstants, DequantizesWeightsAsTheReferenceDoes) {
-  for (const int64_t axis : {0, 1, -1}) {
-    Net net;
-    const Dims dims{3, 4, 5};
-    const int64_t count = dims[static_cast<size_t>(axis < 0 ? 2 : axis)];
-    Tensor data(DType::i8, dims), zero(DType::i8, {count});
-    for (int64_t i = 0; i < data.size(); ++i) data.mutable_data<int8_t>()[i] = static_cast<int8_t>(i * 37);
-    for (int64_t i = 0; i < count; ++i) zero.mutable_data<int8_t>()[i] = static_cast<int8_t>(i * 3 - 4);
-    const ValueId weights =
-        net.op("DequantizeLinear", {net.constant(data), net.weights({count}, 0.01f, 0.1f), net.constant(zero)},
-               {{"axis", axis}});
-    net.graph.outputs = {weights};
-    const Tensor expected = run_reference_graph(net.graph, {})[0];
-    const Limits limits;
-    infer_types(net.graph, limits);
-    passes::fold_constants(net.graph, {OpRegistry::builtin(), limits, 8});
-    const Tensor& folded = net.graph.value(net.graph.outputs[0]).constant;
-    ASSERT_TRUE(folded.defined());
-    for (int64_t i = 0; i < expected.size(); ++i) ASSERT_EQ(expected.data<float>()[i], folded.data<float>()[i]) << i;
-  }
+Tensor random_codes(Net& net, DType dtype, const Dims& dims) {
+  Tensor tensor(dtype, dims);
+  for (size_t i = 0; i < tensor.bytes(); ++i)
+    static_cast<uint8_t*>(tensor.mutable_raw())[i] = static_cast<uint8_t>(net.random());
+  return tensor;
 }
+
+// Folds DequantizeLinear of constants and expects the reference's bits. `block` 0: a scale for each index of the axis.
+void expect_dequantized(DType dtype, const Dims& dims, int64_t axis, int64_t block, bool has_zeros) {
+  SCOPED_TRACE(::testing::Message() << name_of(dtype) << " axis " << axis << " block " << block << " zeros "
+                                    << has_zeros);
+  Net net;
+  const auto at = static_cast<size_t>(axis < 0 ? axis + static_cast<int64_t>(dims.size()) : axis);
+  Dims scales = block > 0 ? dims : Dims{dims[at]};
+  if (block > 0) scales[at] = (dims[at] + block - 1) / block;
+  std::vector<ValueId> inputs{net.constant(random_codes(net, dtype, dims)), net.weights(scales, 0.01f, 0.1f)};
+  if (has_zeros) inputs.push_back(net.constant(random_codes(net, dtype, scales)));
+  net.graph.outputs = {net.op("DequantizeLinear", inputs, {{"axis", axis}, {"block_size", block}})};
+  const Tensor expected = run_reference_graph(net.graph, {})[0];
+  const Limits limits;
+  infer_types(net.graph, limits);
+  passes::fold_constants(net.graph, {OpRegistry::builtin(), limits, 8});
+  const Tensor& folded = net.graph.value(net.graph.outputs[0]).constant;
+  ASSERT_TRUE(folded.defined());
+  for (int64_t i = 0; i < expected.size(); ++i) ASSERT_EQ(expected.data<float>()[i], folded.data<float>()[i]) << i;
+}
+
+TEST(PassFoldConstants, DequantizesWeightsAsTheReferenceDoes) {
+  for (const DType dtype : {DType::i8, DType::u8, DType::i4, DType::u4})
+    for (const bool has_zeros : {false, true})
+      for (const int64_t axis : {0, 1, -1})
+        for (const int64_t block : {0, 2, 3}) expect_dequantized(dtype, {3, 4, 5}, axis, block, has_zeros);
+}
+
+// Eight times as large as what they are made of.
+TEST(PassFoldConstants, DequantizesLargeWeightsOfFourBits) { expect_dequantized(DType::i4, {600, 700}, 0, 0, false); }
 
 }  // namespace
 }  // namespace lathe
