@@ -12,9 +12,11 @@ namespace {
 
 // A decision for one node.
 struct Choice {
-  int output = 0;           // channel block of its outputs
+  int output = 0;           // channel block of its outputs, but for scalars beside them
   std::vector<int> inputs;  // by slot
 };
+
+int block_in(const Choice& choice, const TensorType& output) { return output.rank() == 0 ? 0 : choice.output; }
 
 double bytes_of(const TensorType& type) {
   double bytes = bits_of(type.dtype) / 8.0;
@@ -35,7 +37,7 @@ class LayoutChooser {
       choices_.push_back(choose(graph_.node(id)));
       any = any || choices_.back().output != 0;
       for (const ValueId output : graph_.node(id).outputs) {
-        if (output != ValueId::none) layout_[index_of(output)] = choices_.back().output;
+        if (output != ValueId::none) layout_[index_of(output)] = block_in(choices_.back(), type(output));
       }
     }
     return any;
@@ -52,7 +54,7 @@ class LayoutChooser {
     for (size_t slot = 0; slot < node.inputs.size(); ++slot)
       if (block_of(node.inputs[slot]) != choice.inputs[slot]) return false;
     return std::all_of(node.outputs.begin(), node.outputs.end(),
-                       [&](ValueId id) { return id == ValueId::none || block_of(id) == choice.output; });
+                       [&](ValueId id) { return id == ValueId::none || block_of(id) == block_in(choice, type(id)); });
   }
 
  private:
@@ -124,7 +126,8 @@ class LayoutChooser {
     return choice;
   }
 
-  // Everything that may be blocked has static types; outputs have channels and somewhere to go.
+  // Everything that may be blocked has static types; outputs have channels and somewhere to go, but for scalars beside
+  // the first one.
   bool has_block_types(const Node& node) const {
     for (const ValueId id : node.inputs) {
       if (id != ValueId::none && !type(id).is_static()) return false;
@@ -133,7 +136,8 @@ class LayoutChooser {
     for (const ValueId id : node.outputs) {
       if (id == ValueId::none) continue;
       has_output = true;
-      if (!type(id).is_static() || type(id).rank() < 3) return false;
+      const bool is_beside = node.outputs[0] != ValueId::none && id != node.outputs[0] && type(id).rank() == 0;
+      if (!type(id).is_static() || (type(id).rank() < 3 && !is_beside)) return false;
     }
     return has_output;
   }
@@ -218,7 +222,7 @@ class LayoutChooser {
   // their blocks one by one.
   bool can_lie_in_blocks(const std::vector<ValueId>& parts) const {
     for (size_t i = 0; i + 1 < parts.size(); ++i) {
-      if (type(parts[i]).dtype == DType::f32) continue;
+      if (const int bits = bits_of(type(parts[i]).dtype); bits == 32 || bits == 8) continue;
       if (channels_of(type(parts[i])) % block_ != 0) return false;
     }
     return true;
@@ -339,7 +343,9 @@ bool choose_layouts(Graph& graph, const PassContext& context) {
   const std::vector<NodeId> order = graph.order();
   for (size_t i = 0; i < order.size(); ++i) {
     for (const ValueId id : graph.node(order[i]).outputs) {
-      if (id != ValueId::none) graph.value(id).type.layout.channel_block = chooser.choices()[i].output;
+      if (id == ValueId::none) continue;
+      TensorType& type = graph.value(id).type;
+      type.layout.channel_block = block_in(chooser.choices()[i], type);
     }
   }
   Rewriter rewriter(graph);

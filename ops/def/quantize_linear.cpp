@@ -289,7 +289,8 @@ std::vector<OpDef> quantize_linear_ops() {
                       .min_outputs = 1,
                       .max_outputs = 3,
                       .infer = infer_dynamic,
-                      .reference = reference_dynamic},
+                      .reference = reference_dynamic,
+                      .layout = LayoutRole::any_same},
            .lower = lower_dynamic_quantize}};
 }
 

@@ -68,6 +68,22 @@ TEST(ShuffleChannels, IsATransposeOfGroups) {
   for (size_t i = 0; i < 6; ++i) EXPECT_EQ(shuffled.data<float>()[i], expected[i]);
 }
 
+TEST(BlockedDynamicQuantize, SeesChannelsOnly) {
+  std::mt19937 random(5);
+  const std::vector<Dims> cases{{2, 20, 3, 5}, {1, 16, 4, 4},    {1, 3, 9},
+                                {1, 40, 0, 3}, {2, 20, 90, 101}, {3, 32, 60, 60}};
+  for (const Isa isa : isas_here()) {
+    for (const bool is_blocked : {true, false}) {
+      for (const Dims& dims : cases) {
+        SCOPED_TRACE(std::string(name_of(isa)) + " " + to_string(dims) + (is_blocked ? " blocked" : ""));
+        OneNode one;
+        one.inputs = {random_tensor(dims, random, -0.3F, 2)};
+        expect_as_reference(one, "DynamicQuantizeLinear", 11, {}, isa, is_blocked);
+      }
+    }
+  }
+}
+
 TEST(BlockedTranspose, ReadsBlocksOrWritesThem) {
   std::mt19937 random(3);
   const std::vector<std::pair<Dims, std::vector<int64_t>>> cases{

@@ -211,6 +211,39 @@ TEST(QuantizedPasses, TakeZeroPointsOutOfWeightsThatStayBytes) {
   }
 }
 
+bool choose_layouts_once(Graph& graph, const PassContext& context) {
+  EXPECT_TRUE(passes::choose_layouts(graph, context));
+  return false;
+}
+
+TEST(QuantizedPasses, QuantizeDynamicallyInBlocks) {
+  Net net;
+  const ValueId y = net.conv(net.input(Dims{1, 3, 4, 4}), {20, 3, 1, 1});
+  const std::vector<ValueId> parts = net.op("DynamicQuantizeLinear", {y}, 3, {});
+  const ValueId real = net.op("Mul", {net.op("Cast", {parts[0]}, {{"to", int64_t{1}}}), parts[1]});
+  net.output(net.conv(real, {16, 20, 1, 1}));
+  const Graph after = testing::rewritten(net, {choose_layouts_once});
+  EXPECT_EQ(testing::ops_of(after), "Conv DynamicQuantizeLinear Cast Mul Conv Reorder");
+  for (const NodeId id : after.order()) {
+    const Node& node = after.node(id);
+    if (node.op->name != "DynamicQuantizeLinear") continue;
+    EXPECT_EQ(after.value(node.outputs[0]).type.layout.channel_block, 8);
+    EXPECT_EQ(after.value(node.outputs[1]).type.layout.channel_block, 0);
+  }
+}
+
+TEST(QuantizedPasses, FindScalesOfBlocksThatNobodyQuantizes) {
+  Net net;
+  const ValueId y = net.conv(net.input(Dims{1, 3, 4, 4}), {16, 3, 1, 1});
+  const std::vector<ValueId> parts = net.op("DynamicQuantizeLinear", {y}, 3, {});
+  Value& unread = net.graph.value(parts[0]);
+  net.graph.node(unread.producer).outputs[0] = ValueId::none;
+  unread.producer = NodeId::none;
+  net.output(net.conv(net.op("Mul", {y, parts[1]}), {16, 16, 1, 1}));
+  const Graph after = testing::rewritten(net, {choose_layouts_once});
+  EXPECT_EQ(testing::ops_of(after), "Conv Reorder DynamicQuantizeLinear Mul Conv Reorder");
+}
+
 TEST(QuantizedPasses, ReadBothBranchesOfASumAsBytes) {
   Net net;
   const ValueId x = net.quantized(net.input(Dims{1, 8, 6, 6}), 0.008F, 128);
