@@ -28,6 +28,8 @@ class Inference {
   std::vector<TensorType> outputs_of(const Graph& graph, const Node& node) const {
     std::vector<TensorType> types;
     std::vector<Tensor> constants;
+    types.reserve(node.inputs.size());
+    constants.reserve(node.inputs.size());
     for (const ValueId id : node.inputs) {
       types.push_back(id == ValueId::none ? TensorType() : graph.value(id).type);
       constants.push_back(id == ValueId::none ? Tensor() : graph.value(id).constant);
@@ -161,11 +163,11 @@ class Inference {
   }
 
   void infer_one(Graph& graph, const Node& node) {
-    const std::vector<TensorType> inferred = outputs_of(graph, node);
+    std::vector<TensorType> inferred = outputs_of(graph, node);
     for (size_t i = 0; i < node.outputs.size() && i < inferred.size(); ++i) {
       if (node.outputs[i] == ValueId::none) continue;
       Value& value = graph.value(node.outputs[i]);
-      TensorType type = merged(node, value, inferred[i]);
+      TensorType type = merged(node, value, std::move(inferred[i]));
       name_extents(type, node.outputs[i]);
       if (type == value.type) continue;
       value.type = std::move(type);
@@ -175,19 +177,18 @@ class Inference {
 
   // A declared extent is only a claim, and buffers are sized by these types: extents are taken from inference alone.
   // The element type is taken from the declaration where inference has none, and must agree where it has.
-  static TensorType merged(const Node& node, const Value& value, const TensorType& inferred) {
+  static TensorType merged(const Node& node, const Value& value, TensorType inferred) {
     const TensorType declared = value.type.without_shape();
     if (!may_agree(declared, inferred)) {
       throw Error(ErrorCode::invalid_model, describe(node) + ": output '" + value.name + "' is declared " +
                                                 kind_of(declared) + ", but the operator gives " + kind_of(inferred));
     }
-    TensorType type = inferred;
-    type.layout = value.type.layout;
+    inferred.layout = value.type.layout;
     if (inferred.dtype == DType::undefined || (inferred.is_object() && !inferred.container)) {
-      type.dtype = declared.dtype;
-      type.container = declared.container;
+      inferred.dtype = declared.dtype;
+      inferred.container = declared.container;
     }
-    return type;
+    return inferred;
   }
 
   static std::string kind_of(const TensorType& type) {

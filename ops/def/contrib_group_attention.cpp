@@ -1,6 +1,7 @@
 // com.microsoft's GroupQueryAttention: attention of decoders, over a cache of keys and values. Each sequence of a batch
 // may have its own length, which data say.
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 
 #include "ops/attention/contrib_attention.h"
@@ -118,6 +119,16 @@ ValueId prepared(ExpandContext& context, ValueId x, int64_t heads, const Setting
   return add_transposed(context, split, {0, 2, 1, 3});
 }
 
+// Rows of a constant table as they lie in it: nothing is left to fold at each length of a growing cache. Undefined: it
+// is no such constant.
+Tensor rows_of(const Tensor& table, int64_t first, int64_t count) {
+  if (!table.defined() || table.size() == 0 || table.rank() != 2 || table.dims()[0] < first + count) return {};
+  const int64_t width = table.dims()[1];
+  const auto row_bytes = static_cast<int64_t>(table.bytes()) / table.dims()[0];
+  const auto* begin = static_cast<const std::byte*>(table.raw()) + first * row_bytes;
+  return Tensor::view(table.dtype(), {1, count, 1, width}, begin, table.owner());
+}
+
 // The rows of the tables for these tokens, [batch, length, 1, half].
 std::optional<Rotation> rotation_of(ExpandContext& context, const Settings& s, const Extents& e, const Places& places) {
   if (!s.rotates) return std::nullopt;
@@ -126,6 +137,9 @@ std::optional<Rotation> rotation_of(ExpandContext& context, const Settings& s, c
   const auto rows = [&](Input table) {
     ValueId taken;
     const ValueId given = context.has_input(kPositions) ? context.input(kPositions) : places.positions;
+    const Tensor constant =
+        given == ValueId::none ? rows_of(context.constant_of(context.input(table)), e.past, e.length) : Tensor();
+    if (constant.defined()) return context.constant(constant);
     if (given != ValueId::none) {
       taken = context.add("Gather", {context.input(table), given}, {{"axis", int64_t{0}}});
     } else {
