@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "jit/kernels/common/int8_lanes.h"
-#include "jit/kernels/gemm/bits_rows.h"
 
 namespace lathe {
 
@@ -29,9 +28,7 @@ void BitsProduct::store_rows(const BitsOperands& operands, int64_t panel, int64_
 
 std::unique_ptr<const BitsProduct> make_bits_product(const BitsProblem& problem) {
   if (problem.rounds_a && has_vnni(problem.isa)) return make_bits_int8_product(problem);
-  const int few =
-      most_bits_rows(problem.isa, static_cast<int>(problem.format().panel_columns / problem.format().lanes));
-  return problem.m <= few ? make_bits_rows_product(problem) : make_bits_panel_product(problem);
+  return has_few_rows(problem) ? make_bits_rows_product(problem) : make_bits_panel_product(problem);
 }
 
 }  // namespace lathe

@@ -64,6 +64,8 @@ class BitsProduct {
 // By the quickest way. Throws JitError. Requires: no extent is 0.
 std::unique_ptr<const BitsProduct> make_bits_product(const BitsProblem& problem);
 
+// So few that make_bits_rows_product() takes them.
+bool has_few_rows(const BitsProblem& problem);
 // The ways. Each throws JitError where it lacks something: rows, instructions.
 std::unique_ptr<const BitsProduct> make_bits_rows_product(const BitsProblem& problem);
 std::unique_ptr<const BitsProduct> make_bits_panel_product(const BitsProblem& problem);

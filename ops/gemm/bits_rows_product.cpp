@@ -1,4 +1,5 @@
-// Products of a few rows: weights of few bits become float32 in registers, once for all rows.
+// Products of a few rows: weights of few bits become float32 in registers, once for as many rows as these hold, or
+// twice, which still takes less than to memory and back.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,10 +9,17 @@
 #include "jit/kernels/gemm/bits_rows.h"
 #include "jit/kernels/gemm/unpack_bits.h"
 #include "ops/gemm/bits_product.h"
+#include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
 namespace {
+
+constexpr int64_t kMostPasses = 2;
+
+int64_t most_rows_together(const BitsProblem& problem) {
+  return most_bits_rows(problem.isa, static_cast<int>(problem.format().panel_columns / problem.format().lanes));
+}
 
 class BitsRowsProduct : public BitsProduct {
  public:
@@ -19,12 +27,14 @@ class BitsRowsProduct : public BitsProduct {
     BitsRowsPlan plan;
     plan.isa = has_avx512(problem.isa) ? Isa::avx512 : Isa::avx2;
     plan.bits = problem.bits;
-    plan.rows = static_cast<int>(problem.m);
     plan.block_groups = static_cast<int>(problem.block / problem.group());
     plan.has_offsets = problem.has_offsets;
     for (const int64_t panel : {int64_t{0}, problem.panels() - 1}) {
       plan.vecs = problem.panel_vecs(panel);
-      kernels_[panel + 1 == problem.panels() ? 1 : 0] = bits_rows_kernel(plan);
+      for (int64_t pass = 0; pass < passes(); ++pass) {
+        plan.rows = static_cast<int>(rows_of(pass));
+        kernels_[pass][panel + 1 == problem.panels() ? 1 : 0] = bits_rows_kernel(plan);
+      }
     }
   }
 
@@ -44,6 +54,11 @@ class BitsRowsProduct : public BitsProduct {
   }
 
  private:
+  int64_t passes() const { return problem_.m > most_rows_together(problem_) ? kMostPasses : 1; }
+  // Of all passes but the last.
+  int64_t tall_rows() const { return divide_up(problem_.m, passes()); }
+  int64_t rows_of(int64_t pass) const { return pass + 1 < passes() ? tall_rows() : problem_.m - pass * tall_rows(); }
+
   void prepare(const BitsOperands& operands) const noexcept {
     constexpr int64_t kTogether = 8;
     const int64_t blocks = problem_.blocks(), padded = blocks * problem_.block;
@@ -66,22 +81,27 @@ class BitsRowsProduct : public BitsProduct {
     const int64_t blocks = problem_.blocks(), padded = blocks * problem_.block;
     float* sums = operands.scratch + problem_.m * padded;
     float* c = sums + problem_.m * blocks;
-    const BitsRowsArgs args{.codes = codes_at(operands, panel),
-                            .scales = scales_at(operands, panel),
-                            .a = operands.scratch,
-                            .a_sums = sums,
-                            .c = c,
-                            .blocks = blocks,
-                            .a_stride_bytes = padded * 4,
-                            .a_sums_stride_bytes = blocks * 4};
-    kernels_[panel + 1 == problem_.panels() ? 1 : 0].entry()(&args);
+    for (int64_t pass = 0; pass < passes(); ++pass) {
+      const int64_t row = pass * tall_rows();
+      const BitsRowsArgs args{.codes = codes_at(operands, panel),
+                              .scales = scales_at(operands, panel),
+                              .a = operands.scratch + row * padded,
+                              .a_sums = sums + row * blocks,
+                              .c = c + row * problem_.format().width_of(panel, problem_.n),
+                              .blocks = blocks,
+                              .a_stride_bytes = padded * 4,
+                              .a_sums_stride_bytes = blocks * 4};
+      kernels_[pass][panel + 1 == problem_.panels() ? 1 : 0].entry()(&args);
+    }
     store_rows(operands, panel, 0, problem_.m, c);
   }
 
-  Kernel<BitsRowsFn> kernels_[2];  // by: is it the last panel
+  Kernel<BitsRowsFn> kernels_[kMostPasses][2];  // by pass, is it the last panel
 };
 
 }  // namespace
+
+bool has_few_rows(const BitsProblem& problem) { return problem.m <= kMostPasses * most_rows_together(problem); }
 
 std::unique_ptr<const BitsProduct> make_bits_rows_product(const BitsProblem& problem) {
   return std::make_unique<const BitsRowsProduct>(problem);

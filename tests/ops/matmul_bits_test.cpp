@@ -113,7 +113,9 @@ INSTANTIATE_TEST_SUITE_P(
                       BitsCase{5, 33, 77, 8, 16, Zeros::packed, true}, BitsCase{40, 130, 513, 4, 64, Zeros::real, true},
                       BitsCase{29, 65, 260, 8, 256, Zeros::real}, BitsCase{2, 640, 512, 4, 16, Zeros::packed, true, 3},
                       BitsCase{31, 500, 200, 8, 32, Zeros::none, false, 2},
-                      BitsCase{4, 70, 700, 2, 32, Zeros::packed, true, 2}, BitsCase{9, 64, 128, 2, 16}));
+                      BitsCase{4, 70, 700, 2, 32, Zeros::packed, true, 2}, BitsCase{9, 64, 128, 2, 16},
+                      BitsCase{6, 100, 96, 4, 32, Zeros::none, true}, BitsCase{7, 70, 200, 8, 64, Zeros::real},
+                      BitsCase{8, 640, 512, 4, 32, Zeros::packed, true, 2}));
 
 }  // namespace
 }  // namespace lathe
