@@ -8,12 +8,17 @@ namespace lathe::ops {
 namespace {
 
 // Inputs of both: a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point.
+// In units of y: where scales are equal or one twice the other (1 + erf, as GELU is exported), half of all sums are
+// ties, which only ratios keep ones.
 bool expand_add(ExpandContext& context) {
-  require_inputs(context, {3, 4, 6});
-  const ValueId a = add_dequantized(context, context.input(0), context.input(1), context.input(2));
-  const ValueId b = add_dequantized(context, context.input(3), context.input(4), context.input(5));
-  const ValueId y = context.add("Add", {a, b});
-  context.set_output(0, add_quantized(context, y, context.input(6), context.input(7), context.input_type(0).dtype));
+  require_inputs(context, {1, 3, 4, 6});
+  const auto in_units_of_y = [&](int first) {
+    const ValueId ratio = context.add("Div", {context.input(first + 1), context.input(6)});
+    return add_dequantized(context, context.input(first), ratio, context.input(first + 2));
+  };
+  const ValueId a = in_units_of_y(0), b = in_units_of_y(3);
+  const ValueId y = context.add("Add", {a, b}), one = add_scalar(context, context.input_type(1).dtype, 1);
+  context.set_output(0, add_quantized(context, y, one, context.input(7), context.input_type(0).dtype));
   return true;
 }
 

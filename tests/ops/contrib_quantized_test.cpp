@@ -64,6 +64,30 @@ TEST(QLinearBinary, TakesAnAbsentZeroPointForZero) {
   EXPECT_THROW(microsoft("QLinearAdd").input(tensor<int8_t>({1}, {0})).input(Tensor::scalar(1.0F)).result(), Error);
 }
 
+// 1 + erf(x), as GELU is exported: (a - 128) * 2 / 255 + b / 255 in units of 2 / 255.
+TEST(QLinearBinary, RoundsSumsHalfWayBetweenToEven) {
+  const float unit = 2 / 255.0F;
+  Tensor a(DType::u8, {128}), b(DType::u8, {128});
+  for (int i = 0; i < 128; ++i) {
+    a.mutable_data<uint8_t>()[i] = static_cast<uint8_t>(128 + i);
+    b.mutable_data<uint8_t>()[i] = static_cast<uint8_t>(2 * i + 1 > 255 ? 255 : 2 * i + 1);
+  }
+  const Tensor y = microsoft("QLinearAdd")
+                       .input(a)
+                       .input(Tensor::scalar(unit))
+                       .input(Tensor::scalar<uint8_t>(128))
+                       .input(b)
+                       .input(Tensor::scalar(unit / 2))
+                       .input(Tensor::scalar<uint8_t>(0))
+                       .input(Tensor::scalar(unit))
+                       .input(Tensor::scalar<uint8_t>(0))
+                       .result();
+  for (int i = 0; i < 128; ++i) {
+    const double sum = i + b.data<uint8_t>()[i] * 0.5;
+    EXPECT_EQ(y.data<uint8_t>()[i], std::min(255.0, std::nearbyint(sum))) << i;
+  }
+}
+
 TEST(QLinearBinary, MultipliesByScalesThatMakeAnOperandInfinite) {
   const Tensor y = microsoft("QLinearMul")
                        .input(tensor<int8_t>({2}, {-128, 127}))
