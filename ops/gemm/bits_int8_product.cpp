@@ -83,15 +83,14 @@ class BitsInt8Product : public BitsProduct {
     const int64_t tiles = divide_up(rows, kMostBitsInt8Rows);
     for (int64_t tile = 0; tile < tiles; ++tile) {
       const int64_t begin = rows * tile / tiles, end = rows * (tile + 1) / tiles;
-      const BitsInt8RowsArgs args{
-          .codes = codes_at(operands, panel),
-          .scales = scales_at(operands, panel),
-          .a = bytes_of(operands, begin),
-          .a_blocks = blocks_of(operands, begin),
-          .c = c,
-          .blocks = problem_.blocks(),
-          .a_stride_bytes = padded_,
-          .a_blocks_stride_bytes = problem_.blocks() * static_cast<int64_t>(sizeof(BlockOfBytes))};
+      const BitsPanelArgs args{.codes = codes_at(operands, panel),
+                               .scales = scales_at(operands, panel),
+                               .a = bytes_of(operands, begin),
+                               .a_blocks = blocks_of(operands, begin),
+                               .c = c,
+                               .blocks = problem_.blocks(),
+                               .a_stride_bytes = padded_,
+                               .a_blocks_stride_bytes = problem_.blocks() * static_cast<int64_t>(sizeof(BlockOfBytes))};
       kernels_[end - begin - 1][panel + 1 == problem_.panels() ? 1 : 0].entry()(&args);
       store_rows(operands, panel, first + begin, end - begin, c);
     }

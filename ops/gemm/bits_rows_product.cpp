@@ -83,14 +83,14 @@ class BitsRowsProduct : public BitsProduct {
     float* c = sums + problem_.m * blocks;
     for (int64_t pass = 0; pass < passes(); ++pass) {
       const int64_t row = pass * tall_rows();
-      const BitsRowsArgs args{.codes = codes_at(operands, panel),
-                              .scales = scales_at(operands, panel),
-                              .a = operands.scratch + row * padded,
-                              .a_sums = sums + row * blocks,
-                              .c = c + row * problem_.format().width_of(panel, problem_.n),
-                              .blocks = blocks,
-                              .a_stride_bytes = padded * 4,
-                              .a_sums_stride_bytes = blocks * 4};
+      const BitsPanelArgs args{.codes = codes_at(operands, panel),
+                               .scales = scales_at(operands, panel),
+                               .a = operands.scratch + row * padded,
+                               .a_blocks = sums + row * blocks,
+                               .c = c + row * problem_.format().width_of(panel, problem_.n),
+                               .blocks = blocks,
+                               .a_stride_bytes = padded * 4,
+                               .a_blocks_stride_bytes = blocks * 4};
       kernels_[pass][panel + 1 == problem_.panels() ? 1 : 0].entry()(&args);
     }
     store_rows(operands, panel, 0, problem_.m, c);

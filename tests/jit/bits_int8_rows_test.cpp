@@ -96,10 +96,10 @@ void expect_rows(std::mt19937& random, const BitsInt8RowsPlan& plan) {
       number.sum = plan.has_offsets ? std::bit_cast<uint32_t>(uniform(random)) : static_cast<uint32_t>(random() % 1000);
     }
   }
-  const BitsInt8RowsArgs args{codes.data(),   scales.as<float>(),
-                              a.as<int8_t>(), numbers.as<BlockOfBytes>(),
-                              c.as<float>(),  blocks,
-                              stride,         blocks_stride * static_cast<int64_t>(sizeof(BlockOfBytes))};
+  const BitsPanelArgs args{codes.data(),   scales.as<float>(),
+                           a.as<int8_t>(), numbers.as<BlockOfBytes>(),
+                           c.as<float>(),  blocks,
+                           stride,         blocks_stride * static_cast<int64_t>(sizeof(BlockOfBytes))};
   bits_int8_rows_kernel(plan).entry()(&args);
   for (int64_t row = 0; row < plan.rows; ++row) {
     for (int64_t column = 0; column < columns; ++column) {

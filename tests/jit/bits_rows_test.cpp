@@ -69,7 +69,7 @@ void expect_rows(std::mt19937& random, const BitsRowsPlan& plan, int64_t blocks)
           static_cast<float>(plan.has_offsets ? sum : -double{kMiddleCode} * sum);
     }
   }
-  const BitsRowsArgs args{
+  const BitsPanelArgs args{
       panel.codes.data(), panel.scales.as<float>(), a.as<float>(), sums.as<float>(), c.as<float>(), blocks,
       stride * 4,         sums_stride * 4};
   bits_rows_kernel(plan).entry()(&args);

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "jit/kernel.h"
+#include "jit/kernels/gemm/bits_panel.h"
 #include "src/base/cpu.h"
 
 namespace lathe {
@@ -35,17 +36,8 @@ struct BlockOfBytes {
   uint32_t sum;
 };
 
-struct BitsInt8RowsArgs {
-  const void* codes;  // as BitsRowsArgs has them
-  const float* scales;
-  const int8_t* a;  // rows of whole blocks, in the order of quantize_blocks_kernel()
-  const BlockOfBytes* a_blocks;
-  float* c;  // dense
-  int64_t blocks;
-  int64_t a_stride_bytes, a_blocks_stride_bytes;
-};
-
-using BitsInt8RowsFn = void(const BitsInt8RowsArgs*);
+// `a` is int8 in the order of quantize_blocks_kernel(), `a_blocks` are BlockOfBytes.
+using BitsInt8RowsFn = void(const BitsPanelArgs*);
 // From the process's code cache. Throws JitError unless is_valid().
 Kernel<BitsInt8RowsFn> bits_int8_rows_kernel(const BitsInt8RowsPlan& plan);
 

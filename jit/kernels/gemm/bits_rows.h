@@ -9,6 +9,7 @@
 #include <string>
 
 #include "jit/kernel.h"
+#include "jit/kernels/gemm/bits_panel.h"
 #include "src/base/cpu.h"
 
 namespace lathe {
@@ -28,17 +29,8 @@ std::string to_string(const BitsRowsPlan& plan);
 // As many rows as registers hold beside panels of this width.
 int most_bits_rows(Isa isa, int vecs);
 
-struct BitsRowsArgs {
-  const void* codes;    // block by block as UnpackBitsFn has them
-  const float* scales;  // the same
-  const float* a;       // rows of whole blocks
-  const float* a_sums;  // for each row, block by block
-  float* c;             // dense
-  int64_t blocks;       // >= 1
-  int64_t a_stride_bytes, a_sums_stride_bytes;
-};
-
-using BitsRowsFn = void(const BitsRowsArgs*);
+// `a` is float32, of each row and block `a_blocks` has the float32 a_sum.
+using BitsRowsFn = void(const BitsPanelArgs*);
 // From the process's code cache. Throws JitError unless is_valid().
 Kernel<BitsRowsFn> bits_rows_kernel(const BitsRowsPlan& plan);
 
