@@ -1,5 +1,7 @@
 #include "graph/passes/quantized.h"
 
+#include <algorithm>
+
 namespace lathe {
 
 std::optional<Dequantized> dequantized(Rewriter& rewriter, ValueId id) {
@@ -49,6 +51,16 @@ Tensor centered_bytes(const Tensor& weights, const Tensor& zeros) {
     centered.mutable_data<int8_t>()[i] = static_cast<int8_t>(value);
   });
   return fits ? centered : Tensor();
+}
+
+bool has_integer_kernel(const Node& conv, const TensorType& weights) {
+  constexpr int64_t kWidestAlone = 13;  // beyond, the code of a single channel's window is too long
+  const int64_t groups = conv.attributes.get_int("group", 1);
+  if (groups == 1) return true;
+  if (!weights.has_rank || weights.rank() < 3 || !weights.is_static()) return false;
+  if (weights.dims[1].extent > 1) return true;
+  return weights.dims[0].extent == groups && std::all_of(weights.dims.begin() + 2, weights.dims.end(),
+                                                         [](const Dim& dim) { return dim.extent <= kWidestAlone; });
 }
 
 ValueId append_float(Rewriter& rewriter, Node node, ValueId like, NodeId place) {

@@ -38,6 +38,10 @@ void for_each_centered(const Tensor& bytes, const Tensor& zeros, Visit visit) {
 // undefined: they are so already, or a difference does not fit, or !can_center().
 Tensor centered_bytes(const Tensor& weights, const Tensor& zeros);
 
+// A convolution by weights of this type sums up all channels, those of a group, or its own channel alone, under a
+// window of moderate size: what lathe::QuantizedConv has kernels for. Other ones run faster in float32.
+bool has_integer_kernel(const Node& conv, const TensorType& weights);
+
 // Adds the node with a float32 value of its own as output, of the shape of `like`.
 ValueId append_float(Rewriter& rewriter, Node node, ValueId like, NodeId place);
 

@@ -1,6 +1,6 @@
 // A convolution of dequantized tensors becomes a convolution of integers (lathe::QuantizedConv), QLinearConv becomes
-// one with a QuantizeLinear behind it; one of single channels takes its integers apart. Before constants are folded:
-// the weights stay bytes.
+// one with a QuantizeLinear behind it; one that has no kernel for integers takes them apart. Before constants are
+// folded: the weights stay bytes.
 #include <cmath>
 
 #include "graph/passes/passes.h"
@@ -41,16 +41,13 @@ class Convolutions {
   void try_node(NodeId id) {
     const Node& node = rewriter_.graph().node(id);
     if (node.epilogue || node.outputs[0] == ValueId::none) return;
-    if (is_op(node, "Conv") && sums_channels(node, 1)) try_conv(id);
-    if (is_op(node, "QLinearConv")) sums_channels(node, 3) ? try_qlinear(id) : spell_out(id);
+    if (is_op(node, "Conv") && has_kernel(node, 1)) try_conv(id);
+    if (is_op(node, "QLinearConv")) has_kernel(node, 3) ? try_qlinear(id) : spell_out(id);
   }
 
  private:
-  // There are no kernels for integers where each output reads a single channel of many.
-  bool sums_channels(const Node& node, size_t weights) const {
-    if (node.attributes.get_int("group", 1) == 1) return true;
-    const TensorType& type = rewriter_.graph().value(node.inputs[weights]).type;
-    return type.has_rank && type.rank() >= 3 && type.dims[1].known() && type.dims[1].extent > 1;
+  bool has_kernel(const Node& node, size_t weights) const {
+    return has_integer_kernel(node, rewriter_.graph().value(node.inputs[weights]).type);
   }
 
   bool has_picture(ValueId in, ValueId weights) const {
@@ -145,8 +142,7 @@ class Convolutions {
     rewriter_.move_output(old.outputs[0], rewriter_.add(std::move(quantize), place));
   }
 
-  // Groups of one channel have no kernel for integers: a convolution of float32 between DequantizeLinear and
-  // QuantizeLinear.
+  // Without a kernel for integers: a convolution of float32 between DequantizeLinear and QuantizeLinear.
   void spell_out(NodeId id) {
     Graph& graph = rewriter_.graph();
     const Node old = graph.node(id);

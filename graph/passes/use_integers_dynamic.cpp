@@ -31,14 +31,11 @@ class Convolutions {
       return;
     }
     if (zero != ValueId::none && !is_scalar(graph.value(zero).type)) return;
-    sums_channels(node, weights) ? use_integers(id, weights, zeros) : use_floats(id, weights, zeros);
+    has_integer_kernel(node, graph.value(node.inputs[1]).type) ? use_integers(id, weights, zeros)
+                                                               : use_floats(id, weights, zeros);
   }
 
  private:
-  static bool sums_channels(const Node& node, const Tensor& weights) {
-    return node.attributes.get_int("group", 1) == 1 || weights.dims()[1] > 1;
-  }
-
   // The Cast to float32 that is all that reads the node; none: there is another reader.
   NodeId only_cast(NodeId id) const {
     const Graph& graph = rewriter_.graph();

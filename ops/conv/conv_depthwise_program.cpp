@@ -34,7 +34,8 @@ DepthwiseProgram::DepthwiseProgram(ConvProblem problem, Isa isa, int threads, st
       (plan_.rows > 1 ? plan_.rows : plan_.cols) -= 1;
     }
   }
-  cut(threads);
+  const auto strips = static_cast<int>(kernels_.strips().size());
+  split_ = split_planes(problem_.flop() * kFlopWorth, strips, problem_.batch, threads);
 }
 
 std::string DepthwiseProgram::plan_text() const {
@@ -60,14 +61,15 @@ void DepthwiseProgram::pack(const float* weights, float* packed) const {
 }
 
 // Rows, where they come out nearly even: the convolutions before and behind are split over pixels too.
-void DepthwiseProgram::cut(int threads) {
+ConvSplit split_planes(double flop, int strips, int64_t batch, int threads) {
   constexpr int kManyStrips = 8;  // of each thread
-  const auto strips = static_cast<int>(kernels_.strips().size());
-  const int shares = worthwhile_shares(problem_.flop() * kFlopWorth, threads);
-  const bool by_rows = problem_.batch == 1 && threads > 1 && (strips % threads == 0 || strips >= kManyStrips * threads);
-  split_.keeps_pixels = by_rows;
-  split_.pixels = by_rows ? threads : 1;
-  split_.channels = shares / split_.pixels;
+  const int shares = worthwhile_shares(flop, threads);
+  const bool by_rows = batch == 1 && threads > 1 && (strips % threads == 0 || strips >= kManyStrips * threads);
+  ConvSplit split;
+  split.keeps_pixels = by_rows;
+  split.pixels = by_rows ? threads : 1;
+  split.channels = shares / split.pixels;
+  return split;
 }
 
 void DepthwiseProgram::run(const ConvArguments& arguments, int share) const noexcept {

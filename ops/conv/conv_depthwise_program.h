@@ -11,6 +11,9 @@ namespace lathe {
 // One input channel for each output channel, in blocks.
 bool is_depthwise(const ConvProblem& problem);
 
+// Shares of planes of so many strips each.
+ConvSplit split_planes(double flop, int strips, int64_t batch, int threads);
+
 class DepthwiseProgram {
  public:
   // Requires: is_depthwise(problem). Throws JitError.
@@ -27,7 +30,6 @@ class DepthwiseProgram {
   std::string plan_text() const;
 
  private:
-  void cut(int threads);
   // `strips` of each plane; `units` counts them over the planes of all images.
   void run_units(const ConvArguments& arguments, const Range& units, const Range& strips) const noexcept;
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <random>
 #include <span>
 
 #include "jit/kernels/common/int8_lanes.h"
@@ -247,6 +248,78 @@ TEST(Int8Convolution, ReadsTheChannelsOfItsGroup) {
       {.in = {1, 20, 40}, .weights = {30, 2, 5}, .pads = {2, 2}, .groups = 10, .is_dynamic = true},
       {.in = {1, 33, 9, 8}, .weights = {33, 11, 3, 3}, .dilations = {2, 2}, .groups = 3, .weight_dtype = DType::u8},
   };
+  check_all(cases);
+}
+
+TEST(Int8Convolution, ReadsItsOwnChannel) {
+  const std::vector<int64_t> around = {1, 1, 1, 1}, wide = {2, 2, 2, 2};
+  const ConvCase cases[] = {
+      {.in = {1, 32, 14, 14}, .weights = {32, 1, 3, 3}, .pads = around, .groups = 32},
+      {.in = {2, 37, 15, 13}, .weights = {37, 1, 3, 3}, .pads = around, .strides = {2, 2}, .groups = 37},
+      {.in = {1, 24, 9, 30}, .weights = {24, 1, 3, 3}, .pads = around, .groups = 24, .dtype = DType::i8},
+      {.in = {1, 24, 30, 9}, .weights = {24, 1, 3, 3}, .pads = {0, 1, 2, 0}, .groups = 24, .weight_dtype = DType::u8},
+      {.in = {1, 20, 17, 19}, .weights = {20, 1, 5, 5}, .pads = wide, .groups = 20, .output = DType::i8},
+      {.in = {1, 40, 21, 16}, .weights = {40, 1, 5, 5}, .pads = wide, .strides = {2, 2}, .groups = 40, .threads = 2},
+      {.in = {1, 16, 12, 12}, .weights = {16, 1, 3, 3}, .pads = wide, .dilations = {2, 2}, .groups = 16},
+      {.in = {1, 16, 13, 20}, .weights = {16, 1, 3, 3}, .dilations = {1, 3}, .groups = 16, .dtype = DType::i8},
+      {.in = {1, 16, 12, 15}, .weights = {16, 1, 2, 4}, .strides = {3, 1}, .groups = 16, .output = DType::i32},
+      {.in = {1, 16, 12, 15}, .weights = {16, 1, 4, 2}, .strides = {1, 3}, .groups = 16, .has_weight_zeros = true},
+      {.in = {3, 8, 7, 7}, .weights = {8, 1, 7, 7}, .pads = {3, 3, 3, 3}, .groups = 8, .output = DType::f32},
+      {.in = {1, 5, 1, 1}, .weights = {5, 1, 3, 3}, .pads = around, .groups = 5, .is_picture = true},
+      {.in = {1, 18, 2, 3}, .weights = {18, 1, 5, 3}, .pads = wide, .groups = 18, .is_picture = true},
+      {.in = {1, 64, 28, 28}, .weights = {64, 1, 3, 3}, .pads = around, .groups = 64, .threads = 2},
+      {.in = {4, 48, 9, 9}, .weights = {48, 1, 3, 3}, .pads = around, .groups = 48, .threads = 2},
+      {.in = {1, 20, 11, 10}, .weights = {20, 1, 3, 3}, .pads = around, .groups = 20, .is_dynamic = true},
+      {.in = {1, 20, 11, 10},
+       .weights = {20, 1, 3, 3},
+       .pads = around,
+       .groups = 20,
+       .dtype = DType::i8,
+       .is_dynamic = true,
+       .output = DType::i32},
+      {.in = {1, 33, 9, 8},
+       .weights = {33, 1, 3, 3},
+       .pads = around,
+       .groups = 33,
+       .dtype = DType::i8,
+       .weight_dtype = DType::u8,
+       .has_weight_zeros = true,
+       .is_dynamic = true},
+      {.in = {2, 20, 40}, .weights = {20, 1, 5}, .pads = {2, 2}, .groups = 20},
+      {.in = {1, 20, 40}, .weights = {20, 1, 1}, .groups = 20, .is_picture = true},
+      {.in = {1, 16, 40, 37}, .weights = {16, 1, 11, 13}, .pads = {5, 6, 5, 6}, .groups = 16},
+      {.in = {1, 16, 90, 37}, .weights = {16, 1, 3, 3}, .dilations = {40, 17}, .groups = 16},
+  };
+  check_all(cases);
+}
+
+TEST(Int8Convolution, ReadsItsOwnChannelWhateverTheShape) {
+  std::mt19937 random(5);
+  const auto one_of = [&](int64_t least, int64_t most) { return std::uniform_int_distribution(least, most)(random); };
+  std::vector<ConvCase> cases;
+  while (cases.size() < 60) {
+    ConvCase c;
+    const int64_t channels = one_of(2, 50);
+    c.groups = channels;
+    c.weights = {channels, 1, one_of(1, 6), one_of(1, 6)};
+    c.in = {one_of(1, 3), channels, one_of(1, 24), one_of(1, 24)};
+    c.pads = {one_of(0, 3), one_of(0, 3), one_of(0, 3), one_of(0, 3)};
+    c.strides = {one_of(1, 3), one_of(1, 3)};
+    c.dilations = {one_of(1, 3), one_of(1, 3)};
+    const auto fits = [&](size_t axis) {
+      return c.in[2 + axis] + c.pads[axis] + c.pads[2 + axis] > c.dilations[axis] * (c.weights[2 + axis] - 1);
+    };
+    if (!fits(0) || !fits(1)) continue;
+    c.dtype = one_of(0, 1) == 0 ? DType::u8 : DType::i8;
+    c.weight_dtype = one_of(0, 2) == 0 ? DType::u8 : DType::i8;
+    c.has_weight_zeros = one_of(0, 3) == 0;
+    c.is_picture = one_of(0, 3) == 0;
+    c.is_dynamic = one_of(0, 3) == 0;
+    const DType outputs[] = {DType::u8, DType::i8, DType::f32, DType::i32};
+    c.output = outputs[one_of(0, 3)];
+    c.threads = static_cast<int>(one_of(1, 2));
+    cases.push_back(c);
+  }
   check_all(cases);
 }
 

@@ -162,14 +162,25 @@ TEST(QuantizedPasses, TurnConvIntegerThatIsReadAsFloatIntoOneThatScales) {
   expect_same_results(net, after, 1e-3);
 }
 
-TEST(QuantizedPasses, ConvolveSingleChannelsOfConvIntegerInFloat32) {
-  const Net::NamedAttributes alone = {{"group", int64_t{8}}, {"pads", std::vector<int64_t>{1, 1, 1, 1}}};
-  Net net;
-  net.output(net.dynamic("ConvInteger", {1, 8, 5, 5}, {8, 1, 3, 3}, alone));
-  const Graph after = optimized(net);
-  EXPECT_EQ(count(after, "ConvInteger"), 0);
-  EXPECT_EQ(count(after, "Conv"), 1);
-  expect_same_results(net, after, 1e-4);
+TEST(QuantizedPasses, ConvolveSingleChannelsOfConvIntegerOnIntegersOrInFloat32) {
+  struct Form {
+    Dims weights;
+    const char* made;
+  };
+  const Form forms[] = {{{8, 1, 3, 3}, "QuantizedConv"},
+                        {{8, 1, 13, 2}, "QuantizedConv"},
+                        {{8, 1, 3, 14}, "Conv"},
+                        {{16, 1, 3, 3}, "Conv"}};
+  for (const Form& form : forms) {
+    SCOPED_TRACE(to_string(form.weights));
+    const Net::NamedAttributes alone = {{"group", int64_t{8}}, {"pads", std::vector<int64_t>{1, 1, 1, 1}}};
+    Net net;
+    net.output(net.dynamic("ConvInteger", {1, 8, 15, 15}, form.weights, alone));
+    const Graph after = optimized(net);
+    EXPECT_EQ(count(after, "ConvInteger"), 0);
+    EXPECT_EQ(count(after, form.made), 1);
+    expect_same_results(net, after, 1e-4);
+  }
   // Sums of so many terms have more bits than float32.
   Net large;
   large.output(large.dynamic("ConvInteger", {1, 8, 20, 20}, {8, 1, 17, 17}, {{"group", int64_t{8}}}));
@@ -264,22 +275,32 @@ TEST(QuantizedPasses, ReadBothBranchesOfASumAsBytes) {
 }
 
 TEST(QuantizedPasses, TakeQLinearConvApartOrTurnItIntoOneOfIntegers) {
-  for (const int64_t group : {1, 4, 8}) {
-    const bool has_kernels = group < 8;
-    SCOPED_TRACE(group);
+  struct Form {
+    int64_t group;
+    Dims weights;
+    bool has_kernels;
+  };
+  const Form forms[] = {{1, {8, 8, 3, 3}, true},
+                        {4, {8, 2, 3, 3}, true},
+                        {8, {8, 1, 3, 3}, true},
+                        {8, {8, 1, 14, 1}, false},
+                        {8, {16, 1, 3, 3}, false}};
+  for (const Form& form : forms) {
+    SCOPED_TRACE(to_string(form.weights));
+    const int64_t channels = form.weights[0];
     Net net;
-    const ValueId x = net.quantize(net.input(Dims{1, 8, 6, 6}), 0.008F, 128);
-    const ValueId y = net.op(
-        "QLinearConv",
-        {x, net.scalar(0.008F), net.constant(Tensor::scalar(uint8_t{128})), net.bytes(DType::i8, {8, 8 / group, 3, 3}),
-         net.constant(scales(8)), net.constant(Tensor(DType::i8, {8})), net.scalar(0.02F),
-         net.constant(Tensor::scalar(uint8_t{100})), net.constant(bias_of(8, 500))},
-        {{"group", group}, {"pads", std::vector<int64_t>{1, 1, 1, 1}}});
+    const ValueId x = net.quantize(net.input(Dims{1, 8, 14, 6}), 0.008F, 128);
+    const ValueId y =
+        net.op("QLinearConv",
+               {x, net.scalar(0.008F), net.constant(Tensor::scalar(uint8_t{128})), net.bytes(DType::i8, form.weights),
+                net.constant(scales(channels)), net.constant(Tensor(DType::i8, {channels})), net.scalar(0.02F),
+                net.constant(Tensor::scalar(uint8_t{100})), net.constant(bias_of(channels, 500))},
+               {{"group", form.group}, {"pads", std::vector<int64_t>{1, 1, 1, 1}}});
     net.graph.outputs = {net.dequantize(y, 0.02F, 100)};
     const Graph after = optimized(net);
     EXPECT_EQ(count(after, "QLinearConv"), 0);
-    EXPECT_EQ(count(after, "QuantizedConv"), has_kernels ? 1 : 0);
-    EXPECT_EQ(count(after, "Conv"), has_kernels ? 0 : 1);
+    EXPECT_EQ(count(after, "QuantizedConv"), form.has_kernels ? 1 : 0);
+    EXPECT_EQ(count(after, "Conv"), form.has_kernels ? 0 : 1);
     expect_same_results(net, after, 0.0201);
   }
 }

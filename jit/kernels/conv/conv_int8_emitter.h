@@ -12,12 +12,7 @@ namespace lathe {
 
 class ConvInt8Emitter : public ConvInt8Walk {
  public:
-  explicit ConvInt8Emitter(const ConvInt8Plan& plan) : ConvInt8Walk(plan), pool_(claim_vecs("pool", free_vecs())) {
-    if (plan.epilogue.expression) {
-      epilogue_ = std::make_unique<EpilogueEmitter>(static_cast<Xbyak::CodeGenerator&>(*this), plan.isa,
-                                                    *plan.epilogue.expression);
-    }
-  }
+  explicit ConvInt8Emitter(const ConvInt8Plan& plan) : ConvInt8Walk(plan), pool_(claim_vecs("pool", free_vecs())) {}
 
   std::shared_ptr<const CodePages> emit(std::span<const ConvTileShape> shapes, const std::string& name) {
     std::vector<uint32_t> offsets;
@@ -26,8 +21,7 @@ class ConvInt8Emitter : public ConvInt8Walk {
       offsets.push_back(static_cast<uint32_t>(getSize()));
       emit_tiles(shape);
     }
-    if (epilogue_) epilogue_->emit_constants();
-    if (stores_bytes(plan_.store)) emit_requantization(plan_.store);
+    emit_output_constants();
     // The last words of the code are the entries' offsets, so that cached code can be used without its emitter.
     align(4);
     for (uint32_t offset : offsets) dd(offset);
@@ -124,10 +118,6 @@ class ConvInt8Emitter : public ConvInt8Walk {
     enter_source();
     mov(weights_, qword[call_ + offsetof(ConvInt8Call, weights)]);
     start_accumulators();
-  }
-
-  int temps_needed() const {
-    return std::max(epilogue_ ? epilogue_->temps_needed() : 0, stores_bytes(plan_.store) ? 1 : 0);
   }
 
   // Accumulators first, then broadcasts, then weights, then what products pass through; and, where outputs are finished
@@ -263,33 +253,16 @@ class ConvInt8Emitter : public ConvInt8Walk {
     }
   }
 
-  // Pixels from this one on that lie behind each other and are stored together: 4, 2 or 1.
-  int together(int pixel) const {
-    if (!stores_bytes(plan_.store)) return 1;
-    int count = 1;
-    const std::vector<int32_t>& stores = shape_->stores;
-    while (count < 4 && pixel + count < shape_->pixels &&
-           stores[static_cast<size_t>(pixel + count)] == stores[static_cast<size_t>(pixel)] + count * lanes()) {
-      ++count;
-    }
-    return count == 3 ? 2 : count;
-  }
+  int together(int pixel) const { return stored_together(shape_->stores, pixel); }
 
   void apply_epilogue(const Vec& sum, int pixel, int block) {
-    if (!epilogue_) return;
     const int element = shape_->stores[static_cast<size_t>(pixel)] / (bits_of(plan_.store.dtype) / 8);
-    vcvtdq2ps(sum, sum);
-    epilogue_->apply(sum, temps(), [&](int slot, const Xbyak::Xmm& into) {
-      load_operand(static_cast<size_t>(slot - 1), into, element, block);
-    });
+    finish_sum(sum, temps(), [&](size_t operand, const Vec& into) { load_element(operand, into, element, block); });
   }
   std::span<const Vec> temps() const { return std::span<const Vec>(pool_).last(static_cast<size_t>(temps_needed())); }
 
   void store_pixels(std::span<const Vec> sums, int pixel) {
-    const int offset = shape_->stores[static_cast<size_t>(pixel)];
-    if (!epilogue_) return store(target_ + offset, sums[0]);
-    if (stores_bytes(plan_.store)) return store_requantized(target_ + offset, sums, plan_.store, temps()[0]);
-    store_as(target_ + offset, sums[0], plan_.store.dtype, sums[0]);
+    store_finished(target_ + shape_->stores[static_cast<size_t>(pixel)], sums, temps());
   }
 
   // Target and operands point into this output block.
@@ -311,20 +284,12 @@ class ConvInt8Emitter : public ConvInt8Walk {
     return scratch_;
   }
 
-  void load_operand(size_t operand, const Vec& into, int element, int block) {
-    const DType dtype = plan_.epilogue.expression->inputs[operand + 1];
-    const int bytes = bits_of(dtype) / 8;
+  void load_element(size_t operand, const Vec& into, int element, int block) {
+    const int bytes = operand_bytes(operand);
     const Gpr& at = operand_at(operand, block);
-    switch (operands()[operand]) {
-      case ConvOperand::scalar:
-        return broadcast_as_float(into, Xbyak::RegExp(at), dtype);
-      case ConvOperand::per_channel:
-        return load_as_float(into, at + block * lanes() * bytes, dtype);
-      case ConvOperand::full:
-        return load_as_float(into, at + element * bytes, dtype);
-    }
+    const int offset = operands()[operand] == ConvOperand::per_channel ? block * lanes() * bytes : element * bytes;
+    load_operand(operand, into, at + (operands()[operand] == ConvOperand::scalar ? 0 : offset));
   }
-  std::unique_ptr<EpilogueEmitter> epilogue_;
   const Gpr weights_ = claim_gpr("weights"), blocks_left_ = claim_gpr("blocks left");
   // Addresses of the first operands, in the output block that is being finished.
   const std::array<Gpr, 3> held_ = {claim_gpr("operand"), claim_gpr("operand"), claim_gpr("operand")};

@@ -5,12 +5,13 @@
 #include <vector>
 
 #include "jit/kernels/conv/conv_int8.h"
+#include "jit/kernels/conv/conv_int8_outputs.h"
 
 namespace lathe {
 
-class ConvInt8Walk : public Int8Emitter {
+class ConvInt8Walk : public ConvInt8Outputs {
  protected:
-  explicit ConvInt8Walk(const ConvInt8Plan& plan) : Int8Emitter(plan.isa), plan_(plan) {}
+  explicit ConvInt8Walk(const ConvInt8Plan& plan) : ConvInt8Outputs(plan.isa, plan.epilogue, plan.store), plan_(plan) {}
 
   void load_arguments() {
     mov(source_block_, qword[call_ + offsetof(ConvInt8Call, source_block_bytes)]);
