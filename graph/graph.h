@@ -46,7 +46,8 @@ struct Node {
   std::string fused_from;  // "Conv+BatchNormalization+Relu", for people; empty: the op's own name
 };
 
-class Graph {
+// Bodies are shared by all copies of their graph, and are known by who owns them.
+class Graph : public std::enable_shared_from_this<Graph> {
  public:
   std::string name;
   std::vector<ValueId> inputs;   // without initializers, unless a body's formal input

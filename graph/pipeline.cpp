@@ -36,6 +36,10 @@ class PassRunner {
     ++version_;  // a body is another graph
     repeat(graph, 1);
     repeat(graph, 99);
+  }
+
+  void settle_with_bodies(Graph& graph) {
+    settle(graph);
     settle_bodies(graph);
   }
 
@@ -93,7 +97,6 @@ class PassRunner {
   void settle_bodies(Graph& graph) {
     for (const NodeId id : graph.order()) {
       if (!has_bodies(graph.node(id))) continue;
-      if (script_ != nullptr) script_->is_complete = false;
       Node& node = graph.node(id);
       std::vector<std::pair<std::string, Attribute>> settled;
       for (const auto& [name, attribute] : node.attributes) {
@@ -123,7 +126,7 @@ class PassRunner {
     }
     try {
       infer_types(*copy, context_.limits);
-      settle(*copy);
+      settle_with_bodies(*copy);
     } catch (const Error&) {
       // A branch that is never taken may contradict itself; a run that takes it will say so.
       return std::make_shared<Graph>(body);
@@ -289,10 +292,14 @@ const std::vector<Pass>& specialize_passes() {
 std::vector<PassReport> run_passes(Graph& graph, const std::vector<Pass>& passes, const PassContext& context, int level,
                                    const std::vector<std::string>& disabled, PassScript* script) {
   PassRunner runner(passes, context, level, disabled, script);
+  // With shapes bound, whoever runs a body gives it those that it has then: it stays the one body that all
+  // specializations of the graph share.
   if (&passes == &specialize_passes()) {
     runner.once(graph);
-  } else {
+  } else if (&passes == &bind_passes()) {
     runner.settle(graph);
+  } else {
+    runner.settle_with_bodies(graph);
   }
   return runner.reports();
 }

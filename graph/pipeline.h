@@ -45,7 +45,6 @@ struct PassReport {
 struct PassScript {
   static constexpr size_t kInferTypes = ~size_t{0};
   std::vector<size_t> steps;  // numbers of passes in their list, or kInferTypes
-  bool is_complete = true;    // false: bodies were changed, too, which it says nothing of
   bool operator==(const PassScript&) const = default;
 };
 
@@ -53,7 +52,7 @@ struct PassScript {
 // `script`: null or takes in what did.
 std::vector<PassReport> run_passes(Graph& graph, const std::vector<Pass>& passes, const PassContext& context, int level,
                                    const std::vector<std::string>& disabled, PassScript* script = nullptr);
-// Requires: script.is_complete, of these passes.
+// Requires: a script of these passes.
 void replay_passes(Graph& graph, const std::vector<Pass>& passes, const PassContext& context, const PassScript& script);
 
 }  // namespace lathe

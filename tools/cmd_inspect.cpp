@@ -72,9 +72,12 @@ void print_part(const GraphPart& part, const InspectOptions& options, const Runn
   if (options.shows_graph) fmt::print("\ngraph:\n{}", to_text(part.head().graph()));
   print_layouts(part.head().graph());
   print_steps(part.head());
-  for (const auto& cut : part.cut())
-    fmt::print("  ... cut: {} ({}) runs alone, as its inputs turn out to be\n", cut->node().name, cut->node().op->name);
-  if (part.rest() != nullptr) fmt::print("  ... what follows depends on the shapes of its results\n");
+  if (const CutGraph* behind = part.behind()) {
+    for (const auto& cut : behind->cut())
+      fmt::print("  ... cut: {} ({}) runs alone, as its inputs turn out to be\n", cut->node().name,
+                 cut->node().op->name);
+    if (behind->rest() != nullptr) fmt::print("  ... what follows depends on the shapes of its results\n");
+  }
   const KernelCacheStats kernels = kernel_cache_stats();
   fmt::print("\nmemory: {:.2f} MB for intermediate results, {:.2f} MB of packed weights, {} kernels of {:.2f} MB\n",
              static_cast<double>(part.head().memory().arena_bytes) / 1e6,

@@ -1,28 +1,36 @@
 #pragma once
 #include <memory>
 #include <mutex>
-#include <span>
 #include <unordered_map>
 #include <vector>
 
 #include "graph/graph.h"
+#include "graph/infer.h"
 #include "src/runtime/runner_context.h"
 
 namespace lathe {
 
 class GraphRunner;
 
-// One GraphRunner for each body (If, Loop, Scan) of a graph that is kept alive by the owner. Thread-safe.
+// One GraphRunner for each body (If, Loop, Scan) that it is given, as long as the body lives. Bodies are the same ones
+// in all specializations of a graph, so that what is made for them is, too. Thread-safe.
 class BodyRunners {
  public:
   explicit BodyRunners(std::shared_ptr<RunnerContext> context);
   ~BodyRunners();
-  std::vector<Tensor> run(const Graph& body, std::span<const Tensor> inputs);
+  // Requires: a shared_ptr owns the body.
+  std::shared_ptr<GraphRunner> runner_of(const Graph& body);
 
  private:
+  struct Entry {
+    std::weak_ptr<const Graph> body;
+    std::shared_ptr<GraphRunner> runner;
+  };
   std::shared_ptr<RunnerContext> context_;
   std::mutex mutex_;
-  std::unordered_map<const Graph*, std::unique_ptr<GraphRunner>> runners_;
+  std::unordered_map<const Graph*, Entry> runners_;
 };
+
+BodyRunner run_by(std::shared_ptr<BodyRunners> bodies);
 
 }  // namespace lathe

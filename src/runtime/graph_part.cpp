@@ -6,7 +6,6 @@
 #include "lathe/error.h"
 #include "src/base/box.h"
 #include "src/runtime/body_runners.h"
-#include "src/runtime/deliver.h"
 #include "src/runtime/graph_runner.h"
 
 namespace lathe {
@@ -49,20 +48,9 @@ void insert_values(const std::vector<ValueId>& ids, std::vector<bool>& set) {
     if (id != ValueId::none) set[index_of(id)] = true;
 }
 
-// A rest holds copies of all nodes behind it and runs within the run of the part before it.
-bool may_have_rest(const Graph& graph, size_t cuts) {
-  constexpr size_t kMostCuts = 128, kMostCopies = 250'000;
-  return cuts < kMostCuts && cuts * graph.order().size() < kMostCopies;
-}
-
-// The nodes of a graph that is cut, each list in order.
-struct Pieces {
-  std::vector<NodeId> head, cut, rest;
-};
-
-Pieces cut_graph(const Graph& graph, size_t cuts) {
+GraphPieces cut_graph(const Graph& graph, size_t cuts) {
   const bool takes_all = !may_have_rest(graph, cuts);
-  Pieces pieces;
+  GraphPieces pieces;
   std::vector<bool> behind_cut(graph.value_count(), false), in_rest(graph.value_count(), false);
   for (NodeId id : graph.order()) {
     const Node& node = graph.node(id);
@@ -83,27 +71,6 @@ Pieces cut_graph(const Graph& graph, size_t cuts) {
   return pieces;
 }
 
-// A copy of `graph` with only these nodes, inputs and outputs.
-std::unique_ptr<Graph> subgraph(const Graph& graph, std::vector<NodeId> order, std::vector<ValueId> inputs,
-                                std::vector<ValueId> outputs) {
-  auto part = std::make_unique<Graph>(graph);
-  for (size_t v = 0; v < part->value_count(); ++v) part->value(static_cast<ValueId>(v)).producer = NodeId::none;
-  for (NodeId id : order)
-    for (ValueId output : part->node(id).outputs)
-      if (output != ValueId::none) part->value(output).producer = id;
-  part->set_order(std::move(order));
-  part->inputs = std::move(inputs);
-  part->outputs = std::move(outputs);
-  part->drop_unused_constants();
-  return part;
-}
-
-size_t position(std::vector<ValueId>& list, ValueId id) {
-  auto at = std::find(list.begin(), list.end(), id);
-  if (at == list.end()) at = list.insert(list.end(), id);
-  return static_cast<size_t>(at - list.begin());
-}
-
 // Part of every run: allocates nothing.
 bool has_type(const Tensor& tensor, const TensorType& type) {
   return tensor.dtype() == type.dtype &&
@@ -114,13 +81,8 @@ bool has_type(const Tensor& tensor, const TensorType& type) {
 }  // namespace
 
 GraphPart::GraphPart(std::unique_ptr<Graph> graph, std::span<const Tensor> inputs,
-                     const std::shared_ptr<RunnerContext>& context, size_t cuts, Constants constants,
-                     PassReplay* replay) {
-  auto bodies = std::make_shared<BodyRunners>(context);
-  run_body_ = [bodies](const Graph& body, std::span<const Tensor> body_inputs) {
-    return bodies->run(body, body_inputs);
-  };
-
+                     const std::shared_ptr<RunnerContext>& context, size_t cuts,
+                     const std::shared_ptr<BodyRunners>& bodies, Constants constants, PassReplay* replay) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     TensorType& type = graph->value(graph->inputs[i]).type;
     // An object's type is what the graph knows of it: the value itself may change from run to run.
@@ -134,7 +96,7 @@ GraphPart::GraphPart(std::unique_ptr<Graph> graph, std::span<const Tensor> input
   else
     run_all_passes(*graph, bind_passes(), *context, &seen.bind);
   if (needs_split(*graph)) {
-    split(std::move(graph), context, cuts);
+    split(std::move(graph), context, cuts, bodies);
     return;
   }
   if (scripts)
@@ -142,7 +104,7 @@ GraphPart::GraphPart(std::unique_ptr<Graph> graph, std::span<const Tensor> input
   else
     run_all_passes(*graph, specialize_passes(), *context, &seen.specialize);
   if (replay != nullptr && !scripts) replay->tell(std::move(seen));
-  specialize(std::move(graph), context, constants);
+  specialize(std::move(graph), context, bodies, constants);
 }
 
 GraphPart::~GraphPart() = default;
@@ -155,80 +117,30 @@ void GraphPart::run_all_passes(Graph& graph, const std::vector<Pass>& passes, co
 }
 
 void GraphPart::specialize(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context,
-                           Constants constants) {
-  const LowerOptions options{context->ops, context->target, *context->packed, *context->plans, run_body_};
+                           const std::shared_ptr<BodyRunners>& bodies, Constants constants) {
+  const LowerOptions options{context->ops, context->target, *context->packed, *context->plans, run_by(bodies)};
   head_ = std::make_unique<Specialization>(std::move(graph), options, context->team, context->arenas, constants);
   result_memory_.emplace(*context->results, head_->output_types().size());
 }
 
-void GraphPart::split(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context, size_t cuts) {
-  is_split_ = true;
-  Pieces pieces = cut_graph(*graph, cuts);
-  std::vector<Source> sources(graph->value_count());
-  for (size_t i = 0; i < graph->inputs.size(); ++i) sources[index_of(graph->inputs[i])] = {Source::From::input, i, {}};
-  const auto made_by = [&](const std::vector<NodeId>& nodes, Source::From from) {
-    size_t index = 0;
-    for (NodeId id : nodes)
-      for (ValueId output : graph->node(id).outputs) {
-        if (output != ValueId::none) sources[index_of(output)] = {from, index, {}};
-        ++index;
-      }
-  };
-  made_by(pieces.head, Source::From::head);
-  made_by(pieces.cut, Source::From::cut);
-  made_by(pieces.rest, Source::From::rest);
-
-  std::vector<ValueId> head_outputs, rest_values, rest_outputs;
-  const auto source_of = [&](ValueId id) -> Source {
-    if (id == ValueId::none) return {};
-    if (graph->value(id).is_constant()) return {Source::From::constant, 0, graph->value(id).constant};
-    Source source = sources[index_of(id)];
-    if (source.from == Source::From::head) source.index = position(head_outputs, id);
-    if (source.from == Source::From::rest) source.index = position(rest_outputs, id);
-    return source;
-  };
-  for (NodeId id : pieces.cut) {
-    cut_.push_back(std::make_unique<CutNode>(graph->node(id), context, run_body_));
-    auto& inputs = cut_inputs_.emplace_back();
-    for (ValueId input : graph->node(id).inputs) inputs.push_back(source_of(input));
-  }
-  for (ValueId id : graph->outputs) outputs_.push_back(source_of(id));
-  for (NodeId node : pieces.rest)
-    for (ValueId id : graph->node(node).inputs) {
-      if (id == ValueId::none || graph->value(id).is_constant()) continue;
-      if (sources[index_of(id)].from == Source::From::rest) continue;
-      if (position(rest_values, id) == rest_inputs_.size()) rest_inputs_.push_back(source_of(id));
-    }
-
-  std::unique_ptr<Graph> rest;
-  if (!rest_outputs.empty()) rest = subgraph(*graph, std::move(pieces.rest), rest_values, rest_outputs);
-  auto head = subgraph(*graph, std::move(pieces.head), graph->inputs, head_outputs);
+void GraphPart::split(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context, size_t cuts,
+                      const std::shared_ptr<BodyRunners>& bodies) {
+  behind_ = std::make_unique<CutGraph>(*graph, cut_graph(*graph, cuts),
+                                       CutGraph::Runners{.context = context, .bodies = bodies, .cuts = cuts});
+  graph.reset();
+  auto head = behind_->take_head();
   run_all_passes(*head, specialize_passes(), *context);
-  specialize(std::move(head), context, Constants::keep);
-  if (rest) rest_ = std::make_unique<GraphRunner>(std::move(rest), context, cuts + 1);
-}
-
-Tensor GraphPart::take(const Source& source, const Results& results) {
-  switch (source.from) {
-    case Source::From::absent:
-      return {};
-    case Source::From::constant:
-      return source.constant;
-    case Source::From::input:
-      return results.inputs[source.index];
-    case Source::From::head:
-      return results.head[source.index];
-    case Source::From::cut:
-      return results.cut[source.index];
-    case Source::From::rest:
-      return results.rest[source.index];
-  }
-  return {};
+  specialize(std::move(head), context, bodies, Constants::keep);
 }
 
 void GraphPart::run(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile) const {
-  if (is_split_) return run_split(inputs, outputs, profile);
   const auto& types = head_->output_types();
+  if (behind_ != nullptr) {
+    std::vector<Tensor> made;
+    for (const TensorType& type : types) made.push_back(result_memory_->make(type));
+    head_->run(inputs, made, profile);
+    return behind_->run(inputs, std::move(made), outputs, profile);
+  }
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i].defined())
       outputs[i] = result_memory_->make(types[i]);
@@ -238,37 +150,6 @@ void GraphPart::run(std::span<const Tensor> inputs, std::span<Tensor> outputs, P
                       to_string(outputs[i].dims()) + "], the result is " + to_string(types[i]));
   }
   head_->run(inputs, outputs, profile);
-}
-
-void GraphPart::run_split(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile) const {
-  Results results{inputs, {}, {}, {}};
-  for (const TensorType& type : head_->output_types()) results.head.push_back(result_memory_->make(type));
-  head_->run(inputs, results.head, profile);
-
-  run_cut(results, outputs, profile);
-  if (rest_ != nullptr) {
-    std::vector<Tensor> rest_inputs;
-    for (const Source& source : rest_inputs_) rest_inputs.push_back(take(source, results));
-    results.rest.resize(rest_->graph().outputs.size());
-    rest_->run(rest_inputs, results.rest, profile);
-  }
-  for (size_t i = 0; i < outputs.size(); ++i) deliver(take(outputs_[i], results), outputs[i]);
-}
-
-void GraphPart::run_cut(Results& results, std::span<const Tensor> outputs, Profile* profile) const {
-  for (size_t i = 0; i < cut_.size(); ++i) {
-    std::vector<Tensor> operands;
-    for (const Source& source : cut_inputs_[i]) operands.push_back(take(source, results));
-    const size_t first = results.cut.size();
-    std::vector<Tensor> buffers(cut_[i]->node().outputs.size());
-    for (size_t k = 0; k < outputs.size(); ++k) {
-      const bool is_own = outputs_[k].from == Source::From::cut && outputs_[k].index >= first &&
-                          outputs_[k].index - first < buffers.size();
-      if (is_own) buffers[outputs_[k].index - first] = outputs[k];
-    }
-    std::vector<Tensor> made = cut_[i]->run(operands, buffers, profile);
-    results.cut.insert(results.cut.end(), std::make_move_iterator(made.begin()), std::make_move_iterator(made.end()));
-  }
 }
 
 }  // namespace lathe

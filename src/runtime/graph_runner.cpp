@@ -16,8 +16,12 @@ constexpr size_t kKeptSpecializations = 16;
 }  // namespace
 
 GraphRunner::GraphRunner(std::unique_ptr<Graph> graph, std::shared_ptr<RunnerContext> context, size_t cuts,
-                         Growing growing)
-    : graph_(std::move(graph)), context_(std::move(context)), cuts_(cuts), growing_(growing) {
+                         Growing growing, std::shared_ptr<BodyRunners> bodies)
+    : graph_(std::move(graph)),
+      context_(std::move(context)),
+      cuts_(cuts),
+      growing_(growing),
+      bodies_(bodies != nullptr ? std::move(bodies) : std::make_shared<BodyRunners>(context_)) {
   infer_types(*graph_, context_->limits);
   load_report_ = run_passes(*graph_, load_passes(), context_->pass_context(), context_->optimization_level,
                             context_->disabled_passes);
@@ -41,7 +45,7 @@ std::shared_ptr<const GraphPart> GraphRunner::make_part(std::span<const Tensor> 
   LATHE_CHECK(!gave_constants_, "another shape than the one that was promised");
   if (growing_ == Growing::replayed) {
     try {
-      return std::make_shared<const GraphPart>(std::make_unique<Graph>(*graph_), inputs, context_, cuts_,
+      return std::make_shared<const GraphPart>(std::make_unique<Graph>(*graph_), inputs, context_, cuts_, bodies_,
                                                Constants::keep, &replay_);
     } catch (const Error&) {
       // Whatever these extents need, or whatever is wrong with them: all passes tell.
@@ -49,11 +53,11 @@ std::shared_ptr<const GraphPart> GraphRunner::make_part(std::span<const Tensor> 
     }
   }
   auto graph = std::make_unique<Graph>(*graph_);
-  if (!has_one_shape_) return std::make_shared<const GraphPart>(std::move(graph), inputs, context_, cuts_);
+  if (!has_one_shape_) return std::make_shared<const GraphPart>(std::move(graph), inputs, context_, cuts_, bodies_);
   gave_constants_ = true;
   for (size_t v = 0; v < graph_->value_count(); ++v) graph_->value(static_cast<ValueId>(v)).constant = Tensor();
   try {
-    return std::make_shared<const GraphPart>(std::move(graph), inputs, context_, cuts_, Constants::release);
+    return std::make_shared<const GraphPart>(std::move(graph), inputs, context_, cuts_, bodies_, Constants::release);
   } catch (...) {
     failure_ = std::current_exception();
     throw;
@@ -68,7 +72,14 @@ std::shared_ptr<const StagedGraph> GraphRunner::staged_for(std::span<const Tenso
   return growth_.staged_for(*graph_, context_, recent_.empty() ? nullptr : &recent_.front().inputs, inputs);
 }
 
+const BranchCut* GraphRunner::branch_cut() {
+  if (growing_ != Growing::cut || has_one_shape_) return nullptr;
+  std::call_once(looked_for_branch_, [&] { branch_cut_ = BranchCut::make(*graph_, context_, bodies_, cuts_); });
+  return branch_cut_.get();
+}
+
 void GraphRunner::run(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile) {
+  if (const BranchCut* at_branch = branch_cut()) return at_branch->run(inputs, outputs, profile);
   if (const auto staged = staged_for(inputs)) {
     if (staged->run(inputs, outputs, profile)) return;
     std::lock_guard lock(mutex_);

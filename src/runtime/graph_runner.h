@@ -9,6 +9,7 @@
 #include "graph/graph.h"
 #include "graph/pipeline.h"
 #include "lathe/profile.h"
+#include "src/runtime/branch_cut.h"
 #include "src/runtime/graph_part.h"
 #include "src/runtime/growth.h"
 #include "src/runtime/runner_context.h"
@@ -18,12 +19,10 @@ namespace lathe {
 // A graph with open extents, and its specializations by input shape. Thread-safe.
 class GraphRunner {
  public:
-  // What is done where extents of the inputs keep changing: nothing; the graph is cut into stages (growth.h); passes
-  // that do nothing are left out, as each stage does.
-  enum class Growing { ignored, cut, replayed };
-  // Infers types and runs the load passes on `graph`. `cuts`: that lie before it.
+  // Infers types and runs the load passes on `graph`. `cuts`: that lie before it. `bodies`: that have run other parts
+  // of the same graph; null: own ones.
   GraphRunner(std::unique_ptr<Graph> graph, std::shared_ptr<RunnerContext> context, size_t cuts = 0,
-              Growing growing = Growing::ignored);
+              Growing growing = Growing::ignored, std::shared_ptr<BodyRunners> bodies = nullptr);
 
   // Any shapes and types that fit the graph. `outputs` has one tensor per graph output: defined ones are written into
   // (Error(invalid_argument) when type or shape differ), others are allocated. `profile` may be null.
@@ -39,8 +38,11 @@ class GraphRunner {
   std::shared_ptr<const GraphPart> part_for(std::span<const Tensor> inputs);
   // What run() would use instead of a specialization; null: nothing.
   std::shared_ptr<const StagedGraph> staged_for(std::span<const Tensor> inputs);
+  // What run() uses for all shapes; null: the above.
+  const BranchCut* branch_cut();
 
   const Graph& graph() const { return *graph_; }
+  BodyRunners& bodies() const { return *bodies_; }
   const std::vector<PassReport>& load_report() const { return load_report_; }
 
  private:
@@ -56,6 +58,9 @@ class GraphRunner {
   std::shared_ptr<const GraphPart> make_part(std::span<const Tensor> inputs);
 
   const Growing growing_;
+  const std::shared_ptr<BodyRunners> bodies_;
+  std::once_flag looked_for_branch_;
+  std::unique_ptr<const BranchCut> branch_cut_;
   Growth growth_;
   PassReplay replay_;
   bool has_one_shape_ = false;

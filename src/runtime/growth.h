@@ -10,6 +10,10 @@ namespace lathe {
 
 class StagedGraph;
 
+// What is done where extents of a graph's inputs keep changing: nothing; the graph is cut, into stages (below) or at a
+// branch (branch_cut.h); passes that do nothing are left out, as each stage does.
+enum class Growing { ignored, cut, replayed };
+
 // Types and shapes of a graph's inputs.
 struct InputShapes {
   std::vector<DType> dtypes;  // of an optional: of what it holds

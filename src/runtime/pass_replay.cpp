@@ -12,7 +12,7 @@ std::optional<PassReplay::Scripts> PassReplay::scripts() {
 
 void PassReplay::tell(Scripts scripts) {
   const std::lock_guard lock(mutex_);
-  is_confirmed_ = last_ == scripts && scripts.bind.is_complete && scripts.specialize.is_complete;
+  is_confirmed_ = last_ == scripts;
   last_ = std::move(scripts);
   replayed_ = 0;
 }

@@ -129,8 +129,7 @@ Session::State::State(Model loaded, std::shared_ptr<const OpRegistry> ops, const
     output_names.push_back(model.graph->value(id).name);
     output_types.push_back(model.graph->value(id).type);
   }
-  runner = std::make_unique<GraphRunner>(std::make_unique<Graph>(std::move(*model.graph)), context, 0,
-                                         GraphRunner::Growing::cut);
+  runner = std::make_unique<GraphRunner>(std::make_unique<Graph>(std::move(*model.graph)), context, 0, Growing::cut);
   model.graph.reset();
   // check_inputs() holds callers to it.
   const bool has_one_shape = std::all_of(input_types.begin(), input_types.end(),

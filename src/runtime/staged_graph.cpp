@@ -61,8 +61,7 @@ std::shared_ptr<const StagedGraph> StagedGraph::make(const Graph& graph, std::sh
   for (size_t s = 0; s < stages->stages.size(); ++s) {
     if (graphs.same[s] == s)
       runners.push_back(std::make_shared<GraphRunner>(
-          std::move(graphs.graphs[s]), context, 0,
-          stages->stages[s].is_open ? GraphRunner::Growing::replayed : GraphRunner::Growing::ignored));
+          std::move(graphs.graphs[s]), context, 0, stages->stages[s].is_open ? Growing::replayed : Growing::ignored));
     else
       runners.push_back(runners[graphs.same[s]]);
     staged->add_stage(stages->stages[s], runners.back(), stages->types, slots);
@@ -131,7 +130,7 @@ bool StagedGraph::run_stage(const RunnableStage& stage, std::vector<Tensor>& val
   const auto part = stage.runner->part_for(given);
   // Right into the caller's buffers, where they are what the result needs; deliver() finds out about others.
   const auto& types = part->head().output_types();
-  for (size_t i = 0; i < made.size() && part->cut().empty(); ++i)
+  for (size_t i = 0; i < made.size() && part->behind() == nullptr; ++i)
     for (size_t k = 0; k < outputs.size(); ++k)
       if (results_[k].slot == stage.outputs[i] && outputs[k].defined() && is_of(outputs[k], types[i]))
         made[i] = outputs[k];

@@ -4,13 +4,16 @@
 #include "jit/kernel.h"
 #include "src/runtime/session_state.h"
 #include "src/runtime/staged_graph.h"
+#include "tests/runtime/expect_results.h"
 #include "tests/runtime/small_models.h"
 
 namespace lathe {
 namespace {
 
+using testing::expect_near;
 using testing::ModelBuilder;
 using testing::random_input;
+using testing::run_into_buffers;
 
 constexpr int64_t kWidth = 32, kHeads = 4, kKeyHeads = 2, kSize = 8, kLayers = 3;
 
@@ -145,15 +148,6 @@ struct Sequence {
   void append(const std::vector<Tensor>& outputs) { caches.assign(outputs.begin() + 1, outputs.end()); }
 };
 
-void expect_near(const std::vector<Tensor>& got, const std::vector<Tensor>& expected) {
-  ASSERT_EQ(got.size(), expected.size());
-  for (size_t i = 0; i < got.size(); ++i) {
-    ASSERT_EQ(got[i].dims(), expected[i].dims()) << "output " << i;
-    for (int64_t k = 0; k < got[i].size(); ++k)
-      ASSERT_NEAR(got[i].data<float>()[k], expected[i].data<float>()[k], 2e-4F) << "output " << i << " element " << k;
-  }
-}
-
 class GrowingCache : public ::testing::TestWithParam<std::tuple<Style, int64_t, int>> {
  protected:
   Style style() const { return std::get<0>(GetParam()); }
@@ -185,15 +179,7 @@ TEST_P(GrowingCache, WritesIntoBuffersOfTheCaller) {
   const Session session = decoder.load(99, threads());
   Sequence sequence(batch());
   for (int token = 0; token < 8; ++token) {
-    const std::vector<Tensor> inputs = sequence.inputs();
-    const std::vector<Tensor> expected = session.run(inputs);
-    std::vector<Tensor> buffers;
-    for (const Tensor& tensor : expected) buffers.emplace_back(tensor.dtype(), tensor.dims());
-    session.run_into(inputs, buffers);
-    expect_near(buffers, expected);
-    buffers.back() = Tensor(DType::f32, {1});
-    EXPECT_THROW(session.run_into(inputs, buffers), Error);
-    sequence.append(expected);
+    sequence.append(run_into_buffers(session, sequence.inputs()));
   }
 }
 

@@ -71,7 +71,8 @@ TEST(ObjectValues, LetTensorsBeforeAndBehindThemRunSpecialized) {
   const Session::State state = maker.state();
   const Tensor given = Tensor::from<float>({4}, {-1, 2, 3, 4});
   const auto part = state.runner->part_for(std::vector<Tensor>{given});
-  EXPECT_EQ(part->cut().size(), 2u);  // both nodes on sequences at once
+  ASSERT_NE(part->behind(), nullptr);
+  EXPECT_EQ(part->behind()->cut().size(), 2u);  // both nodes on sequences at once
   EXPECT_EQ(part->head().lowered().steps.size(), 1u);
   const auto results = run(state, {given});
   EXPECT_EQ(results[0].tensor().dims(), (Dims{1}));
