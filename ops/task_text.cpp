@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <optional>
 #include <utility>
 
@@ -219,6 +220,19 @@ ConvProblem read_conv(TextReader& text) {
   return problem;
 }
 
+std::vector<uint8_t> read_table(TextReader& text) {
+  constexpr size_t kBytes = 256;
+  const std::string_view digits = text.until(" ");
+  std::vector<uint8_t> table(kBytes);
+  if (digits.size() != 2 * kBytes) text.fail("expected 256 bytes in hexadecimal digits");
+  for (size_t i = 0; i < kBytes; ++i) {
+    const char* at = digits.data() + 2 * i;
+    const auto [end, error] = std::from_chars(at, at + 2, table[i], 16);
+    if (error != std::errc() || end != at + 2) text.fail("expected 256 bytes in hexadecimal digits");
+  }
+  return table;
+}
+
 Int8Store read_store(TextReader& text) {
   Int8Store store;
   const std::string_view name = text.until("+");
@@ -232,6 +246,7 @@ Int8Store read_store(TextReader& text) {
   text.expect("+");
   store.zero = static_cast<int>(std::clamp<int64_t>(text.integer(), -128, 255));
   store.is_bounded = text.accept("b");
+  if (text.accept(":")) store.table = read_table(text);
   return store;
 }
 
@@ -245,6 +260,7 @@ ConvInt8Problem read_conv_int8(TextReader& text) {
   problem.in_channels = read_extent(text);
   text.expect(" ");
   problem.store = read_store(text);
+  if (!problem.store.table.empty() && !has_byte_tables(problem.isa)) text.fail("tables need AVX512-VBMI");
   text.expect(" ");
   problem.shape = read_conv(text);
   problem.epilogue = std::move(problem.shape.epilogue);

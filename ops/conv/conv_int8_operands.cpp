@@ -31,7 +31,8 @@ std::optional<ConvInt8Operands> bind_conv_int8_operands(const LowerContext& cont
   if (context.node.epilogue) outer = context.node.epilogue->expression;
   Expression expression = scaled_expression(outer, factors);
   ConvInt8Operands operands;
-  operands.store = split_requantization(expression, factors);
+  operands.store = has_byte_tables(context.target.isa) ? split_requantization_by_table(expression, factors)
+                                                       : split_requantization(expression, factors);
   if (!can_read(operands.store.dtype) || !std::all_of(expression.inputs.begin(), expression.inputs.end(), can_read)) {
     return std::nullopt;
   }

@@ -5,6 +5,7 @@
 
 #include "ops/int8/int8_chains.h"
 #include "ops/int8/int8_lower.h"
+#include "ops/int8/int8_table.h"
 
 namespace lathe {
 namespace {
@@ -235,6 +236,15 @@ Int8Store split(Expression& e, std::span<const float> factors, bool takes_gelu,
 
 Int8Store split_requantization(Expression& e, std::span<const float> factors, bool takes_gelu) {
   return split(e, factors, takes_gelu, {});
+}
+
+Int8Store split_requantization_by_table(Expression& e, std::span<const float> factors) {
+  std::optional<ByteTail> tail = byte_tail(e);
+  if (!tail) return split(e, factors, false, {});
+  e = std::move(tail->head);
+  Int8Store store = split(e, factors, false, {});
+  store.table = std::move(tail->table);
+  return store;
 }
 
 Int8Store split_requantization(Expression& e, bool takes_gelu, const std::vector<bool>& may_change,

@@ -31,6 +31,8 @@ Expression scaled_expression(const std::optional<Expression>& outer, std::vector
 // than 7e-6. `factors`: the scale. The expression's result is float32 then; other results keep their type.
 // `takes_gelu`: the kernel has Int8Store::gelu.
 Int8Store split_requantization(Expression& expression, std::span<const float> factors, bool takes_gelu = false);
+// The same for kernels that have Int8Store::table: what depends on one byte alone is looked up.
+Int8Store split_requantization_by_table(Expression& expression, std::span<const float> factors);
 
 // What becomes of an input: factor * x + offset.
 struct InputChange {

@@ -43,6 +43,7 @@ struct ConvCase {
   bool has_weight_zeros = false, is_picture = false, is_dynamic = false;
   DType output = DType::u8;
   int threads = 1;
+  bool has_curve = false;  // else a residual
 
   friend std::ostream& operator<<(std::ostream& out, const ConvCase& c) {
     return out << to_string(c.in) << " " << name_of(c.dtype) << " * " << to_string(c.weights) << "/" << c.groups << " "
@@ -64,6 +65,23 @@ Epilogue requantization(DType output) {
   if (output == DType::f32) return epilogue;
   const int one = e.add({.op = ExprOp::constant, .value = 1});
   e.add({ExprOp::sub, e.add({ExprOp::round_even, all}), one});
+  return epilogue;
+}
+
+// SiLU of bytes, as bytes: round(silu((clamp(round(x0 / 0.05) + 90) - 90) * 0.05) / 0.03) + 60
+Epilogue curve_of_bytes(DType output) {
+  Epilogue epilogue;
+  Expression& e = epilogue.expression;
+  e.inputs = {DType::f32};
+  e.output = output;
+  const auto constant = [&](float value) { return e.add({.op = ExprOp::constant, .value = value}); };
+  const auto quantized = [&](int x, float scale, float zero) {
+    return e.add({ExprOp::add, e.add({ExprOp::round_even, e.add({ExprOp::div, x, constant(scale)})}), constant(zero)});
+  };
+  const int low = e.add({ExprOp::max, quantized(e.add({ExprOp::input, 0}), 0.05F, 90), constant(0)});
+  const int byte = e.add({ExprOp::min, low, constant(255)});
+  const int x = e.add({ExprOp::mul, e.add({ExprOp::sub, byte, constant(90)}), constant(0.05F)});
+  quantized(e.add({ExprOp::mul, x, e.add({ExprOp::sigmoid, x})}), 0.03F, output == DType::u8 ? 60.0F : -60.0F);
   return epilogue;
 }
 
@@ -92,7 +110,9 @@ class ConvRun {
     }
     node_.outputs = {graph_.add_value("out", {})};
     const TensorType plain = infer_node(graph_, node_)[0];
-    if (has_scale()) {
+    if (c.has_curve) {
+      node_.epilogue = curve_of_bytes(c.output);
+    } else if (has_scale()) {
       inputs_.push_back(random_bytes(DType::u8, plain.extents(), random));
       node_.inputs.push_back(add_input(inputs_.back(), lanes));
       node_.epilogue = requantization(c.output);
@@ -228,6 +248,21 @@ TEST(Int8Convolution, MatchesTheReference) {
       {.in = {1, 64, 20, 23}, .weights = {128, 64, 3, 3}, .pads = {1, 0, 1, 1}, .output = DType::f32},
       {.in = {1, 128, 15, 13}, .weights = {33, 128, 1, 1}, .has_weight_zeros = true, .output = DType::i8},
   };
+  check_all(cases);
+}
+
+TEST(Int8Convolution, LooksUpWhatFollowsAByte) {
+  const std::vector<int64_t> around = {1, 1, 1, 1};
+  ConvCase cases[] = {
+      {.in = {1, 32, 9, 9}, .weights = {48, 32, 1, 1}},
+      {.in = {2, 20, 7, 10}, .weights = {35, 20, 3, 3}, .pads = around, .output = DType::i8, .threads = 2},
+      {.in = {1, 256, 28, 30}, .weights = {24, 256, 1, 1}, .dtype = DType::i8},
+      {.in = {1, 3, 9, 9}, .weights = {16, 3, 3, 3}, .pads = around, .is_picture = true, .is_dynamic = true},
+      {.in = {1, 64, 28, 27}, .weights = {64, 64, 3, 3}, .pads = around, .output = DType::i8},
+      {.in = {1, 40, 13, 15}, .weights = {40, 1, 3, 3}, .pads = around, .groups = 40},
+      {.in = {1, 24, 9, 17}, .weights = {24, 1, 5, 5}, .groups = 24, .weight_dtype = DType::u8, .output = DType::i8},
+  };
+  for (ConvCase& c : cases) c.has_curve = true;
   check_all(cases);
 }
 

@@ -105,6 +105,9 @@ TEST(TaskText, ConvolutionsOfBytesComeBackAndRunWithAnyTile) {
       const ConvAxis along = is_pointwise ? axis(12, 1, 1, 0) : axis(12, 3, 1, 1);
       shape.phases = {{along, along, lanes / group_of(problem.dot)}};
       problem.store = {DType::u8, 3, true};
+      if (has_byte_tables(isa) && is_pointwise) {
+        for (int i = 0; i < 256; ++i) problem.store.table.push_back(static_cast<uint8_t>(255 - i));
+      }
       problem.epilogue = {silu_and_add(), {ConvOperand::full}};
       const TuningTask task = conv_int8_tuning_task(problem, 1);
       EXPECT_EQ(task_text(task), "conv_int8 " + problem.key());

@@ -1,6 +1,7 @@
 #include "jit/kernels/common/int8_lanes.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <bit>
 
@@ -19,7 +20,13 @@ std::string to_string(Int8Dot dot) {
 
 std::string to_string(const Int8Store& how) {
   return std::string(name_of(how.dtype)) + "+" + std::to_string(how.zero) + (how.is_bounded ? "b" : "") +
-         (how.gelu != 0 ? fmt::format(" gelu {}", how.gelu) : "");
+         (how.gelu != 0 ? fmt::format(" gelu {}", how.gelu) : "") +
+         (how.table.empty() ? "" : fmt::format(":{:02x}", fmt::join(how.table, "")));
+}
+
+bool has_byte_tables(Isa isa) {
+  static const bool has_permutes = __builtin_cpu_supports("avx512vbmi") != 0;
+  return has_vnni(isa) && has_permutes;
 }
 
 void Int8Emitter::dot(Int8Dot kind, const Vec& acc, const Vec& a, const Vec& b, const Vec& temp) {
@@ -143,14 +150,30 @@ void Int8Emitter::requantize(std::span<const Vec> vecs, const Int8Store& how, co
 }
 
 void Int8Emitter::store_requantized(const Xbyak::RegExp& at, std::span<const Vec> vecs, const Int8Store& how,
-                                    const Vec& temp) {
-  requantize(vecs, how, temp);
+                                    std::span<const Vec> temps) {
+  const bool has_table = !how.table.empty();
+  if (has_table && (!has_byte_tables(isa()) || how.table.size() != 256)) throw JitError("no such table of bytes");
+  if (temps.size() < static_cast<size_t>(store_temps(how))) throw JitError("bytes have no registers to be stored by");
+  requantize(vecs, how, temps[0]);
   const Vec& all = vecs[0];
+  if (has_table) look_up(all, temps);
   const int bytes = static_cast<int>(vecs.size()) * lanes();
   if (bytes == 8) return vmovq(ptr[at], Xbyak::Xmm(all.getIdx()));
   if (bytes == 16) return vmovups(ptr[at], Xbyak::Xmm(all.getIdx()));
   if (bytes == 32) return vmovups(ptr[at], Xbyak::Ymm(all.getIdx()));
   vmovups(ptr[at], all);
+}
+
+// Two tables of 128; a byte's highest bit chooses between them.
+void Int8Emitter::look_up(const Vec& bytes, std::span<const Vec> temps) {
+  constexpr int kPart = 64;
+  const Xbyak::Zmm index(bytes.getIdx()), low(temps[0].getIdx()), high(temps[1].getIdx());
+  vpmovb2m(k6, index);
+  vmovups(low, ptr[rip + table_]);
+  vmovups(high, ptr[rip + table_ + 2 * kPart]);
+  vpermt2b(low, index, ptr[rip + table_ + kPart]);
+  vpermi2b(index, high, ptr[rip + table_ + 3 * kPart]);
+  vpblendmb(index | k6, low, index);
 }
 
 void Int8Emitter::emit_requantization(const Int8Store& how) {
@@ -168,6 +191,9 @@ void Int8Emitter::emit_requantization(const Int8Store& how) {
   }
   L(limit_);
   for (int i = 0; i < lanes(); ++i) dd(std::bit_cast<uint32_t>(1e9F));
+  align(64);
+  L(table_);
+  for (const uint8_t value : how.table) db(value);
 }
 
 }  // namespace lathe

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "jit/emitter.h"
 #include "lathe/dtype.h"
@@ -21,6 +22,8 @@ std::string to_string(Int8Dot dot);
 inline int group_of(Int8Dot dot) { return dot == Int8Dot::pairs ? 2 : 4; }
 inline bool has_vnni(Isa isa) { return isa >= Isa::avx512_vnni; }
 inline bool dot_needs_temp(Isa isa, Int8Dot dot) { return dot == Int8Dot::pairs && !has_vnni(isa); }
+// Bytes are looked up in tables of 256 within registers.
+bool has_byte_tables(Isa isa);
 // The sets that differ in code for bytes.
 inline Isa int8_isa(Isa isa) { return has_vnni(isa) ? Isa::avx512_vnni : has_avx512(isa) ? Isa::avx512 : Isa::avx2; }
 
@@ -34,9 +37,14 @@ struct Int8Store {
   // the GELU, off by less than 7e-6 + 2e-7 |y| before the factor (GeluEmitter; AVX-512 only).
   float gelu = 0;
   static constexpr float kGeluUnit = 0.328F;
+  // Not empty: what is stored in place of each byte, by its bits: 256 (ConvInt8Outputs and Winograd's outputs;
+  // has_byte_tables() only).
+  std::vector<uint8_t> table = {};
   bool operator==(const Int8Store&) const = default;
 };
 inline bool stores_bytes(const Int8Store& how) { return how.dtype == DType::u8 || how.dtype == DType::i8; }
+// Registers that storing clobbers, besides what is stored.
+inline int store_temps(const Int8Store& how) { return !stores_bytes(how) ? 0 : how.table.empty() ? 1 : 2; }
 std::string to_string(const Int8Store& how);
 
 class Int8Emitter : public Emitter {
@@ -59,15 +67,20 @@ class Int8Emitter : public Emitter {
 
   // 1, 2 or 4 vectors as bytes, one behind the other, in the low part of the first. Clobbers them and `temp`.
   void requantize(std::span<const Vec> vecs, const Int8Store& how, const Vec& temp);
-  // The same, stored.
-  void store_requantized(const Xbyak::RegExp& at, std::span<const Vec> vecs, const Int8Store& how, const Vec& temp);
+  // The same, stored. `temps`: store_temps().
+  void store_requantized(const Xbyak::RegExp& at, std::span<const Vec> vecs, const Int8Store& how,
+                         std::span<const Vec> temps);
+  void store_requantized(const Xbyak::RegExp& at, std::span<const Vec> vecs, const Int8Store& how, const Vec& temp) {
+    store_requantized(at, vecs, how, std::span(&temp, 1));
+  }
   // What store_requantized() addresses by rip. Call once, behind the code's last instruction.
   void emit_requantization(const Int8Store& how);
 
  private:
   bool adds_zero_early(const Int8Store& how) const;
+  void look_up(const Vec& bytes, std::span<const Vec> temps);
 
-  Xbyak::Label pixel_order_, zeros_, limit_;
+  Xbyak::Label pixel_order_, zeros_, limit_, table_;
 };
 
 }  // namespace lathe

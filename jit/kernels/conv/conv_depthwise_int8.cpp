@@ -137,8 +137,11 @@ class DepthwiseInt8Emitter : public ConvInt8Outputs {
     for (size_t i = 0; i < in_rows.size(); ++i) {
       mov(row_, qword[rows_ + static_cast<int>(8 * i)]);
       for (const DepthwiseRead& read : columns.row.reads) emit_read(rows, in_rows[i], columns.part, read);
+      // Outputs are finished beside the products of the rows below.
+      for (int64_t row = 0; row < rows; ++row) {
+        if (row * shape_.y.stride + shape_.y.taps.back().offset == in_rows[i]) finish_row(row);
+      }
     }
-    for (int64_t row = 0; row < rows; ++row) finish_row(row);
     add(column_, static_cast<uint32_t>(cols_ * shape_.x.stride * lanes()));
     add(target_, static_cast<uint32_t>(cols_ * lanes() * out_bytes_));
     add(done_, static_cast<uint32_t>(cols_ * lanes()));

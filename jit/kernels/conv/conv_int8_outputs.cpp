@@ -11,7 +11,7 @@ ConvInt8Outputs::ConvInt8Outputs(Isa isa, const ConvEpilogue& epilogue, const In
 }
 
 int ConvInt8Outputs::temps_needed() const {
-  return std::max(epilogue_ ? epilogue_->temps_needed() : 0, stores_bytes(store_) ? 1 : 0);
+  return std::max(epilogue_ ? epilogue_->temps_needed() : 0, store_temps(store_));
 }
 
 int ConvInt8Outputs::stored_together(std::span<const int32_t> stores, int pixel) const {
@@ -34,7 +34,7 @@ void ConvInt8Outputs::finish_sum(const Vec& sum, std::span<const Vec> temps,
 
 void ConvInt8Outputs::store_finished(const Xbyak::RegExp& at, std::span<const Vec> sums, std::span<const Vec> temps) {
   if (!epilogue_) return store(at, sums[0]);
-  if (stores_bytes(store_)) return store_requantized(at, sums, store_, temps[0]);
+  if (stores_bytes(store_)) return store_requantized(at, sums, store_, temps);
   store_as(at, sums[0], store_.dtype, sums[0]);
 }
 

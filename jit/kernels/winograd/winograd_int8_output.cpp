@@ -17,7 +17,7 @@ class OutputEmitter : public WinogradInt8Emitter {
       : WinogradInt8Emitter(plan.isa, vector_lanes(plan.isa) * 4, plan.tile_rows, plan.tile_columns), plan_(plan) {
     // Of a line, what is no result is free when its results are finished.
     constexpr int kFree = 5, kMostTemps = 10;
-    int needed = stores_bytes(plan.store) ? 1 : 0;
+    int needed = store_temps(plan.store);
     if (plan.epilogue.expression) {
       epilogue_ = std::make_unique<EpilogueEmitter>(static_cast<Xbyak::CodeGenerator&>(*this), plan.isa,
                                                     *plan.epilogue.expression);
@@ -144,7 +144,7 @@ class OutputEmitter : public WinogradInt8Emitter {
       vpsrad(sum, sum, power_of_2(tile_rows_, row) + power_of_2(tile_columns_, static_cast<int>(column)));
     }
     apply_epilogue(stored, temps);
-    store_row(results, temps[0]);
+    store_row(results, temps);
   }
 
   // The factor of result i along an axis, but for its 3: 24 = 8 * 3 in large tiles, 6 = 2 * 3 in small ones, less what
@@ -186,7 +186,7 @@ class OutputEmitter : public WinogradInt8Emitter {
     return base + moving_ * bytes + column * lanes() * bytes;
   }
 
-  void store_row(const std::array<Vec, 4>& sums, const Vec& temp) {
+  void store_row(const std::array<Vec, 4>& sums, std::span<const Vec> temps) {
     for (int column = 0; column < plan_.columns;) {
       const Xbyak::RegExp at = element_at(target_, column, plan_.store.dtype);
       int count = 1;
@@ -197,9 +197,9 @@ class OutputEmitter : public WinogradInt8Emitter {
         count = left >= 4 ? 4 : left >= 2 ? 2 : 1;
         store_requantized(at,
                           std::span<const Vec>(sums).subspan(static_cast<size_t>(column), static_cast<size_t>(count)),
-                          plan_.store, temp);
+                          plan_.store, temps);
       } else {
-        store_as(at, sums[static_cast<size_t>(column)], plan_.store.dtype, temp);
+        store_as(at, sums[static_cast<size_t>(column)], plan_.store.dtype, temps[0]);
       }
       column += count;
     }
