@@ -76,7 +76,7 @@ void tune(const TuneOptions& options) {
 
   const auto begin = std::chrono::steady_clock::now();
   size_t faster = 0, measured = 0;
-  double log_ratios = 0;
+  double log_gains = 0;
   for (size_t i = 0; i < tasks.size(); ++i) {
     const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (spent >= budget) {
@@ -90,18 +90,15 @@ void tune(const TuneOptions& options) {
         std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch());
     cache.store(plans.key_of(tasks[i]),
                 {to_string(result.winner), result.nanoseconds, result.spread, now.count(), LATHE_VERSION});
-    const double ratio = result.fallback_nanoseconds / std::max(result.nanoseconds, 1.0);
-    if (ratio > 0) {
-      log_ratios += std::log(ratio);
-      ++measured;
-    }
+    log_gains += std::log(result.gain);
+    ++measured;
     if (result.winner != tasks[i].space.fallback) ++faster;
-    fmt::print("{:>8.1f} us  x{:.2f}  {} {}  {}{}\n", result.nanoseconds / 1e3, ratio, tasks[i].family, tasks[i].key,
-               to_string(result.winner), difference(tasks[i].space.fallback, result.winner));
+    fmt::print("{:>8.1f} us  x{:.2f}  {} {}  {}{}\n", result.nanoseconds / 1e3, result.gain, tasks[i].family,
+               tasks[i].key, to_string(result.winner), difference(tasks[i].space.fallback, result.winner));
   }
   if (measured == 0) return;
   fmt::print("{} of {} tasks got a faster plan; the rule's plans take {:.3f} times as long in geometric mean\n", faster,
-             measured, std::exp(log_ratios / static_cast<double>(measured)));
+             measured, std::exp(log_gains / static_cast<double>(measured)));
 }
 
 }  // namespace

@@ -22,6 +22,8 @@ constexpr int kScreeningRuns = 4;
 constexpr double kHopeless = 1.5;
 // Shorter runs are timed several at once: reading a clock takes some 25 ns, and waking a thread varies by more.
 constexpr double kSampleNs = 20'000;
+// Of a median, when a finalist counts as faster: 1 in 100 would seem so by chance.
+constexpr double kDeviations = 2.33;
 
 struct Entrant {
   Candidate candidate;
@@ -230,19 +232,24 @@ class Search {
       }
   }
 
-  // Median of the ratios of each round: drift between rounds cancels.
-  double ratio_to_fallback(const Entrant& finalist) const {
+  // Of each round: drift between rounds cancels.
+  std::vector<double> ratios_to_fallback(const Entrant& finalist) const {
     std::vector<double> ratios;
     for (size_t round = 0; round < finalist.final_ns.size(); ++round)
-      ratios.push_back(finalist.final_ns[round] / std::max(1.0, fallback_->final_ns[round]));
-    return median(ratios);
+      ratios.push_back(std::max(1.0, finalist.final_ns[round]) / std::max(1.0, fallback_->final_ns[round]));
+    return ratios;
+  }
+
+  // What the median of the ratios is at most, were there any number of rounds.
+  static double bound_of_median(const std::vector<double>& ratios) {
+    return quantile(ratios, std::min(1.0, 0.5 + kDeviations / 2 / std::sqrt(static_cast<double>(ratios.size()))));
   }
 
   const Entrant* winner() const {
     const Entrant* winner = fallback_ ? &*fallback_ : nullptr;
     double least = fallback_ ? 1 - options_.margin : std::numeric_limits<double>::infinity();
     for (const Entrant& finalist : finalists_) {
-      const double measure = fallback_ ? ratio_to_fallback(finalist) : median(finalist.final_ns);
+      const double measure = fallback_ ? bound_of_median(ratios_to_fallback(finalist)) : median(finalist.final_ns);
       if (measure >= least) continue;
       least = measure;
       winner = &finalist;
@@ -256,12 +263,13 @@ class Search {
     result.measured = measured_;
     result.rejected = rejected_;
     result.is_complete = is_complete_;
-    if (fallback_) result.fallback_nanoseconds = median(fallback_->final_ns);
     if (const Entrant* best = winner()) {
       result.winner = best->candidate;
       result.nanoseconds = median(best->final_ns);
       const double range = quantile(best->final_ns, 0.75) - quantile(best->final_ns, 0.25);
       result.spread = result.nanoseconds > 0 ? range / result.nanoseconds : 0;
+      const double ratio = fallback_ && best != &*fallback_ ? median(ratios_to_fallback(*best)) : 1;
+      result.gain = 1 / ratio;
     }
     return result;
   }

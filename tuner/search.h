@@ -1,6 +1,7 @@
 #pragma once
 // Finds a task's fastest candidate by measuring, within a budget. Times are comparisons on one machine at one time:
-// finalists and the fallback are measured in turns, and the fallback keeps its place unless it is clearly beaten.
+// finalists and the fallback are measured in turns, and the fallback keeps its place unless it is surely beaten: the
+// best of many candidates that are alike looks faster than they are.
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -16,10 +17,10 @@ TunerClock steady_tuner_clock();
 
 struct SearchOptions {
   std::chrono::nanoseconds budget = std::chrono::seconds(1);
-  double margin = 0.02;           // a winner beats the fallback by at least this part
+  double margin = 0.02;           // a winner surely beats the fallback by at least this part
   size_t exhaustive_up_to = 128;  // larger spaces are sampled, then climbed
   int finalists = 3;              // besides the fallback
-  int final_rounds = 15;          // each finalist and the fallback once per round
+  int final_rounds = 101;         // at most, in the time that is left; each finalist and the fallback once per round
   uint64_t seed = 1;
 };
 
@@ -34,9 +35,9 @@ struct SearchResult {
   Candidate winner;        // the fallback unless something was faster by the margin
   double nanoseconds = 0;  // the winner's median in the final rounds
   double spread = 0;       // its interquartile range over its median
-  double fallback_nanoseconds = 0;
-  size_t measured = 0;       // candidates that ran
-  size_t rejected = 0;       // candidates that could not be built
+  double gain = 1;         // the fallback's time over the winner's: median over the final rounds; 1 without a fallback
+  size_t measured = 0;     // candidates that ran
+  size_t rejected = 0;     // candidates that could not be built
   bool is_complete = false;  // the whole space was measured
 };
 

@@ -38,6 +38,10 @@ class AnyProduct {
   }
 
   int64_t scratch_elements() const { return strassen_ ? strassen_->scratch_elements() : plain_->scratch_elements(); }
+  // Of a packed B: some schemes have sums of its blocks in place of B.
+  int64_t packed_elements(const GemmProblem& problem) const {
+    return strassen_ ? strassen_->packed_elements() : b_elements(problem);
+  }
   void run(const GemmOperands& operands, ThreadTeam& team) {
     const auto mine = [&](int thread) {
       GemmOperands own = operands;
@@ -73,7 +77,7 @@ class Bench {
         input_(bench_tensor(DType::f32, problem.batches * problem.m * problem.n)),
         scratch_(DType::f32, {problem.threads * std::max<int64_t>(1, product_.scratch_elements())}),
         is_constant_(problem.b == GemmOperandB::packed),
-        b_(DType::f32, is_constant_ ? b_elements(problem) : 1) {
+        b_(DType::f32, is_constant_ ? product_.packed_elements(problem) : 1) {
     if (!is_constant_) written_b_ = bench_tensor(DType::f32, std::max(b_elements(problem), b_extent(problem)));
     operands_.a = a_.data<float>();
     operands_.c = c_.mutable_data<float>();
@@ -117,7 +121,7 @@ class Bench {
 
 TuningTask gemm_tuning_task(const GemmProblem& problem) {
   TuningTask task;
-  task.family = "gemm.3";
+  task.family = "gemm.4";
   task.key = problem.key();
   task.threads = problem.threads;
   task.flop = problem.flop();
