@@ -30,7 +30,7 @@ void fill(Tensor& tensor) {
 }  // namespace
 
 Tensor bench_tensor(DType dtype, int64_t count) {
-  Tensor tensor(dtype, {count});
+  Tensor tensor = allocate_weights(dtype, {count});
   fill(tensor);
   return tensor;
 }
@@ -45,26 +45,6 @@ ColdWeights::ColdWeights(DType dtype, int64_t count) {
 }
 
 ModelCaches::ModelCaches() : other_(bench_tensor(DType::f32, static_cast<int64_t>(cpu_facts().l2_bytes) * 2 / 4)) {}
-
-void ModelCaches::prepare(ThreadTeam& team, Tensor& input, const Tensor& weights) {
-  const auto lines = static_cast<long>(other_.bytes()) / kLine;
-  team.run(team.size(), [&](int thread) {
-    const auto* line = static_cast<const volatile char*>(other_.raw());
-    for (long i = 0; i < lines; ++i) (void)line[i * kLine];
-    const Range range = split_evenly(static_cast<long>(input.size()), thread, team.size());
-    if (input.dtype() == DType::f32) {
-      auto* values = input.mutable_data<float>();
-      std::fill(values + range.begin, values + range.end, 0.25F);
-    } else {
-      auto* values = static_cast<char*>(input.mutable_raw());
-      std::fill(values + range.begin, values + range.end, char{1});
-    }
-    const auto* head = static_cast<const char*>(weights.raw());
-    const int64_t prefetched =
-        thread == 0 ? std::min<int64_t>(kPrefetchedBytes, static_cast<int64_t>(weights.bytes())) : 0;
-    for (int64_t at = 0; at < prefetched; at += kLine) __builtin_prefetch(head + at, 0, 2);
-  });
-}
 
 namespace {
 
@@ -85,6 +65,28 @@ void write_again(Tensor& tensor, int thread, int threads) {
 }
 
 }  // namespace
+
+void ModelCaches::prepare(ThreadTeam& team, Tensor& input, const Tensor& weights, std::span<Tensor> scratch) {
+  const auto lines = static_cast<long>(other_.bytes()) / kLine;
+  team.run(team.size(), [&](int thread) {
+    const auto* line = static_cast<const volatile char*>(other_.raw());
+    for (long i = 0; i < lines; ++i) (void)line[i * kLine];
+    for (Tensor& used : scratch)
+      if (used.defined()) write_again(used, thread, team.size());
+    const Range range = split_evenly(static_cast<long>(input.size()), thread, team.size());
+    if (input.dtype() == DType::f32) {
+      auto* values = input.mutable_data<float>();
+      std::fill(values + range.begin, values + range.end, 0.25F);
+    } else {
+      auto* values = static_cast<char*>(input.mutable_raw());
+      std::fill(values + range.begin, values + range.end, char{1});
+    }
+    const auto* head = static_cast<const char*>(weights.raw());
+    const int64_t prefetched =
+        thread == 0 ? std::min<int64_t>(kPrefetchedBytes, static_cast<int64_t>(weights.bytes())) : 0;
+    for (int64_t at = 0; at < prefetched; at += kLine) __builtin_prefetch(head + at, 0, 2);
+  });
+}
 
 void ModelCaches::prepare(ThreadTeam& team, std::span<Tensor> inputs, std::span<const Memory> constants,
                           const void* weights) {

@@ -10,7 +10,9 @@
 
 namespace lathe {
 
-// Filled with small numbers: untouched pages would all be one page of zeros.
+// Inputs, outputs and scratch memory, on huge pages as in a model's arena: small pages, which fall into sets of L2 by
+// chance, make what is visited again look dearer than it is. Filled with small numbers: untouched pages would all be
+// one page of zeros.
 Tensor bench_tensor(DType dtype, int64_t count);
 
 // Copies of packed weights, more of them than the caches hold, on pages like those of a model's.
@@ -27,11 +29,12 @@ class ColdWeights {
 };
 
 // Brings the caches of all threads into the state that a step in the middle of a model finds: other steps' code and
-// data have been there, then `input` was written, while the first of `weights` were prefetched.
+// data have been there, the step before has used the same scratch memory and written `input`, while the first of
+// `weights` were prefetched.
 class ModelCaches {
  public:
   ModelCaches();
-  void prepare(ThreadTeam& team, Tensor& input, const Tensor& weights);
+  void prepare(ThreadTeam& team, Tensor& input, const Tensor& weights, std::span<Tensor> scratch = {});
 
   // The same for several inputs, which keep their elements; the first was written last. `constants` come from memory.
   struct Memory {

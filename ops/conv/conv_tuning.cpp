@@ -1,7 +1,9 @@
 #include "ops/conv/conv_tuning.h"
 
 #include <algorithm>
+#include <array>
 #include <memory>
+#include <span>
 
 #include "ops/bench_operands.h"
 #include "ops/conv/conv_program.h"
@@ -37,6 +39,9 @@ class AnyProgram {
     return strassen_ ? strassen_->packed_size() : direct_->packed_size();
   }
 
+  // A model's steps share theirs.
+  std::span<Tensor> scratch() { return scratch_tensors_; }
+
   void run(const ConvArguments& arguments, ThreadTeam& team) {
     if (winograd_) return run_parts(*winograd_, arguments, team);
     if (stem_) return run_parts(*stem_, arguments, team);
@@ -47,9 +52,10 @@ class AnyProgram {
  private:
   template <class Program>
   void give_scratch(const Program& program, int threads) {
-    shared_ = Tensor(DType::f32, {program.shared_scratch()});
-    own_ = Tensor(DType::f32, {threads, program.own_scratch()});
-    scratch_ = {shared_.mutable_data<float>(), own_.mutable_data<float>(), program.own_scratch()};
+    auto& [shared, own] = scratch_tensors_;
+    shared = bench_tensor(DType::f32, program.shared_scratch());
+    own = bench_tensor(DType::f32, threads * program.own_scratch());
+    scratch_ = {shared.mutable_data<float>(), own.mutable_data<float>(), program.own_scratch()};
   }
 
   template <class Program>
@@ -64,7 +70,7 @@ class AnyProgram {
   std::unique_ptr<WinogradProgram> winograd_;
   std::unique_ptr<WinogradStem> stem_;
   std::unique_ptr<StrassenConv> strassen_;
-  Tensor shared_, own_;
+  std::array<Tensor, 2> scratch_tensors_;
   ConvScratch scratch_;
 };
 
@@ -93,7 +99,7 @@ class Bench {
 
   void prepare() {
     weights_.advance();
-    caches_.prepare(team_, source_, weights_.current());
+    caches_.prepare(team_, source_, weights_.current(), program_.scratch());
   }
   void run() {
     arguments_.weights = weights_.current().data<float>();
@@ -114,7 +120,7 @@ class Bench {
 
 TuningTask conv_tuning_task(const ConvProblem& problem, Isa isa, int threads) {
   TuningTask task;
-  task.family = "conv.7";
+  task.family = "conv.8";
   task.key = std::string(name_of(isa)) + " " + to_string(problem);
   task.threads = threads;
   task.flop = problem.flop();

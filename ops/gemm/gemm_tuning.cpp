@@ -1,6 +1,7 @@
 #include "ops/gemm/gemm_tuning.h"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 
 #include "ops/bench_operands.h"
@@ -31,12 +32,13 @@ class AnyProduct {
   AnyProduct(const GemmProblem& problem, const GemmPlan& plan) : flop_(problem.flop()) {
     if (plan.fast != FastProduct::none) {
       strassen_ = std::make_unique<StrassenProduct>(problem, plan);
-      sums_ = Tensor(DType::f32, {strassen_->sums_elements()});
+      sums_ = bench_tensor(DType::f32, strassen_->sums_elements());
     } else {
       plain_ = std::make_unique<GemmProduct>(problem, plan, offsets_of(problem));
     }
   }
 
+  const Tensor& sums() const { return sums_; }  // of blocks; may be none
   int64_t scratch_elements() const { return strassen_ ? strassen_->scratch_elements() : plain_->scratch_elements(); }
   // Of a packed B: some schemes have sums of its blocks in place of B.
   int64_t packed_elements(const GemmProblem& problem) const {
@@ -75,7 +77,7 @@ class Bench {
         a_(bench_tensor(DType::f32, problem.batches * problem.m * std::max(problem.k, problem.a_stride))),
         c_(bench_tensor(DType::f32, problem.batches * problem.m * problem.n)),
         input_(bench_tensor(DType::f32, problem.batches * problem.m * problem.n)),
-        scratch_(DType::f32, {problem.threads * std::max<int64_t>(1, product_.scratch_elements())}),
+        scratch_(bench_tensor(DType::f32, problem.threads * std::max<int64_t>(1, product_.scratch_elements()))),
         is_constant_(problem.b == GemmOperandB::packed),
         b_(DType::f32, is_constant_ ? product_.packed_elements(problem) : 1) {
     if (!is_constant_) written_b_ = bench_tensor(DType::f32, std::max(b_elements(problem), b_extent(problem)));
@@ -90,7 +92,8 @@ class Bench {
 
   void prepare() {
     b_.advance();
-    caches_.prepare(team_, a_, b_.current());
+    std::array scratch = {product_.sums(), scratch_};
+    caches_.prepare(team_, a_, b_.current(), scratch);
   }
   void run() {
     operands_.b = is_constant_ ? b_.current().data<float>() : written_b_.data<float>();
