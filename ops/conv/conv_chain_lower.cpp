@@ -195,7 +195,8 @@ std::optional<BoundChain> bind_stages(std::span<const LowerContext> nodes) {
   return chain;
 }
 
-// Plans as each convolution would have by itself. False: one has a faster way than a direct convolution.
+// Plans as each convolution would have by itself, but for where outputs go. False: one has a faster way than a direct
+// convolution.
 bool choose_plans(std::vector<ChainStage>& stages, const LowerContext& context, int threads) {
   const Isa isa = context.target.isa;
   for (ChainStage& stage : stages) {
@@ -204,6 +205,7 @@ bool choose_plans(std::vector<ChainStage>& stages, const LowerContext& context, 
     merge_axes(merged);
     stage.plan = plan_of(context.plans.choose(conv_tuning_task(merged, isa, threads)), isa);
     if (stage.plan.winograd > 0 || stage.plan.strassen) return false;
+    stage.plan.ahead = stage.plan.ahead && &stage == &stages.back();  // a band stays in the cache
   }
   return true;
 }

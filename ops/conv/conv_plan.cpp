@@ -133,11 +133,12 @@ bool prefers(const ConvPlan& plan, const ConvProblem& problem) {
   return plan.rows != 0 || problem.out_pixels() <= 10 * 10;
 }
 
-// Few channels to multiply for each output: the end of a tile waits for memory.
+// Few channels to multiply for each output: the end of a tile waits for memory. 12 > 96 channels at 160x160 take 14 %
+// less.
 bool prefers_ahead(const ConvPlan& plan, const ConvProblem& problem) {
-  constexpr int64_t kFewestChannels = 64, kFewChannels = 256, kLargeOutput = 512 << 10;
-  return problem.phases[0].taps() == 1 && plan.rows == 1 && problem.in_channels >= kFewestChannels &&
-         problem.in_channels <= kFewChannels && problem.out_blocks() * problem.target_block_bytes() > kLargeOutput;
+  constexpr int64_t kFewChannels = 256, kLargeOutput = 512 << 10;
+  return problem.phases[0].taps() == 1 && plan.rows == 1 && problem.in_channels <= kFewChannels &&
+         problem.out_blocks() * problem.target_block_bytes() > kLargeOutput;
 }
 
 // Of few steps for each output, the end of a tile is a large part: small tiles let it run beside the next one's

@@ -3,6 +3,8 @@
 #include <set>
 
 #include "ops/conv/conv_program.h"
+#include "ops/gemm/strassen.h"
+#include "src/base/cpu.h"
 
 namespace lathe {
 namespace {
@@ -26,6 +28,35 @@ TEST(ConvSplit, CutsLargeWeightsForThreadsThatKeepTheirPixels) {
     EXPECT_EQ(small.channels, 1) << "small weights may be read again for fewer pixels";
     EXPECT_GT(small.pixels, threads);
   }
+}
+
+// A pointwise convolution of `pixels` pixels.
+ConvProblem pointwise(int64_t in, int64_t out, int64_t pixels) {
+  ConvProblem problem;
+  problem.in_channels = in;
+  problem.out_channels = out;
+  problem.phases.resize(1);
+  ConvAxis& x = problem.phases[0].x;
+  x.in = x.out = x.out_extent = pixels;
+  return problem;
+}
+
+TEST(ConvPlan, FetchesLargeOutputsAheadWhereFewChannelsAreMultiplied) {
+  const auto is_ahead = [](const ConvProblem& problem) { return choose_conv_plan(problem, Isa::avx512, 1).ahead; };
+  EXPECT_TRUE(is_ahead(pointwise(16, 96, 160 * 160)));
+  EXPECT_TRUE(is_ahead(pointwise(64, 256, 56 * 56)));
+  EXPECT_FALSE(is_ahead(pointwise(16, 96, 8 * 8))) << "stays in the cache";
+  EXPECT_FALSE(is_ahead(pointwise(1024, 256, 56 * 56))) << "has time to be fetched";
+}
+
+TEST(ConvPlan, MultipliesDirectlyWhereFewStepsVisitALargeOutputAgainAndAgain) {
+  if (!pays_strassen()) GTEST_SKIP() << "block products do not pay here";
+  const auto by_blocks = [](const ConvProblem& problem) { return choose_conv_plan(problem, Isa::avx512, 1).strassen; };
+  const auto pixels = static_cast<int64_t>(cpu_facts().l2_bytes) / 4 / 512;  // as many as L2 holds outputs
+  EXPECT_TRUE(by_blocks(pointwise(256, 512, 900)));
+  if (pixels > 1000) return;
+  EXPECT_TRUE(by_blocks(pointwise(128, 512, pixels - 16)));
+  EXPECT_FALSE(by_blocks(pointwise(128, 512, pixels + 16)));
 }
 
 }  // namespace
