@@ -7,6 +7,7 @@
 #include "src/base/box.h"
 #include "src/runtime/body_runners.h"
 #include "src/runtime/graph_runner.h"
+#include "src/runtime/stage_graph.h"
 
 namespace lathe {
 namespace {
@@ -104,6 +105,8 @@ GraphPart::GraphPart(std::unique_ptr<Graph> graph, std::span<const Tensor> input
   else
     run_all_passes(*graph, specialize_passes(), *context, &seen.specialize);
   if (replay != nullptr && !scripts) replay->tell(std::move(seen));
+  // There are many of these, and what passes left behind is most of their memory.
+  if (replay != nullptr) graph = compacted(*graph);
   specialize(std::move(graph), context, bodies, constants);
 }
 

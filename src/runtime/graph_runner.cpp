@@ -1,6 +1,7 @@
 #include "src/runtime/graph_runner.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "graph/infer.h"
 #include "lathe/error.h"
@@ -12,6 +13,8 @@ namespace {
 
 // Enough for a handful of batch sizes and sequence lengths; each entry holds an arena.
 constexpr size_t kKeptSpecializations = 16;
+// Of a stage that sees lengths: it is small, and the next sequence has the lengths of the last one.
+constexpr size_t kKeptLengths = 512;
 
 }  // namespace
 
@@ -30,14 +33,27 @@ GraphRunner::GraphRunner(std::unique_ptr<Graph> graph, std::shared_ptr<RunnerCon
 std::shared_ptr<const GraphPart> GraphRunner::part_for(std::span<const Tensor> inputs) {
   // Held while a part is made, so that threads that ask for the same shapes do not make it twice.
   std::lock_guard lock(mutex_);
-  for (auto entry = recent_.begin(); entry != recent_.end(); ++entry)
-    if (entry->inputs.are_of(inputs)) {
-      recent_.splice(recent_.begin(), recent_, entry);
-      return entry->part;
-    }
-  recent_.push_front({InputShapes::of(inputs), make_part(inputs)});
-  if (recent_.size() > kKeptSpecializations) recent_.pop_back();
+  const size_t hash = InputShapes::hash(inputs);
+  if (const auto entry = find_entry(inputs, hash); entry != recent_.end()) {
+    recent_.splice(recent_.begin(), recent_, entry);
+    return entry->part;
+  }
+  recent_.push_front({InputShapes::of(inputs), hash, make_part(inputs)});
+  by_hash_.emplace(hash, recent_.begin());
+  if (recent_.size() > (growing_ == Growing::replayed ? kKeptLengths : kKeptSpecializations)) {
+    const auto oldest = std::prev(recent_.end());
+    const auto [first, last] = by_hash_.equal_range(oldest->hash);
+    const auto known = std::find_if(first, last, [&](const auto& one) { return one.second == oldest; });
+    if (known != last) by_hash_.erase(known);
+    recent_.pop_back();
+  }
   return recent_.front().part;
+}
+
+GraphRunner::Entries::iterator GraphRunner::find_entry(std::span<const Tensor> inputs, size_t hash) {
+  const auto [first, last] = by_hash_.equal_range(hash);
+  const auto found = std::find_if(first, last, [&](const auto& one) { return one.second->inputs.are_of(inputs); });
+  return found == last ? recent_.end() : found->second;
 }
 
 std::shared_ptr<const GraphPart> GraphRunner::make_part(std::span<const Tensor> inputs) {
@@ -67,8 +83,7 @@ std::shared_ptr<const GraphPart> GraphRunner::make_part(std::span<const Tensor> 
 std::shared_ptr<const StagedGraph> GraphRunner::staged_for(std::span<const Tensor> inputs) {
   if (growing_ != Growing::cut || has_one_shape_) return nullptr;
   std::lock_guard lock(mutex_);
-  const auto is_one = [&](const Entry& entry) { return entry.inputs.are_of(inputs); };
-  if (std::any_of(recent_.begin(), recent_.end(), is_one)) return nullptr;
+  if (find_entry(inputs, InputShapes::hash(inputs)) != recent_.end()) return nullptr;
   return growth_.staged_for(*graph_, context_, recent_.empty() ? nullptr : &recent_.front().inputs, inputs);
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "graph/graph.h"
@@ -53,8 +54,12 @@ class GraphRunner {
 
   struct Entry {
     InputShapes inputs;
+    size_t hash;
     std::shared_ptr<const GraphPart> part;
   };
+  using Entries = std::list<Entry>;
+  // End: none for these. The mutex is held.
+  Entries::iterator find_entry(std::span<const Tensor> inputs, size_t hash);
   std::shared_ptr<const GraphPart> make_part(std::span<const Tensor> inputs);
 
   const Growing growing_;
@@ -67,7 +72,8 @@ class GraphRunner {
   bool gave_constants_ = false;
   std::exception_ptr failure_;  // of making the one specialization: without constants there is no second attempt
   std::mutex mutex_;
-  std::list<Entry> recent_;  // most recently used first
+  Entries recent_;  // most recently used first
+  std::unordered_multimap<size_t, Entries::iterator> by_hash_;
 };
 
 }  // namespace lathe

@@ -31,6 +31,21 @@ bool InputShapes::are_of(std::span<const Tensor> inputs) const {
   return true;
 }
 
+size_t InputShapes::hash(std::span<const Tensor> inputs) {
+  uint64_t hash = inputs.size();
+  const auto add = [&](uint64_t number) {
+    // Multiplication carries upwards only.
+    constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;
+    hash = (hash ^ number) * kOdd;
+    hash ^= hash >> 32;
+  };
+  for (const Tensor& input : inputs) {
+    add(static_cast<uint64_t>(input.dtype()));
+    for (const int64_t extent : input.dims()) add(static_cast<uint64_t>(extent));
+  }
+  return hash;
+}
+
 std::shared_ptr<const StagedGraph> Growth::staged_for(const Graph& graph, const std::shared_ptr<RunnerContext>& context,
                                                       const InputShapes* last, std::span<const Tensor> inputs) {
   for (size_t s = 0; s < staged_.size(); ++s) {

@@ -21,6 +21,8 @@ struct InputShapes {
 
   static InputShapes of(std::span<const Tensor> inputs);
   bool are_of(std::span<const Tensor> inputs) const;
+  // Equal for tensors of equal types and shapes.
+  static size_t hash(std::span<const Tensor> inputs);
 };
 
 // Notices which extents of a graph's inputs keep changing, and cuts the graph where they matter. Not thread-safe.

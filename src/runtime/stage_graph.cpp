@@ -66,6 +66,12 @@ std::unique_ptr<Graph> graph_of(const Stage& stage, const Graph& graph, const st
   return StageCopy(stage, graph, types).take();
 }
 
+std::unique_ptr<Graph> compacted(const Graph& graph) {
+  std::vector<TensorType> types;
+  for (size_t v = 0; v < graph.value_count(); ++v) types.push_back(graph.value(static_cast<ValueId>(v)).type);
+  return StageCopy({.nodes = graph.order(), .inputs = graph.inputs, .outputs = graph.outputs}, graph, types).take();
+}
+
 std::string key_of(const Graph& graph) {
   std::string key;
   append_ids(key, graph.inputs);

@@ -242,5 +242,23 @@ TEST(OpenStages, AShapeThatStaysIsSpecializedAsAWhole) {
   EXPECT_EQ(session.state()->runner->staged_for(inputs), nullptr);
 }
 
+// The next sequence goes through the lengths of the last one.
+TEST(OpenStages, LengthsOfALongSequenceAreKept) {
+  const Session session = testing::perceptron().load({.threads = 1, .use_cache = false});
+  const Session::State& state = *session.state();
+  GraphRunner stage(std::make_unique<Graph>(state.runner->graph()), state.context, 0, Growing::replayed);
+  const auto part_of = [&](int64_t rows) {
+    const Tensor input(DType::f32, {rows, 24});
+    return stage.part_for(std::span(&input, 1));
+  };
+  std::vector<std::shared_ptr<const GraphPart>> parts;
+  for (int64_t rows = 1; rows <= 200; ++rows) parts.push_back(part_of(rows));
+  for (int64_t rows = 1; rows <= 200; ++rows) EXPECT_EQ(part_of(rows), parts[static_cast<size_t>(rows) - 1]);
+  // Not for ever: the oldest go.
+  for (int64_t rows = 201; rows <= 600; ++rows) part_of(rows);
+  EXPECT_NE(part_of(1), parts[0]);
+  EXPECT_EQ(part_of(200), parts[199]);
+}
+
 }  // namespace
 }  // namespace lathe
