@@ -11,6 +11,8 @@ namespace {
 
 // An accumulator's expression must live in vector registers.
 constexpr size_t kExpressionNodes = 48;
+// Behind integers most of it is one multiple of another rounded to bytes, which needs few registers.
+constexpr size_t kQuantizedNodes = 128;
 constexpr size_t kExtraInputs = 4;
 constexpr size_t kGroupNodes = 32;
 constexpr int kCastVersion = 13;
@@ -92,6 +94,8 @@ class Group {
   const ExpressionBuilder& builder() const { return best_; }
 
  private:
+  size_t most_nodes() const { return is_integer_product(graph_.node(root_)) ? kQuantizedNodes : kExpressionNodes; }
+
   bool can_store(DType dtype) const {
     if (dtype == DType::f32) return true;
     return (dtype == DType::u8 || dtype == DType::i8) && is_integer_product(graph_.node(root_));
@@ -129,7 +133,7 @@ class Group {
       if (!takes(input) && !is_unread(node, *expression, input)) return false;
     }
     builder_.append(node, *expression);
-    if (builder_.inputs().size() > kExtraInputs + 1 || builder_.size() > kExpressionNodes) return false;
+    if (builder_.inputs().size() > kExtraInputs + 1 || builder_.size() > most_nodes()) return false;
     members_.push_back(id);
     values_.push_back(node.outputs[0]);
     for (const Graph::Use use : rewriter_.uses(node.outputs[0])) enqueue(use.node);

@@ -27,27 +27,36 @@ bool is_uniform(const Graph& graph, const Node& quantize) {
   return true;
 }
 
-// Exchanges `id` and the node in front of it; gives the QuantizeLinear in its new place, or none.
-NodeId hoist(Rewriter& rewriter, NodeId id) {
+// Inputs of the node whose elements it moves; none: it does something else.
+size_t moved_inputs(const Graph& graph, const Node& node) {
+  if (is_op(node, "Concat") && !node.epilogue) return node.inputs.size();
+  return moves_elements(node) && !graph.value(node.inputs[0]).is_constant() ? 1 : 0;
+}
+
+// Exchanges `id` and the node in front of it; gives the QuantizeLinears in their new places, if they have any.
+std::vector<NodeId> hoist(Rewriter& rewriter, NodeId id) {
   Graph& graph = rewriter.graph();
   const Node quantize = graph.node(id);
   const NodeId mover = graph.value(quantize.inputs[0]).producer;
-  if (mover == NodeId::none || !rewriter.is_live(mover) || !moves_elements(graph.node(mover))) return NodeId::none;
-  if (rewriter.only_user(quantize.inputs[0]) != id) return NodeId::none;
+  if (mover == NodeId::none || !rewriter.is_live(mover)) return {};
   Node moved = graph.node(mover);
-  const ValueId source = moved.inputs[0];
-  if (graph.value(source).is_constant()) return NodeId::none;
-  TensorType bytes = graph.value(source).type;
-  bytes.dtype = graph.value(quantize.outputs[0]).type.dtype;
-  const ValueId inner = rewriter.add_value(graph.value(source).name, bytes);
+  const size_t count = moved_inputs(graph, moved);
+  if (count == 0 || rewriter.only_user(quantize.inputs[0]) != id) return {};
   const ValueId result = quantize.outputs[0];
+  const DType dtype = graph.value(result).type.dtype;
   rewriter.erase(id);
   rewriter.erase(mover);
-  Node first = quantize;
-  first.inputs[0] = source;
-  first.outputs = {inner};
-  const NodeId placed = rewriter.add(std::move(first), mover);
-  moved.inputs[0] = inner;
+  std::vector<NodeId> placed;
+  for (size_t slot = 0; slot < count; ++slot) {
+    const ValueId source = moved.inputs[slot];
+    TensorType bytes = graph.value(source).type;
+    bytes.dtype = dtype;
+    Node first = quantize;
+    first.inputs[0] = source;
+    first.outputs = {rewriter.add_value(graph.value(source).name, bytes)};
+    moved.inputs[slot] = first.outputs[0];
+    placed.push_back(rewriter.add(std::move(first), mover));
+  }
   moved.outputs = {ValueId::none};
   rewriter.move_output(result, rewriter.add(std::move(moved), id));
   return placed;
@@ -58,10 +67,16 @@ NodeId hoist(Rewriter& rewriter, NodeId id) {
 bool hoist_quantize(Graph& graph, const PassContext&) {
   Rewriter rewriter(graph);
   const std::vector<NodeId> order = graph.order();
-  for (NodeId id : order) {
+  for (const NodeId id : order) {
     if (!rewriter.is_live(id) || !is_op(graph.node(id), "QuantizeLinear") || !is_uniform(graph, graph.node(id)))
       continue;
-    while (id != NodeId::none) id = hoist(rewriter, id);
+    std::vector<NodeId> left = {id};
+    while (!left.empty()) {
+      const NodeId next = left.back();
+      left.pop_back();
+      const std::vector<NodeId> placed = hoist(rewriter, next);
+      left.insert(left.end(), placed.begin(), placed.end());
+    }
   }
   return rewriter.finish();
 }

@@ -12,7 +12,7 @@ namespace lathe {
 namespace {
 
 // Cycles on Zen 4, of vectors of 512 bits; ratios matter. Shuffles of reads run beside products for the most part.
-constexpr double kProductCycles = 1, kReadCycles = 1.3, kOutputCycles = 3, kTileCycles = 12;
+constexpr double kProductCycles = 1, kReadCycles = 1.3, kStoreCycles = 1.7, kTileCycles = 12;
 constexpr int kMostRows = 8;
 
 int widest_tile(const ConvAxis& axis, int most) { return static_cast<int>(sorted_parts(axis.out, most).front().size); }
@@ -45,7 +45,7 @@ DepthwiseInt8Plan choose_depthwise_int8_plan(const DepthwiseInt8Problem& problem
         const DepthwiseInt8Work work = depthwise_int8_work(plan, shape);
         const double pairs = dot_needs_temp(plan.isa, plan.dot) ? 1.5 : 1;
         const double cost = work.products * kProductCycles * pairs + work.reads * kReadCycles +
-                            work.outputs * kOutputCycles + work.tiles * kTileCycles;
+                            work.stores * kStoreCycles + work.tiles * kTileCycles;
         if (best_cost >= 0 && cost >= best_cost) continue;
         best = plan;
         best_cost = cost;

@@ -232,6 +232,14 @@ Int8Store split(Expression& e, std::span<const float> factors, bool takes_gelu,
   return store;
 }
 
+// The expression then ends in a byte, for which the table, if there is one, has what the whole gave.
+std::vector<uint8_t> take_byte_tail(Expression& e) {
+  std::optional<ByteTail> tail = byte_tail(e);
+  if (!tail) return {};
+  e = std::move(tail->head);
+  return std::move(tail->table);
+}
+
 }  // namespace
 
 Int8Store split_requantization(Expression& e, std::span<const float> factors, bool takes_gelu) {
@@ -239,16 +247,15 @@ Int8Store split_requantization(Expression& e, std::span<const float> factors, bo
 }
 
 Int8Store split_requantization_by_table(Expression& e, std::span<const float> factors) {
-  std::optional<ByteTail> tail = byte_tail(e);
-  if (!tail) return split(e, factors, false, {});
-  e = std::move(tail->head);
+  std::vector<uint8_t> table = take_byte_tail(e);
   Int8Store store = split(e, factors, false, {});
-  store.table = std::move(tail->table);
+  store.table = std::move(table);
   return store;
 }
 
-Int8Store split_requantization(Expression& e, bool takes_gelu, const std::vector<bool>& may_change,
+Int8Store split_requantization(Expression& e, Isa isa, const std::vector<bool>& may_change,
                                std::vector<InputChange>& changes) {
+  std::vector<uint8_t> table = has_byte_tables(isa) ? take_byte_tail(e) : std::vector<uint8_t>();
   changes.assign(may_change.size(), InputChange());
   std::vector<int> nodes(may_change.size(), 0);
   for (const ExprNode& node : e.nodes) {
@@ -258,7 +265,9 @@ Int8Store split_requantization(Expression& e, bool takes_gelu, const std::vector
   for (size_t slot = 0; slot < may_change.size(); ++slot) {
     targets.push_back(may_change[slot] && nodes[slot] == 1 ? &changes[slot] : nullptr);
   }
-  return split(e, {}, takes_gelu, targets);
+  Int8Store store = split(e, {}, has_avx512(isa), targets);
+  store.table = std::move(table);
+  return store;
 }
 
 std::optional<Requantization> as_requantization(const Expression& expression) {

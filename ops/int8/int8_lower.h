@@ -39,9 +39,9 @@ struct InputChange {
   double factor = 1, offset = 0;
   bool is_none() const { return factor == 1 && offset == 0; }
 };
-// The same, where inputs of some slots may be changed ahead: they take in constants beside them. `changes`: by slot.
-// Requires: as many `may_change`.
-Int8Store split_requantization(Expression& expression, bool takes_gelu, const std::vector<bool>& may_change,
+// The same for kernels that have all that Int8Store has, as far as this instruction set goes, where inputs of some
+// slots may be changed ahead: they take in constants beside them. `changes`: by slot. Requires: as many `may_change`.
+Int8Store split_requantization(Expression& expression, Isa isa, const std::vector<bool>& may_change,
                                std::vector<InputChange>& changes);
 
 // A pointwise expression that rounds a quotient of sums of multiples of bytes, and of others, on its way to bytes: one

@@ -29,7 +29,7 @@ Int8Product::Int8Product(const Int8Problem& problem, const GemmPlan& plan, std::
   if (offsets_.empty()) offsets_.resize(1);
   epilogue_ = problem.epilogue;
   if (epilogue_) {
-    store_ = split_requantization(epilogue_->expression, has_avx512(problem.isa), problem.may_change, changes_);
+    store_ = split_requantization(epilogue_->expression, problem.isa, problem.may_change, changes_);
   }
   const int64_t panel_columns = int64_t{plan.vecs} * lanes_;
   panels_ = divide_up(problem.n, panel_columns);

@@ -210,6 +210,45 @@ TEST(Int8MatMul, QuantizedMatMulStoresGelu) {
   }
 }
 
+// round(gelu((clamp(round((x0 + bias) / 0.02) + 100) - 100) * 0.02) / 0.01) + 20, of bytes in the middle, too
+Expression gelu_of_bytes(DType output) {
+  Expression e;
+  e.inputs = {DType::f32, DType::f32};
+  e.output = output;
+  const auto constant = [&](float value) { return e.add({.op = ExprOp::constant, .value = value}); };
+  const auto rounded = [&](int x, float scale, float zero) {
+    return e.add({ExprOp::add, e.add({ExprOp::round_even, e.add({ExprOp::div, x, constant(scale)})}), constant(zero)});
+  };
+  const int sum = e.add({ExprOp::add, e.add({ExprOp::input, 0}), e.add({ExprOp::input, 1})});
+  const int low = e.add({ExprOp::max, rounded(sum, 0.02F, 100), constant(0)});
+  const int byte = e.add({ExprOp::min, low, constant(255)});
+  const int x = e.add({ExprOp::mul, e.add({ExprOp::sub, byte, constant(100)}), constant(0.02F)});
+  const int phi =
+      e.add({ExprOp::add, e.add({ExprOp::erf, e.add({ExprOp::div, x, constant(1.41421354F)})}), constant(1)});
+  rounded(e.add({ExprOp::mul, e.add({ExprOp::mul, x, phi}), constant(0.5F)}), 0.02F, 20);
+  return e;
+}
+
+TEST(Int8MatMul, QuantizedMatMulLooksUpWhatFollowsAByte) {
+  std::mt19937 random(9);
+  for (const Isa isa : int8_isas()) {
+    for (const DType output : {DType::u8, DType::i8}) {
+      for (const int n : {16, 32, 45, 100}) {
+        for (const int m : {1, 5, 40}) {
+          SCOPED_TRACE(::testing::Message() << name_of(isa) << " " << name_of(output) << " " << m << "x" << n);
+          OpTester tester("QuantizedMatMul", 1, "lathe");
+          tester.input(random_bytes(DType::u8, {m, 72}, random)).constant(random_bytes(DType::i8, {72, n}, random));
+          tester.constant(Tensor::scalar(1e-5F)).constant(random_bytes(DType::u8, {}, random)).absent();
+          tester.epilogue(gelu_of_bytes(output), {random_tensor({n}, random)}, n != 45);
+          const auto got = tester.lowered(isa, 2);
+          ASSERT_TRUE(got);
+          expect_quantized((*got)[0], tester.result());
+        }
+      }
+    }
+  }
+}
+
 // round(((x0 - 7) * 0.02 + (3 - x1) * 0.05) / 0.04) + 5
 Expression requantized_sum() {
   Expression e;

@@ -104,6 +104,40 @@ TEST(QuantizedPasses, TurnAProductAndWhatFollowsIntoOneProductOfIntegers) {
   expect_same_results(net, after, 0.0201);
 }
 
+TEST(QuantizedPasses, MoveQuantizeLinearInFrontOfAConcatSoThatConvolutionsStoreBytes) {
+  Net net;
+  const ValueId x = net.quantized(net.input(Dims{1, 8, 6, 6}), 0.008F, 128);
+  const ValueId own = net.quantized(net.op("Conv", {x, net.weights({8, 8, 1, 1}, 0)}), 0.03F, 120);
+  const ValueId turned =
+      net.op("Transpose", {net.input(Dims{1, 6, 6, 4})}, {{"perm", std::vector<int64_t>{0, 3, 1, 2}}});
+  const ValueId whole = net.op("Concat", {net.op("Sigmoid", {own}), turned}, {{"axis", int64_t{1}}});
+  net.graph.outputs = {net.op("Conv", {net.quantized(whole, 0.02F, 100), net.weights({8, 12, 1, 1}, 0)})};
+  const Graph after = optimized(net);
+  EXPECT_EQ(count(after, "QuantizedConv"), 2);
+  int found = 0;
+  for (const NodeId id : after.order()) {
+    const Node& node = after.node(id);
+    if (node.op->name != "Concat") continue;
+    ++found;
+    ASSERT_EQ(node.inputs.size(), 2U);
+    for (const ValueId input : node.inputs) EXPECT_EQ(after.value(input).type.dtype, DType::u8);
+    EXPECT_EQ(after.node(after.value(node.inputs[0]).producer).op->name, "QuantizedConv");
+    EXPECT_EQ(after.node(after.value(node.inputs[1]).producer).op->name, "Transpose");
+  }
+  EXPECT_EQ(found, 1);
+  expect_same_results(net, after, 0.3);
+}
+
+TEST(QuantizedPasses, LeaveAQuantizeLinearBehindAConcatThatOthersRead) {
+  Net net;
+  const ValueId x = net.input(Dims{1, 8, 6, 6}), y = net.input(Dims{1, 4, 6, 6});
+  const ValueId whole = net.op("Concat", {x, y}, {{"axis", int64_t{1}}});
+  net.graph.outputs = {net.quantize(whole, 0.02F, 100), net.op("Relu", {whole})};
+  const Graph after = optimized(net);
+  EXPECT_EQ(count(after, "QuantizeLinear"), 1);
+  expect_same_results(net, after, 0);
+}
+
 TEST(QuantizedPasses, MoveQuantizeLinearInFrontOfTransposesAndTakeThemIntoTheProduct) {
   Net net;
   const ValueId x = net.input(Dims{1, 6, 2, 16}), y = net.input(Dims{1, 5, 2, 16});

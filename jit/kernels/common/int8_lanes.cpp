@@ -123,7 +123,11 @@ bool Int8Emitter::adds_zero_early(const Int8Store& how) const {
 }
 
 // Packing works within 128 bits: it leaves, in each, four channels of every vector side by side.
-void Int8Emitter::requantize(std::span<const Vec> vecs, const Int8Store& how, const Vec& temp) {
+void Int8Emitter::requantize(std::span<const Vec> vecs, const Int8Store& how, std::span<const Vec> temps) {
+  const bool has_table = !how.table.empty();
+  if (has_table && (!has_byte_tables(isa()) || how.table.size() != 256)) throw JitError("no such table of bytes");
+  if (temps.size() < static_cast<size_t>(store_temps(how))) throw JitError("bytes have no registers to be stored by");
+  const Vec& temp = temps[0];
   const size_t count = vecs.size();
   for (const Vec& vec : vecs) {
     // Above the range of int32 a conversion gives its least number. Positive numbers compare like their bits, and these
@@ -147,16 +151,13 @@ void Int8Emitter::requantize(std::span<const Vec> vecs, const Int8Store& how, co
   } else {
     vpermd(Xbyak::Ymm(all.getIdx()), Xbyak::Ymm(temp.getIdx()), all);
   }
+  if (has_table) look_up(all, temps);
 }
 
 void Int8Emitter::store_requantized(const Xbyak::RegExp& at, std::span<const Vec> vecs, const Int8Store& how,
                                     std::span<const Vec> temps) {
-  const bool has_table = !how.table.empty();
-  if (has_table && (!has_byte_tables(isa()) || how.table.size() != 256)) throw JitError("no such table of bytes");
-  if (temps.size() < static_cast<size_t>(store_temps(how))) throw JitError("bytes have no registers to be stored by");
-  requantize(vecs, how, temps[0]);
+  requantize(vecs, how, temps);
   const Vec& all = vecs[0];
-  if (has_table) look_up(all, temps);
   const int bytes = static_cast<int>(vecs.size()) * lanes();
   if (bytes == 8) return vmovq(ptr[at], Xbyak::Xmm(all.getIdx()));
   if (bytes == 16) return vmovups(ptr[at], Xbyak::Xmm(all.getIdx()));

@@ -37,8 +37,8 @@ struct Int8Store {
   // the GELU, off by less than 7e-6 + 2e-7 |y| before the factor (GeluEmitter; AVX-512 only).
   float gelu = 0;
   static constexpr float kGeluUnit = 0.328F;
-  // Not empty: what is stored in place of each byte, by its bits: 256 (ConvInt8Outputs and Winograd's outputs;
-  // has_byte_tables() only).
+  // Not empty: what is stored in place of each byte, by its bits: 256 (products and convolutions; has_byte_tables()
+  // only).
   std::vector<uint8_t> table = {};
   bool operator==(const Int8Store&) const = default;
 };
@@ -65,9 +65,13 @@ class Int8Emitter : public Emitter {
   // One element for all lanes.
   void broadcast_as_float(const Vec& vec, const Xbyak::RegExp& at, DType dtype);
 
-  // 1, 2 or 4 vectors as bytes, one behind the other, in the low part of the first. Clobbers them and `temp`.
-  void requantize(std::span<const Vec> vecs, const Int8Store& how, const Vec& temp);
-  // The same, stored. `temps`: store_temps().
+  // 1, 2 or 4 vectors as bytes, one behind the other, in the low part of the first. Clobbers them and `temps`, of which
+  // there are store_temps().
+  void requantize(std::span<const Vec> vecs, const Int8Store& how, std::span<const Vec> temps);
+  void requantize(std::span<const Vec> vecs, const Int8Store& how, const Vec& temp) {
+    requantize(vecs, how, std::span(&temp, 1));
+  }
+  // The same, stored.
   void store_requantized(const Xbyak::RegExp& at, std::span<const Vec> vecs, const Int8Store& how,
                          std::span<const Vec> temps);
   void store_requantized(const Xbyak::RegExp& at, std::span<const Vec> vecs, const Int8Store& how, const Vec& temp) {

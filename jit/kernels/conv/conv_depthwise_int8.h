@@ -54,7 +54,7 @@ DepthwiseReads make_depthwise_reads(const ConvAxis& axis, int group, int step, i
 
 // Dot products of a whole picture and what reads cost, to compare plans by.
 struct DepthwiseInt8Work {
-  double products = 0, reads = 0, outputs = 0, tiles = 0;
+  double products = 0, reads = 0, stores = 0, tiles = 0;
 };
 DepthwiseInt8Work depthwise_int8_work(const DepthwiseInt8Plan& plan, const ConvShape& shape);
 

@@ -41,6 +41,8 @@ DepthwiseInt8Work depthwise_int8_work(const DepthwiseInt8Plan& plan, const ConvS
   for (const auto& [size, count] : widths) {
     const DepthwiseReads row = make_depthwise_reads(shape.x, group_of(plan.dot), plan.step, size);
     reads += static_cast<double>(row.reads.size()) * static_cast<double>(count);
+    // Four pixels, two or one at a time.
+    work.stores += static_cast<double>((size / 4 + size % 4 / 2 + size % 2) * count * shape.y.out);
     for (const DepthwiseRead& read : row.reads)
       products += static_cast<double>(read.uses.size()) * static_cast<double>(count);
   }
@@ -54,7 +56,6 @@ DepthwiseInt8Work depthwise_int8_work(const DepthwiseInt8Plan& plan, const ConvS
     ++tiles;
   }
   work.products = products * static_cast<double>(shape.y.out) * static_cast<double>(shape.y.taps.size());
-  work.outputs = static_cast<double>(shape.y.out * shape.x.out);
   work.tiles = tiles * static_cast<double>((shape.x.out + plan.cols - 1) / plan.cols);
   return work;
 }

@@ -2,6 +2,7 @@
 // The code of jit/kernels/gemm/gemm_int8.h: frame and sums in gemm_int8_emitter.cpp, what becomes of the sums in
 // gemm_int8_finish.cpp, tiles that do both at a time in gemm_int8_overlapped.cpp. Nobody else includes it.
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -91,7 +92,8 @@ class GemmInt8Emitter : public GeluEmitter {
   int input_count() const { return plan_.epilogue ? static_cast<int>(plan_.epilogue->inputs.size()) : 0; }
   bool needs_mask_vec() const { return plan_.masked && !has_masks(); }
   // Besides the epilogue's: what narrowing of lanes to bytes, and a partial vector on AVX2, take.
-  int store_temps() const { return (plan_.requantizes() || !has_masks()) + needs_mask_vec(); }
+  int store_temps() const { return narrow_temps() + needs_mask_vec(); }
+  int narrow_temps() const { return plan_.requantizes() ? lathe::store_temps(plan_.store) : has_masks() ? 0 : 1; }
   int temps_needed(int together) const { return together * epilogue_temps() + store_temps(); }
   int epilogue_temps() const {
     return std::max(epilogue_ ? epilogue_->temps_needed() : 0, has_gelu() ? kGeluTemps : 0);
@@ -132,7 +134,8 @@ class GemmInt8Emitter : public GeluEmitter {
   std::vector<Gpr> a_;  // of rows 0, 9, 18, 27
   const std::vector<Vec> acc_ = claim_vecs("acc", plan_.rows* plan_.vecs);
   std::vector<Vec> work_ = claim_vecs("work", work_registers(plan_));
-  Vec narrow_, mask_;
+  std::array<Vec, 2> narrow_;
+  Vec mask_;
   int group_rows_ = 1, together_ = 1;  // that are finished at a time: rows, vectors
   int waiting_ = 0;                    // rows that wait in the frame while others are finished
   std::vector<Gpr> row_inputs_;        // overlapped: addresses of the epilogue's inputs, at the row that comes next

@@ -52,8 +52,10 @@ auto GemmInt8Emitter::input_pointers() -> std::vector<Gpr> {
 // Takes the registers for partial vectors and for narrowing from `temps`.
 void GemmInt8Emitter::set_store_temps(std::vector<Vec>& temps) {
   if (store_temps() == 0) return;
-  narrow_ = temps.back();
-  temps.pop_back();
+  for (int i = 0; i < narrow_temps(); ++i) {
+    narrow_[static_cast<size_t>(i)] = temps.back();
+    temps.pop_back();
+  }
   if (!needs_mask_vec()) return;
   mask_ = temps.back();
   temps.pop_back();
@@ -195,10 +197,10 @@ void GemmInt8Emitter::load_columns(const Vec& vec, const Xbyak::RegExp& at, int 
 }
 
 void GemmInt8Emitter::store_columns(const Xbyak::RegExp& at, const Vec& vec, int v, DType dtype) {
-  if (!is_partial(v)) return store_as(at, vec, dtype, narrow_);
+  if (!is_partial(v)) return store_as(at, vec, dtype, narrow_[0]);
   if (has_masks()) return store_as(at, vec, dtype, tail_k_);
   if (bits_of(dtype) == 8) {
-    store_as(rsp + kTailBytes, vec, dtype, narrow_);
+    store_as(rsp + kTailBytes, vec, dtype, narrow_[0]);
     return copy_tail(at, rsp + kTailBytes);
   }
   if (dtype == DType::i32) vcvtps2dq(vec, vec);

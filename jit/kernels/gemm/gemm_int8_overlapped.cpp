@@ -11,12 +11,14 @@ void GemmInt8Emitter::claim_for_outputs() {
   waiting_ = plan_.rows;
   for (int i = 0; i < std::min(input_count(), kInputsHeld); ++i) row_inputs_.push_back(claim_gpr("input"));
   // Bytes of two vectors are stored together where there is a register for the second.
-  const int temps = std::max(epilogue_temps(), plan_.requantizes() ? 1 : 0);
+  const int temps = std::max(epilogue_temps(), narrow_temps());
   const int together = plan_.requantizes() && plan_.vecs > 1 && free_vecs() >= temps + 2 ? 2 : 1;
   if (free_vecs() < temps + together) throw JitError("too few registers to finish rows beside sums: " + plan_.key());
   row_sums_ = claim_vecs("waiting sum", together);
   row_temps_ = claim_vecs("temp", temps);
-  if (plan_.requantizes()) narrow_ = row_temps_[0];  // when its epilogue is done
+  for (size_t i = 0; i < static_cast<size_t>(narrow_temps()); ++i) {
+    narrow_[i] = row_temps_[i];  // when its epilogue is done
+  }
 }
 
 void GemmInt8Emitter::keep_sums() {
