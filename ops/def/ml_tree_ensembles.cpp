@@ -6,9 +6,11 @@
 #include "lathe/error.h"
 #include "ops/copy/copy_elements.h"
 #include "ops/lower.h"
+#include "ops/ml/ml_leaf_masks.h"
 #include "ops/ml/ml_trees.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "src/base/thread_team.h"
 
 namespace lathe::ops {
 namespace {
@@ -21,11 +23,26 @@ namespace {
 class Ensemble {
  public:
   virtual ~Ensemble() = default;
-  virtual int64_t features() const = 0;
+  const Forest& forest() const { return forest_; }
+  Aggregate aggregate() const { return aggregate_; }
+  int64_t features() const { return forest_.features(); }
+  int64_t targets() const { return forest_.targets(); }
   virtual int64_t columns() const = 0;  // of the scores
-  virtual int64_t targets() const = 0;
-  // `scores`: room for columns() and at least two; `found`: room for targets(). Returns the class. Allocates nothing.
-  virtual int64_t run(std::span<const double> row, double* scores, std::span<Forest::Score> found) const = 0;
+  // Of what the forest found for a row: the scores, with room for columns() and at least two. Returns the class.
+  // Allocates nothing.
+  virtual int64_t finish(std::span<const Forest::Score> found, double* scores) const = 0;
+  // `found`: room for targets().
+  int64_t run(std::span<const double> row, double* scores, std::span<Forest::Score> found) const {
+    forest_.score(row, aggregate_, found);
+    return finish(found, scores);
+  }
+
+ protected:
+  Ensemble(Forest forest, Aggregate aggregate) : forest_(std::move(forest)), aggregate_(aggregate) {}
+
+ private:
+  Forest forest_;
+  Aggregate aggregate_;
 };
 
 // ---- TreeEnsemble, TreeEnsembleRegressor
@@ -42,30 +59,21 @@ Aggregate aggregate_of(const Node& node) {
 class Regressor : public Ensemble {
  public:
   Regressor(const Node& node, Forest forest, Aggregate aggregate, PostTransform transform)
-      : forest_(std::move(forest)),
-        aggregate_(aggregate),
-        transform_(transform),
-        base_(reals_attribute(node, "base_values")) {
-    if (base_.size() == 1) base_.resize(static_cast<size_t>(forest_.targets()), base_[0]);
-    if (base_.empty()) base_.resize(static_cast<size_t>(forest_.targets()), 0);
-    if (static_cast<int64_t>(base_.size()) != forest_.targets()) {
-      fail(node, "has " + std::to_string(base_.size()) + " base values for " + std::to_string(forest_.targets()) +
-                     " targets");
+      : Ensemble(std::move(forest), aggregate), transform_(transform), base_(reals_attribute(node, "base_values")) {
+    if (base_.size() == 1) base_.resize(static_cast<size_t>(targets()), base_[0]);
+    if (base_.empty()) base_.resize(static_cast<size_t>(targets()), 0);
+    if (static_cast<int64_t>(base_.size()) != targets()) {
+      fail(node, "has " + std::to_string(base_.size()) + " base values for " + std::to_string(targets()) + " targets");
     }
   }
-  int64_t features() const override { return forest_.features(); }
-  int64_t columns() const override { return forest_.targets(); }
-  int64_t targets() const override { return forest_.targets(); }
-  int64_t run(std::span<const double> row, double* scores, std::span<Forest::Score> found) const override {
-    forest_.score(row, aggregate_, found);
+  int64_t columns() const override { return targets(); }
+  int64_t finish(std::span<const Forest::Score> found, double* scores) const override {
     for (size_t i = 0; i < base_.size(); ++i) scores[i] = base_[i] + found[i].value;
     transform_scores(transform_, SecondScore::absent, scores, base_.size());
     return 0;
   }
 
  private:
-  Forest forest_;
-  Aggregate aggregate_;
   PostTransform transform_;
   std::vector<double> base_;
 };
@@ -91,11 +99,13 @@ std::unique_ptr<const Ensemble> ensemble_of(const Node& node) {
 
 ClassLabels labels_of_node(const Node& node) { return class_labels(node, "classlabels_int64s", "classlabels_strings"); }
 
+int64_t class_count(const Node& node) { return static_cast<int64_t>(labels_of_node(node).size()); }
+
 class Classifier : public Ensemble {
  public:
   explicit Classifier(const Node& node)
-      : classes_(labels_of_node(node).size()),
-        forest_(Forest::of_lists(node, "class", static_cast<int64_t>(std::max<size_t>(classes_, 1)))),
+      : Ensemble(Forest::of_lists(node, "class", std::max<int64_t>(class_count(node), 1)), Aggregate::sum),
+        classes_(static_cast<size_t>(class_count(node))),
         transform_(post_transform_of(node)),
         base_(reals_attribute(node, "base_values")) {
     if (classes_ == 0) fail(node, "has no labels");
@@ -109,14 +119,11 @@ class Classifier : public Ensemble {
       fail(node, "has " + std::to_string(base_.size()) + " base values for " + std::to_string(classes_) + " classes");
     }
   }
-  int64_t features() const override { return forest_.features(); }
   int64_t columns() const override {
     if (!is_binary_) return static_cast<int64_t>(classes_);
     return transform_ == PostTransform::probit ? 1 : 2;
   }
-  int64_t targets() const override { return forest_.targets(); }
-  int64_t run(std::span<const double> row, double* scores, std::span<Forest::Score> found) const override {
-    forest_.score(row, Aggregate::sum, found);
+  int64_t finish(std::span<const Forest::Score> found, double* scores) const override {
     const SecondScore second = are_probabilities_ ? SecondScore::complement : SecondScore::negation;
     if (is_binary_) {
       scores[0] = found[weighted_].value + (base_.empty() ? 0 : base_.back());
@@ -132,7 +139,6 @@ class Classifier : public Ensemble {
 
  private:
   size_t classes_;
-  Forest forest_;
   PostTransform transform_;
   std::vector<double> base_;
   bool is_binary_ = false;  // one weight per leaf, of the second of two classes
@@ -204,32 +210,68 @@ void run_trees(ReferenceContext& context) {
 
 struct TreeStep {
   std::shared_ptr<const Ensemble> ensemble;
-  std::vector<int64_t> labels;  // of a classifier's classes
+  std::shared_ptr<const LeafMasks> masks;  // null: rows are walked one by one
+  std::vector<int64_t> labels;             // of a classifier's classes
   size_t rows, columns;
   BufferId input, classes = BufferId::none, scores = BufferId::none, scratch = BufferId::none;
 
+  // Of one thread: a row's scores; what the forest found for it; then a row, or what several at once need.
+  size_t width() const { return static_cast<size_t>(ensemble->columns()) + 1; }
+  size_t found_count() const { return static_cast<size_t>(ensemble->targets()); }
   size_t scratch_bytes() const {
-    const size_t doubles = columns + static_cast<size_t>(ensemble->columns()) + 1;
-    return doubles * sizeof(double) + static_cast<size_t>(ensemble->targets()) * sizeof(Forest::Score);
+    size_t bytes = columns * sizeof(double);
+    if (masks != nullptr) {
+      bytes = std::max(bytes, static_cast<size_t>(masks->sum_doubles()) * sizeof(double) +
+                                  static_cast<size_t>(masks->feature_floats()) * sizeof(float));
+    }
+    return bytes + width() * sizeof(double) + found_count() * sizeof(Forest::Score);
   }
 
   void run(const StepArgs& args) const {
-    auto* row = args.own<double>(scratch);
-    const auto width = static_cast<size_t>(ensemble->columns());
-    double* made = row + columns;
-    const std::span<Forest::Score> found(reinterpret_cast<Forest::Score*>(made + width + 1),
-                                         static_cast<size_t>(ensemble->targets()));
-    const auto thread = static_cast<size_t>(args.share), threads = static_cast<size_t>(args.shares);
-    for (size_t r = rows * thread / threads; r < rows * (thread + 1) / threads; ++r) {
-      const float* features = args.at<const float>(input) + r * columns;
-      std::copy_n(features, columns, row);
-      const int64_t best = ensemble->run({row, columns}, made, found);
-      if (classes != BufferId::none) args.at<int64_t>(classes)[r] = labels[static_cast<size_t>(best)];
-      if (scores == BufferId::none) continue;
-      for (size_t i = 0; i < width; ++i) args.at<float>(scores)[r * width + i] = static_cast<float>(made[i]);
+    auto* made = args.own<double>(scratch);
+    const std::span<Forest::Score> found(reinterpret_cast<Forest::Score*>(made + width()), found_count());
+    auto* room = reinterpret_cast<double*>(found.data() + found.size());
+    const Range mine = split_evenly(static_cast<long>(rows), args.share, args.shares);
+    for (long row = mine.begin; row < mine.end;) {
+      const float* features = args.at<const float>(input) + static_cast<size_t>(row) * columns;
+      const long count = masks != nullptr ? std::min<long>(mine.end - row, masks->rows()) : 1;
+      if (masks != nullptr && count >= masks->fewest_rows()) {
+        auto* by_feature = reinterpret_cast<float*>(room + masks->sum_doubles());
+        masks->score(features, static_cast<int64_t>(columns), count, by_feature, room);
+        for (long i = 0; i < count; ++i) {
+          take_sums(room + i, found);
+          put(args, row + i, ensemble->finish(found, made), made);
+        }
+        row += count;
+        continue;
+      }
+      std::copy_n(features, columns, room);
+      put(args, row, ensemble->run({room, columns}, made, found), made);
+      ++row;
     }
   }
+
+  void take_sums(const double* sums, std::span<Forest::Score> found) const {
+    const bool is_average = ensemble->aggregate() == Aggregate::average;
+    const double parts = is_average ? static_cast<double>(ensemble->forest().trees()) : 1;
+    for (size_t i = 0; i < found.size(); ++i) found[i] = {sums[static_cast<int64_t>(i) * masks->rows()] / parts, true};
+  }
+
+  void put(const StepArgs& args, long row, int64_t best, const double* made) const {
+    const size_t r = static_cast<size_t>(row), count = width() - 1;
+    if (classes != BufferId::none) args.at<int64_t>(classes)[r] = labels[static_cast<size_t>(best)];
+    if (scores == BufferId::none) return;
+    for (size_t i = 0; i < count; ++i) args.at<float>(scores)[r * count + i] = static_cast<float>(made[i]);
+  }
 };
+
+// Minima and maxima are walked for; one row always is.
+std::shared_ptr<const LeafMasks> masks_of(const Ensemble& ensemble, size_t rows, Isa isa) {
+  if (rows < 2 || (ensemble.aggregate() != Aggregate::sum && ensemble.aggregate() != Aggregate::average))
+    return nullptr;
+  std::optional<LeafMasks> masks = LeafMasks::of(ensemble.forest(), isa);
+  return masks ? std::make_shared<const LeafMasks>(*std::move(masks)) : nullptr;
+}
 
 constexpr size_t kRowsPerThread = 16;
 
@@ -237,11 +279,12 @@ template <Make kMake>
 bool lower_trees(LowerContext& context) {
   const TensorType& type = context.input_type(0);
   if (type.dtype != DType::f32 || type.rank() < 1 || type.rank() > 2) return false;
-  TreeStep trees{kMake(context.node), {}, 0, 0, context.buffer(context.input(0))};
+  TreeStep trees{kMake(context.node), nullptr, {}, 0, 0, context.buffer(context.input(0))};
   const Dims dims = type.extents();
   trees.rows = dims.size() == 2 ? static_cast<size_t>(dims[0]) : 1;
   trees.columns = static_cast<size_t>(dims.back());
   require_features(context.node, *trees.ensemble, dims.back());
+  trees.masks = masks_of(*trees.ensemble, trees.rows, context.target.isa);
   Step step;
   const bool is_classifier = context.node.op->name == "TreeEnsembleClassifier";
   if (is_classifier && context.has_output(0)) {
@@ -258,7 +301,7 @@ bool lower_trees(LowerContext& context) {
   }
   step.threads = static_cast<int>(std::clamp<size_t>(trees.rows / kRowsPerThread, 1, context.target.threads));
   trees.scratch = context.thread_scratch(trees.scratch_bytes());
-  step.kernel = "trees";
+  step.kernel = trees.masks != nullptr ? "trees by masks of leaves" : "trees";
   step.reads = {trees.input, trees.scratch};
   step.writes.push_back(trees.scratch);
   step.run = [trees = std::move(trees)](const StepArgs& args) { trees.run(args); };

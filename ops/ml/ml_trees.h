@@ -21,6 +21,7 @@ class Forest {
 
   int64_t features() const { return features_; }  // columns that a row must have at least
   int64_t targets() const { return targets_; }
+  size_t trees() const { return roots_.size(); }
 
   struct Score {
     double value = 0;
@@ -30,6 +31,7 @@ class Forest {
   void score(std::span<const double> row, Aggregate aggregate, std::span<Score> scores) const;
 
  private:
+  friend class LeafMasks;
   enum class Mode : uint8_t { leq, lt, gte, gt, eq, neq, member };
   // Where a branch leads: a node, or past them a leaf.
   struct Branch {
