@@ -13,8 +13,9 @@ namespace {
 
 // Enough for a handful of batch sizes and sequence lengths; each entry holds an arena.
 constexpr size_t kKeptSpecializations = 16;
-// Of a stage that sees lengths: it is small, and the next sequence has the lengths of the last one.
-constexpr size_t kKeptLengths = 512;
+// Of a stage that sees lengths: the next sequence has the lengths of the last one. A node takes some 3 KB, so that the
+// lengths of a decoder of many layers are fewer.
+constexpr size_t kKeptLengths = 512, kKeptNodes = 16 << 10;
 
 }  // namespace
 
@@ -40,14 +41,23 @@ std::shared_ptr<const GraphPart> GraphRunner::part_for(std::span<const Tensor> i
   }
   recent_.push_front({InputShapes::of(inputs), hash, make_part(inputs)});
   by_hash_.emplace(hash, recent_.begin());
-  if (recent_.size() > (growing_ == Growing::replayed ? kKeptLengths : kKeptSpecializations)) {
-    const auto oldest = std::prev(recent_.end());
-    const auto [first, last] = by_hash_.equal_range(oldest->hash);
-    const auto known = std::find_if(first, last, [&](const auto& one) { return one.second == oldest; });
-    if (known != last) by_hash_.erase(known);
-    recent_.pop_back();
-  }
+  kept_nodes_ += recent_.front().nodes();
+  while (keeps_too_much()) forget_oldest();
   return recent_.front().part;
+}
+
+bool GraphRunner::keeps_too_much() const {
+  if (recent_.size() <= kKeptSpecializations) return false;
+  return growing_ != Growing::replayed || recent_.size() > kKeptLengths || kept_nodes_ > kKeptNodes;
+}
+
+void GraphRunner::forget_oldest() {
+  const auto oldest = std::prev(recent_.end());
+  const auto [first, last] = by_hash_.equal_range(oldest->hash);
+  const auto known = std::find_if(first, last, [&](const auto& one) { return one.second == oldest; });
+  if (known != last) by_hash_.erase(known);
+  kept_nodes_ -= oldest->nodes();
+  recent_.pop_back();
 }
 
 GraphRunner::Entries::iterator GraphRunner::find_entry(std::span<const Tensor> inputs, size_t hash) {

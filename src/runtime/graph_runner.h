@@ -56,11 +56,14 @@ class GraphRunner {
     InputShapes inputs;
     size_t hash;
     std::shared_ptr<const GraphPart> part;
+    size_t nodes() const { return part->head().graph().order().size(); }
   };
   using Entries = std::list<Entry>;
   // End: none for these. The mutex is held.
   Entries::iterator find_entry(std::span<const Tensor> inputs, size_t hash);
   std::shared_ptr<const GraphPart> make_part(std::span<const Tensor> inputs);
+  bool keeps_too_much() const;
+  void forget_oldest();
 
   const Growing growing_;
   const std::shared_ptr<BodyRunners> bodies_;
@@ -73,6 +76,7 @@ class GraphRunner {
   std::exception_ptr failure_;  // of making the one specialization: without constants there is no second attempt
   std::mutex mutex_;
   Entries recent_;  // most recently used first
+  size_t kept_nodes_ = 0;
   std::unordered_multimap<size_t, Entries::iterator> by_hash_;
 };
 

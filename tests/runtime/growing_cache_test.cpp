@@ -260,5 +260,25 @@ TEST(OpenStages, LengthsOfALongSequenceAreKept) {
   EXPECT_EQ(part_of(200), parts[199]);
 }
 
+TEST(OpenStages, LengthsOfManyNodesAreFewer) {
+  ModelBuilder model;
+  std::string x = model.input("x", {"rows", 4});
+  constexpr int kNodes = 300, kMostKept = 60;
+  for (int i = 0; i < kNodes; ++i) x = model.node("MatMul", {x, model.random_weight({4, 4})});
+  model.output(x);
+  const Session session = model.load({.threads = 1, .optimization_level = 0, .use_cache = false});
+  const Session::State& state = *session.state();
+  GraphRunner stage(std::make_unique<Graph>(state.runner->graph()), state.context, 0, Growing::replayed);
+  const auto part_of = [&](int64_t rows) {
+    const Tensor input(DType::f32, {rows, 4});
+    return stage.part_for(std::span(&input, 1));
+  };
+  const std::weak_ptr<const GraphPart> first = part_of(1);
+  for (int64_t rows = 2; rows <= 40; ++rows) part_of(rows);
+  EXPECT_FALSE(first.expired());
+  for (int64_t rows = 41; rows <= kMostKept; ++rows) part_of(rows);
+  EXPECT_TRUE(first.expired());
+}
+
 }  // namespace
 }  // namespace lathe
