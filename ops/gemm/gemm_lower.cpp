@@ -137,6 +137,7 @@ struct ProductBuffers {
   BufferId a = BufferId::none, b = BufferId::none, c = BufferId::none, scratch = BufferId::none;
   std::vector<BufferId> inputs;
   std::shared_ptr<const void*> next_weights;
+  bool all_begin_there = false;  // all threads, if the next step is split as this one
 
   GemmOperands bind(const StepArgs& args) const {
     GemmOperands bound = operands;
@@ -144,7 +145,7 @@ struct ProductBuffers {
     bound.b = args.at<const float>(b);
     bound.c = args.at<float>(c);
     for (size_t i = 0; i < inputs.size(); ++i) bound.inputs[i] = args.at<const float>(inputs[i]);
-    if (args.ends_first_run()) bound.next_weights = *next_weights;
+    if (all_begin_there ? args.ends_run() : args.ends_first_run()) bound.next_weights = *next_weights;
     if (scratch != BufferId::none) bound.scratch = args.own<float>(scratch);
     return bound;
   }
@@ -280,7 +281,9 @@ bool lower_strassen(LowerContext& context, const ProductNode& product, const Gem
   } catch (const JitError&) {
     return false;
   }
-  const std::string text = fmt::format("{} {}x{} {} alpha {}", plan.key(), problem.k, problem.n,
+  GemmPlan packing = plan;  // however the rows are split
+  packing.split = GemmSplit::columns;
+  const std::string text = fmt::format("{} {}x{} {} alpha {}", packing.key(), problem.k, problem.n,
                                        transposed ? "transposed" : "plain", product.form.alpha);
   const Tensor weights = context.packed(context.input(1), text, [&] {
     Tensor packed = allocate_weights(DType::f32, {bound.product->packed_elements()});
@@ -289,7 +292,8 @@ bool lower_strassen(LowerContext& context, const ProductNode& product, const Gem
   });
   bound.a = product.form.transpose_a ? turned_a(context, product) : context.buffer(context.input(0));
   bound.b = context.constant_buffer(weights);
-  bound.is_own = pays_own_copies(problem.threads);
+  bound.all_begin_there = plan.split == GemmSplit::rows;
+  bound.is_own = plan.split == GemmSplit::columns && pays_own_copies(problem.threads);
   const size_t sums_bytes = checked_bytes(DType::f32, {bound.product->sums_elements()});
   bound.sums = bound.is_own ? context.thread_scratch(sums_bytes) : context.scratch(sums_bytes);
   if (const int64_t elements = bound.product->scratch_elements(); elements > 0) {

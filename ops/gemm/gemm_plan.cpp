@@ -6,6 +6,7 @@
 
 #include "ops/gemm/gemm_strassen.h"
 #include "ops/gemm/gemm_tuning.h"
+#include "ops/work_split.h"
 #include "src/base/divide.h"
 
 namespace lathe {
@@ -67,6 +68,13 @@ void choose_fast_tile(const GemmProblem& problem, int64_t columns, GemmPlan& pla
   }
 }
 
+// Threads with rows of their own make A's sums of these only, and read what they wrote themselves, product after
+// product; but each streams all of B, so that the rows have to be many.
+bool splits_rows(const GemmProblem& problem) {
+  constexpr int64_t kFewestRows = 64;
+  return pays_own_copies(problem.threads) && problem.m >= kFewestRows * problem.threads;
+}
+
 // Packed sums of B are 1.67 times what B is: with few rows for each thread the memory would not keep up. Sums that are
 // made while B is loaded are made for each tile, and cost short products more. Threads make A's sums each for itself,
 // or exchange them.
@@ -76,9 +84,11 @@ bool prefers_fast(const GemmProblem& problem, const GemmPlan& fast) {
   const BilinearScheme& scheme = is_packed ? kHopcroftKerr233 : kStrassen222;
   const bool is_costly = !is_packed && !has_avx512(problem.isa);  // lower tiles of narrower vectors load B more often
   const double least_gain = problem.threads > 1 ? 0.06 : is_costly ? 0.045 : 0.015;
-  if (strassen_gain(scheme, problem.n / problem.threads, problem.k, kOverhead) < least_gain) return false;
+  const bool by_rows = fast.split == GemmSplit::rows;
+  const int64_t columns = by_rows ? problem.n : problem.n / problem.threads;
+  if (strassen_gain(scheme, columns, problem.k, kOverhead) < least_gain) return false;
   const int64_t width = int64_t{scheme.columns} * fast.vecs * vector_lanes(problem.isa);
-  if (imbalance(problem.n / width, problem.threads) > kMostImbalance) return false;
+  if (!by_rows && imbalance(problem.n / width, problem.threads) > kMostImbalance) return false;
   if (is_packed) return problem.m >= std::max(24, 16 * problem.threads);
   return problem.m >= (problem.k >= 512 && !is_costly ? 32 : 96);
 }
@@ -86,7 +96,7 @@ bool prefers_fast(const GemmProblem& problem, const GemmPlan& fast) {
 // The plan itself where no scheme pays, or where the extents are odd.
 GemmPlan fast_plan(const GemmProblem& problem, const GemmPlan& plan) {
   GemmPlan fast = plan;
-  fast.split = GemmSplit::columns;
+  fast.split = splits_rows(problem) ? GemmSplit::rows : GemmSplit::columns;
   // Fifteen products for eighteen gain more than seven for eight.
   fast.fast = FastProduct::hopcroft_kerr;
   fast.k_block = 4096;
@@ -123,8 +133,8 @@ std::string GemmProblem::key() const {
 std::string GemmPlan::key() const {
   static constexpr std::string_view kFast[] = {"", "strassen", "strassen 2x3x3"};
   if (fast != FastProduct::none)
-    return fmt::format("gemm {} {}x{} kb{} rb{}{}", kFast[static_cast<size_t>(fast)], rows, vecs, k_block, row_block,
-                       embed_broadcast ? " embed" : "");
+    return fmt::format("gemm {} {}x{} kb{} rb{}{}{}", kFast[static_cast<size_t>(fast)], rows, vecs, k_block, row_block,
+                       embed_broadcast ? " embed" : "", split == GemmSplit::rows ? " rows" : "");
   return fmt::format("gemm {}x{} k{} kb{} rb{}{}{} {}", rows, vecs, k_unroll, k_block, row_block,
                      embed_broadcast ? " embed" : "", pack_b ? " pack" : "",
                      split == GemmSplit::rows ? "rows" : "columns");

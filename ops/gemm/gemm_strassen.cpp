@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/base/divide.h"
+
 namespace lathe {
 namespace {
 
@@ -47,8 +49,20 @@ GemmEpilogue sized(const std::optional<GemmEpilogue>& epilogue, bool adds_c) {
   return result;
 }
 
-StrassenShape shape_of_part(const GemmProblem& problem, const GemmPlan& plan) {
+int64_t piece_count(const GemmProblem& problem, const GemmPlan& plan) {
+  return plan.split == GemmSplit::rows ? std::clamp<int64_t>(problem.m / 2, 1, problem.threads) : 1;
+}
+
+// Pieces have an even number of rows if they can: an odd one is a row that is computed twice.
+int64_t rows_at_once(const GemmProblem& problem) { return problem.m % 2 == 0 ? 2 : 1; }
+
+int64_t most_rows(const GemmProblem& problem, int64_t pieces) {
+  return divide_up(problem.m / rows_at_once(problem), pieces) * rows_at_once(problem);
+}
+
+StrassenShape shape_of_part(const GemmProblem& problem, const GemmPlan& plan, int64_t rows) {
   StrassenShape shape = shape_of(problem, plan);
+  shape.m = rows;
   shape.k /= part_count(shape);
   return shape;
 }
@@ -65,8 +79,11 @@ StrassenProduct::StrassenProduct(const GemmProblem& problem, const GemmPlan& pla
     : problem_(problem),
       plan_(plan),
       parts_(static_cast<int>(part_count(shape_of(problem, plan)))),
-      core_(shape_of_part(problem, plan)) {
+      pieces_(piece_count(problem, plan)),
+      core_(shape_of_part(problem, plan, most_rows(problem, pieces_))) {
   if (!can_use_strassen(problem, plan)) throw JitError("not possible here: " + plan.key());
+  const int64_t unit = rows_at_once(problem), fewest = problem.m / unit / pieces_ * unit;
+  if (fewest != core_.shape().m) low_.emplace(shape_of_part(problem, plan, fewest));
   emit_finish();
 }
 
@@ -96,12 +113,48 @@ void StrassenProduct::pack(const MatrixView& matrix, float scale, float* packed)
   }
 }
 
-void StrassenProduct::sum(int part, const GemmOperands& operands, float* sums, int share, int shares) const noexcept {
-  core_.sum(operands.a + part * core_.shape().k, {operands.a_stride, vector_lanes(problem_.isa)}, sums, share, shares);
+int64_t StrassenProduct::sums_of_piece() const {
+  constexpr int64_t kLineFloats = 16;
+  return divide_up(core_.sums_elements(), kLineFloats) * kLineFloats;
 }
 
+StrassenProduct::Piece StrassenProduct::piece_of(long number) const {
+  const int64_t unit = rows_at_once(problem_);
+  const Range units =
+      split_evenly(static_cast<long>(problem_.m / unit), static_cast<int>(number), static_cast<int>(pieces_));
+  const bool is_low = (units.end - units.begin) * unit != core_.shape().m;
+  return {is_low ? *low_ : core_, units.begin * unit, number * sums_of_piece()};
+}
+
+void StrassenProduct::sum(int part, const GemmOperands& operands, float* sums, int share, int shares) const noexcept {
+  const float* a = operands.a + part * core_.shape().k;
+  const StrassenMatrix layout{operands.a_stride, vector_lanes(problem_.isa)};
+  if (pieces_ == 1) return core_.sum(a, layout, sums, share, shares);
+  const Range mine = split_evenly(static_cast<long>(pieces_), share, shares);
+  for (long number = mine.begin; number < mine.end; ++number) {
+    const Piece piece = piece_of(number);
+    piece.core.sum(a + piece.row * operands.a_stride, layout, sums + piece.sums, 0, 1);
+  }
+}
+
+// Shares are pieces, or groups of columns of them.
 void StrassenProduct::run(int part, const GemmOperands& operands, const float* sums, int share,
                           int shares) const noexcept {
+  const int groups = std::max(1, shares / static_cast<int>(pieces_));
+  const Range mine = split_evenly(static_cast<long>(pieces_) * groups, share, shares);
+  for (long item = mine.begin; item < mine.end; ++item) {
+    const Piece piece = piece_of(item / groups);
+    GemmOperands own = operands;
+    own.c += piece.row * operands.c_stride;
+    for (size_t i = 0; problem_.epilogue && i < problem_.epilogue->inputs.size(); ++i)
+      own.inputs[i] += piece.row * operands.input_strides[i];
+    if (item + 1 < mine.end) own.next_weights = nullptr;
+    run_piece(part, own, piece.core, sums + piece.sums, static_cast<int>(item % groups), groups);
+  }
+}
+
+void StrassenProduct::run_piece(int part, const GemmOperands& operands, const Strassen& core, const float* sums,
+                                int share, int shares) const noexcept {
   Strassen::Operands bound;
   bound.sums = sums;
   bound.b = packed_part(operands.b, part);
@@ -109,11 +162,11 @@ void StrassenProduct::run(int part, const GemmOperands& operands, const float* s
   bound.c_layout = {operands.c_stride, vector_lanes(problem_.isa)};
   bound.next_weights = operands.next_weights;
   bound.aside = operands.scratch;
-  core_.run(bound, share, shares, [&](int64_t row, int64_t rows, int64_t column, int64_t aside_row) {
-    const int64_t width = core_.shape().width(), columns = core_.shape().scheme->columns;
-    const float* aside = operands.scratch + aside_row * core_.aside_stride();
+  core.run(bound, share, shares, [&](int64_t row, int64_t rows, int64_t column, int64_t aside_row) {
+    const int64_t width = core.shape().width(), columns = core.shape().scheme->columns;
+    const float* aside = operands.scratch + aside_row * core.aside_stride();
     for (int64_t i = 0; i < columns; ++i)
-      finish(part, operands, core_.row_sizes(sums), {row, row + rows}, column + i * (problem_.n / columns),
+      finish(part, operands, core.row_sizes(sums), {row, row + rows}, column + i * (problem_.n / columns),
              aside + i * width);
   });
 }

@@ -1,5 +1,8 @@
 #pragma once
 // A matrix product by fewer products of blocks: what a step calls.
+#include <optional>
+#include <vector>
+
 #include "ops/gemm/gemm_plan.h"
 #include "ops/gemm/gemm_product.h"
 #include "ops/gemm/strassen.h"
@@ -25,14 +28,24 @@ class StrassenProduct {
   // C has no use before.
   int parts() const { return parts_; }
   const float* packed_part(const float* packed, int part) const { return packed + part * core_.packed_elements(); }
-  // Sums of A's blocks: all threads fill them, then all read them.
-  int64_t sums_elements() const { return core_.sums_elements(); }
+  // Sums of A's blocks: all threads fill them, then all read them. By rows, each thread fills what it reads.
+  int64_t sums_elements() const { return pieces_ * sums_of_piece(); }
   void sum(int part, const GemmOperands& operands, float* sums, int share, int shares) const noexcept;
   int64_t scratch_elements() const { return core_.aside_elements(); }  // of each thread
   // operands.b is all that was packed.
   void run(int part, const GemmOperands& operands, const float* sums, int share, int shares) const noexcept;
 
  private:
+  // Rows that are a product of their own: all of them, or those of one thread.
+  struct Piece {
+    const Strassen& core;
+    int64_t row;
+    int64_t sums;  // elements from the beginning of all sums
+  };
+  int64_t sums_of_piece() const;
+  Piece piece_of(long number) const;
+  void run_piece(int part, const GemmOperands& operands, const Strassen& core, const float* sums, int share,
+                 int shares) const noexcept;
   void emit_finish();
   void finish(int part, const GemmOperands& operands, const float* sizes, Range rows, int64_t column,
               const float* aside) const noexcept;
@@ -40,8 +53,10 @@ class StrassenProduct {
   GemmProblem problem_;
   GemmPlan plan_;
   int parts_;
-  Strassen core_;
-  struct Finish {  // from what was gathered aside to C
+  int64_t pieces_;
+  Strassen core_;                // of the pieces with the most rows
+  std::optional<Strassen> low_;  // of the others, if they have fewer
+  struct Finish {                // from what was gathered aside to C
     GemmTile rows, row;
   };
   std::vector<Finish> finish_;  // by part

@@ -32,7 +32,8 @@ class AnyProduct {
   AnyProduct(const GemmProblem& problem, const GemmPlan& plan) : flop_(problem.flop()) {
     if (plan.fast != FastProduct::none) {
       strassen_ = std::make_unique<StrassenProduct>(problem, plan);
-      sums_ = bench_tensor(DType::f32, strassen_->sums_elements());
+      copies_ = plan.split == GemmSplit::columns && pays_own_copies(problem.threads) ? problem.threads : 1;
+      sums_ = bench_tensor(DType::f32, copies_ * strassen_->sums_elements());
     } else {
       plain_ = std::make_unique<GemmProduct>(problem, plan, offsets_of(problem));
     }
@@ -54,15 +55,19 @@ class AnyProduct {
     if (plain_)
       return team.run(threads, shares, [&](int share, int thread) { plain_->run(mine(thread), share, shares); });
     auto* sums = sums_.mutable_data<float>();
+    const int64_t copy = copies_ > 1 ? strassen_->sums_elements() : 0;
     for (int part = 0; part < strassen_->parts(); ++part) {
-      team.run(threads, [&](int share) { strassen_->sum(part, operands, sums, share, threads); });
+      team.run(threads, [&](int share) {
+        strassen_->sum(part, operands, sums + share * copy, copies_ > 1 ? 0 : share, copies_ > 1 ? 1 : threads);
+      });
       team.run(threads, shares,
-               [&](int share, int thread) { strassen_->run(part, mine(thread), sums, share, shares); });
+               [&](int share, int thread) { strassen_->run(part, mine(thread), sums + thread * copy, share, shares); });
     }
   }
 
  private:
   double flop_;
+  int copies_ = 1;  // of sums: each thread's own, as a model's steps have them
   std::unique_ptr<GemmProduct> plain_;
   std::unique_ptr<StrassenProduct> strassen_;
   Tensor sums_;
@@ -154,7 +159,7 @@ TuningTask gemm_tuning_task(const GemmProblem& problem) {
   task.space.allowed = [problem, rule](const Candidate& candidate) {
     const GemmPlan plan = GemmPlan::from_candidate(candidate);
     // What one algorithm does not read stands as in the rule, so that no plan has two names.
-    if (plan.fast != FastProduct::none && (plan.split != rule.split || plan.k_unroll != rule.k_unroll)) return false;
+    if (plan.fast != FastProduct::none && plan.k_unroll != rule.k_unroll) return false;
     return is_valid(plan, problem) && plan.rows * plan.vecs >= (has_avx512(problem.isa) ? 12 : 6);
   };
   task.build = [problem](const Candidate& candidate) -> Runner {

@@ -56,11 +56,11 @@ class StrassenTest : public ::testing::TestWithParam<Isa> {
     operands.c_stride = n + gap;
     operands.inputs = {bias.data(), residual.data()};
     operands.input_strides = {0, n};
+    const int shares = problem.threads * (1 + static_cast<int>(m % 3));
     for (int part = 0; part < product.parts(); ++part) {
       for (int thread = 0; thread < problem.threads; ++thread)
         product.sum(part, operands, sums.data(), thread, problem.threads);
-      for (int thread = 0; thread < problem.threads; ++thread)
-        product.run(part, operands, sums.data(), thread, problem.threads);
+      for (int share = shares; share-- > 0;) product.run(part, operands, sums.data(), share, shares);
     }
     double error = 0, largest = 0;
     for (int64_t row = 0; row < m; ++row) {
@@ -125,6 +125,7 @@ TEST_P(StrassenTest, MatchesPlainLoopsOverRandomShapes) {
     problem.k = int64_t{pick(1, 4)} * parts * lanes;
     problem.isa = GetParam();
     problem.threads = pick(1, 3);
+    plan.split = pick(0, 1) == 1 ? GemmSplit::rows : GemmSplit::columns;
     problem.allows_strassen = true;
     if (pick(0, 1) == 1) problem.epilogue = bias_residual_relu();
     SCOPED_TRACE(problem.key() + " " + plan.key());
@@ -232,12 +233,25 @@ TEST_P(StrassenTest, IsTheRuleForLargeProductsOnlyAndWhereAddersAreFree) {
   problem.k = 96;  // sums of A and visits to C cost more than is saved
   EXPECT_EQ(rule(problem), FastProduct::none);
   // One panel for two threads.
-  problem = {1, 784, 192, 1536, GemmOperandB::packed, {}, GetParam()};
+  problem = {1, 112, 192, 1536, GemmOperandB::packed, {}, GetParam()};
   problem.allows_strassen = true;
   if (GetParam() == Isa::avx512) {
     problem.threads = 2;
     EXPECT_NE(rule(problem), FastProduct::hopcroft_kerr);
   }
+}
+
+TEST_P(StrassenTest, FewThreadsHaveRowsOfTheirOwnWhereThereAreMany) {
+  const auto split = [](int64_t m, int threads) {
+    GemmProblem problem{1, m, 768, 768, GemmOperandB::packed, {}, GetParam()};
+    problem.allows_strassen = true;
+    problem.threads = threads;
+    return default_gemm_plan(problem).split;
+  };
+  EXPECT_EQ(split(128, 2), pays_strassen() ? GemmSplit::rows : GemmSplit::columns);
+  EXPECT_EQ(split(128, 1), GemmSplit::columns);
+  EXPECT_EQ(split(64, 2), GemmSplit::columns);    // each streams all of B
+  EXPECT_EQ(split(4096, 8), GemmSplit::columns);  // too many for the memory
 }
 
 TEST_P(StrassenTest, PlansAreReadAsTheyWereWrittenAndAsBeforeThereWereTwoSchemes) {
