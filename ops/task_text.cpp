@@ -82,13 +82,14 @@ GemmProblem read_gemm(TextReader& text) {
 
 Int8Dot read_dot(TextReader& text) {
   const std::string_view name = text.until(" ");
-  for (const Int8Dot dot : {Int8Dot::u8s8, Int8Dot::s8u8, Int8Dot::pairs})
+  for (const Int8Dot dot : {Int8Dot::u8s8, Int8Dot::s8u8, Int8Dot::pairs, Int8Dot::crossed})
     if (to_string(dot) == name) return dot;
   text.fail("expected how bytes are multiplied");
 }
 
 void check_dot(const TextReader& text, Int8Dot dot, Isa isa) {
-  if (dot != Int8Dot::pairs && !has_vnni(isa)) text.fail("the instruction set does not multiply bytes so");
+  if (dot == Int8Dot::crossed ? has_avx512(isa) : dot != Int8Dot::pairs && !has_vnni(isa))
+    text.fail("the instruction set does not multiply bytes so");
 }
 
 Int8Problem read_gemm_int8(TextReader& text) {
@@ -271,6 +272,8 @@ ConvInt8Problem read_conv_int8(TextReader& text) {
   if (shape.groups != 1 || shape.is_transposed || shape.phases.size() != 1 ||
       shape.in_channels != (problem.in_channels + group - 1) / group)
     text.fail("no such convolution of bytes");
+  if (problem.dot == Int8Dot::crossed && !can_cross(problem))
+    text.fail("products of this convolution cannot be crossed");
   if (problem.epilogue.operands.size() > static_cast<size_t>(ConvEpilogue::kMaxOperands)) text.fail("too many inputs");
   return problem;
 }

@@ -10,12 +10,14 @@ namespace lathe {
 struct ConvInt8Buffers {
   BufferId source, packed, init, target;
   std::vector<BufferId> operands;
+  BufferId terms = BufferId::none;  // where products are crossed
 
   ConvInt8Arguments bind(const StepArgs& args, const void* next_weights) const {
     ConvInt8Arguments arguments;
     arguments.source = args.at<const void>(source);
     arguments.weights = args.at<const void>(packed);
     arguments.init = args.at<const int32_t>(init);
+    if (terms != BufferId::none) arguments.terms = args.at<const int32_t>(terms);
     arguments.target = args.at<void>(target);
     for (size_t i = 0; i < operands.size(); ++i) arguments.operands[i] = args.at<const void>(operands[i]);
     arguments.next_weights = next_weights;

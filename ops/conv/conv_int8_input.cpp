@@ -130,7 +130,7 @@ ConvInt8Input::ConvInt8Input(const TensorType& type, const ConvNode& conv, Int8D
                              std::optional<int32_t> zero_point, int block) {
   const size_t x = conv.window.axes() - 1;
   is_plain = type.layout.channel_block == 0;
-  widens = dot == Int8Dot::pairs;
+  widens = is_wide(dot);
   is_signed = type.dtype == DType::i8;
   zero = zero_point.value_or(0);
   channels = conv.sizes.in_channels;
@@ -145,7 +145,8 @@ ConvInt8Input::ConvInt8Input(const TensorType& type, const ConvNode& conv, Int8D
   // finished, and that only where all tiles are alike.
   constexpr int64_t kMostShallow = 64;
   const bool is_shallow = conv.sizes.groups > 1 && channels / conv.sizes.groups <= kMostShallow;
-  if (!widens && (zero_point != 0 || is_signed || is_shallow)) add_border(conv.window);
+  const bool needs_border = widens ? dot == Int8Dot::crossed : zero_point != 0 || is_signed || is_shallow;
+  if (needs_border) add_border(conv.window);
 }
 
 void ConvInt8Input::add_border(const Window& window) {

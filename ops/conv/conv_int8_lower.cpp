@@ -1,11 +1,13 @@
 #include "ops/conv/conv_int8_lower.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "ops/conv/conv_axes.h"
 #include "ops/conv/conv_depthwise_int8_lower.h"
 #include "ops/conv/conv_int8_buffers.h"
+#include "ops/conv/conv_int8_crossed.h"
 #include "ops/conv/conv_int8_input.h"
 #include "ops/conv/conv_int8_program.h"
 #include "ops/conv/conv_int8_tuning.h"
@@ -77,7 +79,9 @@ ConvInt8Weights pack_weights(const LowerContext& context, const ConvInt8Program&
                         pack);
 }
 
-ConvInt8ZeroInSums zero_in_sums(const ConvInt8Input& input, BufferId zero_at) {
+// Of crossed products, sums have what these add in place of it.
+ConvInt8ZeroInSums zero_in_sums(const ConvInt8Input& input, bool is_crossed, BufferId zero_at) {
+  if (is_crossed) return {.known = 1};
   if (zero_at == BufferId::none || input.widens) return {.known = input.zero_in_sums(input.zero)};
   return {.known = std::nullopt, .at = zero_at, .of = [input](const void* at) {
             return input.zero_in_sums(input.zero_at(at));
@@ -89,6 +93,7 @@ Step conv_step(const LowerContext& context, std::shared_ptr<const ConvInt8Progra
   Step step;
   step.kernel = program->plan_text();
   step.reads = {buffers.source, buffers.packed, buffers.init};
+  if (buffers.terms != BufferId::none) step.reads.push_back(buffers.terms);
   step.reads.insert(step.reads.end(), buffers.operands.begin(), buffers.operands.end());
   step.writes = {buffers.target};
   step.threads = program->threads();
@@ -153,6 +158,20 @@ void add_winograd(const LowerContext& context, const std::shared_ptr<const Winog
                           {source, context.constant_buffer(weights), context.constant_buffer(init), target, operands});
 }
 
+// Crosses the products where that is possible and pays; input and problem may have a border then.
+bool cross(const LowerContext& context, const ConvNode& conv, const TensorType& in_type, const ConvInt8Zeros& zeros,
+           ConvInt8Problem& problem, ConvInt8Input& input) {
+  if (problem.dot != Int8Dot::pairs || input.is_plain) return false;
+  ConvInt8Input bordered(in_type, conv, Int8Dot::crossed, zeros.input, problem.shape.lanes);
+  ConvInt8Problem crossed = problem_of(context, conv, Int8Dot::crossed, bordered, problem.shape.lanes);
+  crossed.epilogue = problem.epilogue;
+  crossed.store = problem.store;
+  if (!pays_crossed(problem, crossed)) return false;
+  problem = std::move(crossed);
+  input = bordered;
+  return true;
+}
+
 // Over all channels, or those of a group.
 bool lower_sums(const LowerContext& context, const ConvNode& conv, const ConvInt8Zeros& zeros,
                 const ConvInt8Operands& operands, const TensorType& in_type, BufferId from, BufferId target) {
@@ -169,6 +188,8 @@ bool lower_sums(const LowerContext& context, const ConvNode& conv, const ConvInt
   if (const auto winograd = make_winograd(context, conv, zeros, in_type, problem, batch_bytes, threads)) {
     add_winograd(context, winograd, zeros, from, target, operands.bound.buffers);
   } else {
+    const bool is_crossed = cross(context, conv, in_type, zeros, problem, input);
+    const CrossedSteps steps = is_crossed ? take_pixels(input, problem) : CrossedSteps();
     std::shared_ptr<const ConvInt8Program> program;
     try {
       const Candidate chosen = context.plans.choose(conv_int8_tuning_task(problem, threads));
@@ -182,8 +203,13 @@ bool lower_sums(const LowerContext& context, const ConvNode& conv, const ConvInt
     const int64_t padded = program->problem().shape.out_blocks() * lanes;
     ConvInt8Buffers buffers;
     buffers.packed = context.constant_buffer(weights.packed);
-    buffers.init = conv_int8_init(context, weights, buffers.packed, zero_in_sums(input, zero_at), padded);
-    buffers.source = input.add_step(context, from, zero_at);
+    buffers.init = conv_int8_init(context, weights, buffers.packed, zero_in_sums(input, is_crossed, zero_at), padded);
+    if (is_crossed) {
+      std::tie(buffers.source, buffers.terms) =
+          add_crossed_input(context, input, steps, program->problem().shape, from, zero_at);
+    } else {
+      buffers.source = input.add_step(context, from, zero_at);
+    }
     buffers.target = target;
     buffers.operands = operands.bound.buffers;
     context.add(conv_step(context, std::move(program), weights, buffers));

@@ -13,6 +13,8 @@ constexpr double kTileCycles = 20;    // turning from one tile to the next
 constexpr double kLatencyCycles = 4;  // of a dot product
 // Two instructions for one dot product of pairs on AVX2: not quite two of these a cycle, and what loads take of that.
 constexpr double kNarrowPairs = 0.613, kNarrowLoad = 0.066;
+// The same of crossed pairs: four instructions for two of them.
+constexpr double kCrossedPairs = 0.434, kCrossedLoad = 0.155;
 constexpr double kBroadcastLoads = 0.6;  // a broadcast, in loads of whole vectors
 // Weights that stay in L1 beside the input; beyond, they come from L2 at so many bytes a cycle.
 constexpr int64_t kWeightsInL1 = 20 << 10;
@@ -22,7 +24,7 @@ constexpr int64_t kGroupInput = 256 << 10;    // input of one tile group
 
 // Cycles of one group of channels for a whole tile.
 double step_cycles(const ConvInt8Problem& problem, int64_t pixels, int64_t blocks, int64_t steps) {
-  const bool needs_temp = dot_needs_temp(problem.isa, problem.dot);
+  const bool needs_temp = dot_needs_temp(problem.isa, problem.dot), is_crossed = problem.dot == Int8Dot::crossed;
   const auto dots = static_cast<double>(pixels * blocks);
   const bool is_wide = has_avx512(problem.isa);
   // Two narrow vectors or one wide one in a cycle; pairs take a second instruction.
@@ -32,8 +34,9 @@ double step_cycles(const ConvInt8Problem& problem, int64_t pixels, int64_t block
   const int64_t weight_bytes = blocks * problem.shape.lanes * 4;
   const double streaming =
       weight_bytes * steps > kWeightsInL1 ? static_cast<double>(weight_bytes) / kL2BytesPerCycle : 0;
-  if (!is_wide && needs_temp) {
-    const double narrow = kNarrowPairs * dots + kNarrowLoad * static_cast<double>(pixels + blocks);
+  if (!is_wide && (needs_temp || is_crossed)) {
+    const double narrow = (is_crossed ? kCrossedPairs : kNarrowPairs) * dots +
+                          (is_crossed ? kCrossedLoad : kNarrowLoad) * static_cast<double>(pixels + blocks);
     return std::max({narrow, streaming, kLatencyCycles}) + 0.1;
   }
   return std::max({products, loads, streaming, kLatencyCycles}) + 0.1;
@@ -105,6 +108,15 @@ bool is_same_everywhere(const ConvAxis& axis) {
 }
 
 }  // namespace
+
+bool can_cross(const ConvInt8Problem& problem) {
+  if (problem.shape.phases.size() != 1 || has_avx512(problem.isa)) return false;
+  const ConvShape& shape = problem.shape.phases[0];
+  const int64_t groups = problem.shape.in_channels, in_lanes = problem.shape.in_lanes();
+  return shape.y.taps[0].offset == 0 && shape.x.taps[0].offset == 0 && is_same_everywhere(shape.y) &&
+         is_same_everywhere(shape.x) && problem.channel_groups == 1 && problem.unit_bytes == 4 && groups >= in_lanes &&
+         groups % 2 == 0 && in_lanes % 2 == 0 && problem.in_channels == 2 * groups;
+}
 
 ConvInt8Tile choose_conv_int8_tile(const ConvInt8Problem& problem) {
   const ConvShape& shape = problem.shape.phases[0];

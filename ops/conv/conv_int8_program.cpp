@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "ops/conv/conv_program.h"
+#include "ops/int8/int8_crossed.h"
 #include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
@@ -82,6 +83,7 @@ int64_t ConvInt8Problem::depth() const {
 ConvInt8Program::ConvInt8Program(ConvInt8Problem problem, int threads, std::vector<int64_t> operand_batch_bytes,
                                  const std::optional<ConvInt8Tile>& tile)
     : problem_(std::move(problem)), threads_(threads), operand_batch_bytes_(std::move(operand_batch_bytes)) {
+  if (problem_.dot == Int8Dot::crossed && !can_cross(problem_)) throw JitError("products cannot be crossed");
   if (tile) {
     cut(*tile);
     return;
@@ -217,7 +219,7 @@ void ConvInt8Program::pack(const ByteMatrix& weights, const ByteZeros& zeros, vo
   const ConvProblem& shape = problem_.shape;
   const int64_t taps = shape.phases[0].taps(), lanes = shape.lanes, in_lanes = shape.in_lanes();
   const int64_t group_size = group_of(problem_.dot);
-  const bool is_wide = problem_.dot == Int8Dot::pairs;
+  const bool is_wide = lathe::is_wide(problem_.dot);
   const int64_t in_each = problem_.in_channels / problem_.channel_groups;
   const int64_t out_each = shape.out_channels / problem_.channel_groups;
   const auto* bytes = static_cast<const uint8_t*>(weights.data);
@@ -247,6 +249,12 @@ void ConvInt8Program::pack(const ByteMatrix& weights, const ByteZeros& zeros, vo
         for (int64_t step = first; step < last; ++step) pack_step(group, step, tap);
       }
     }
+  }
+  if (problem_.dot != Int8Dot::crossed) return;
+  for (const ConvBlockGroup& group : groups_) {
+    const int64_t columns = group.count * lanes;
+    crossed_column_sums(static_cast<const char*>(packed) + weights_at(group), {problem_.dot, problem_.isa, columns},
+                        groups_read(group) * taps * group_size, columns, sums + group.first * lanes);
   }
 }
 
@@ -314,6 +322,7 @@ void ConvInt8Program::set_turns(const Panel& panel, int64_t tiles, ConvInt8Call&
   if (panel.groups == 1) return;
   const ConvBlockGroup &group = panel.group[0], &next = panel.group[1];
   call.source_turn = (next.in_first - group.in_first) * call.source_block_bytes - tiles * call.source_step;
+  call.terms_turn = -tiles * call.terms_step;
   call.target_turn = group.count * call.target_block_bytes - tiles * call.target_step;
   call.weights_turn = weights_at(next) - weights_at(group);
   call.init_turn = int64_t{group.count} * problem_.shape.lanes * static_cast<int64_t>(sizeof(int32_t));
@@ -351,6 +360,11 @@ void ConvInt8Program::run_panel(const ConvInt8Arguments& arguments, const Panel&
                   (image * problem_.shape.in_blocks() + group.in_first) * source_block + tile.source;
     call.target = static_cast<char*>(arguments.target) + image * problem_.shape.out_blocks() * target_block + plane;
     call.source_step = run.source_step;
+    if (arguments.terms != nullptr) {
+      const int64_t pixel_bytes = 4 * problem_.shape.in_lanes(), image_pixels = source_block / pixel_bytes;
+      call.terms = arguments.terms + image * image_pixels + tile.source / pixel_bytes;
+      call.terms_step = run.source_step / pixel_bytes * 4;
+    }
     call.target_step = run.target_step;
     call.prefetch = call.weights;
     call.prefetch_step = call.prefetch_until = 0;

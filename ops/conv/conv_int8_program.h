@@ -36,6 +36,10 @@ struct ConvInt8Problem {
   std::string key() const;  // the tuning task's text
 };
 
+// Products can be crossed (Int8Dot): all taps of all outputs are inside the input, the first of them at the output's
+// origin, and groups come in twos.
+bool can_cross(const ConvInt8Problem& problem);
+
 // What is computed together.
 struct ConvInt8Tile {
   int blocks = 1;          // of the output
@@ -51,8 +55,9 @@ std::optional<ConvInt8Tile> overlapped_conv_int8_tile(const ConvInt8Problem& pro
 
 struct ConvInt8Arguments {
   const void* source = nullptr;
-  const void* weights = nullptr;  // packed
-  const int32_t* init = nullptr;  // padded to whole blocks
+  const void* weights = nullptr;   // packed
+  const int32_t* init = nullptr;   // padded to whole blocks
+  const int32_t* terms = nullptr;  // ConvInt8Call::terms, of every position, image after image
   void* target = nullptr;
   const void* operands[ConvEpilogue::kMaxOperands] = {};
   const void* next_weights = nullptr;  // streamed by whatever runs next; may be null
@@ -70,7 +75,8 @@ class ConvInt8Program {
   std::string plan_text() const;
   std::string packing() const;  // names the order of the packed weights
   int64_t packed_bytes() const;
-  // `weights`: one row for each output channel, [in][taps]. `sums`: of each output channel's packed values, padded.
+  // `weights`: one row for each output channel, [in][taps]. `sums`: of each output channel's packed values, padded;
+  // where products are crossed, what they add to a sum of it.
   void pack(const ByteMatrix& weights, const ByteZeros& zeros, void* packed, int32_t* sums) const;
 
   int shares() const { return split_.count(); }

@@ -41,10 +41,12 @@ class Bench {
         source_(bench_tensor(DType::u8, source_bytes(problem))),
         target_(bench_tensor(DType::u8, target_bytes(problem))),
         init_(bench_tensor(DType::i32, problem.shape.out_blocks() * problem.shape.lanes)),
+        terms_(bench_tensor(DType::i32, source_bytes(problem) / 4)),
         channels_(bench_tensor(DType::f32, init_.size())),
         weights_(DType::u8, program_.packed_bytes()) {
     arguments_.source = source_.raw();
     arguments_.target = target_.mutable_raw();
+    if (problem.dot == Int8Dot::crossed) arguments_.terms = terms_.data<int32_t>();
     arguments_.init = init_.data<int32_t>();
     for (size_t i = 0; i < problem.epilogue.operands.size(); ++i) {
       const int64_t bytes = problem.shape.batch * operand_bytes(problem, i);
@@ -66,7 +68,7 @@ class Bench {
  private:
   ConvInt8Program program_;
   ThreadTeam team_;
-  Tensor source_, target_, init_, channels_;
+  Tensor source_, target_, init_, terms_, channels_;
   std::vector<Tensor> operands_;
   ColdWeights weights_;
   ModelCaches caches_;
@@ -115,7 +117,7 @@ TuningTask conv_int8_tuning_task(const ConvInt8Problem& problem, int threads) {
   task.family = "conv_int8.2";
   task.key = problem.key();
   task.threads = threads;
-  task.arithmetic = problem.dot == Int8Dot::pairs ? Arithmetic::pairs : Arithmetic::bytes;
+  task.arithmetic = is_wide(problem.dot) ? Arithmetic::pairs : Arithmetic::bytes;
   task.flop = problem.flop();
   task.weight_bytes = static_cast<double>(weight_bytes(problem));
   task.written_bytes = static_cast<double>(target_bytes(problem));

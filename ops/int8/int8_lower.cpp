@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ops/int8/int8_crossed.h"
 #include "ops/int8/int8_node.h"
 #include "ops/int8/int8_pack.h"
 #include "ops/work_split.h"
@@ -63,11 +64,15 @@ Int8Problem problem_of(const LowerContext& context, const Int8Lowering& l) {
   problem.isa = context.target.isa;
   // Only products of bytes whose zero points are the same for all rows and columns take terms beside them.
   const bool takes_bytes = has_vnni(problem.isa) && node.a_zero.is_scalar() && node.b_zero.is_scalar();
-  problem.dot = !takes_bytes ? Int8Dot::pairs : l.a_is_signed ? Int8Dot::s8u8 : Int8Dot::u8s8;
+  const bool is_crossed = !takes_bytes && pays_crossed(problem.isa, problem.m, problem.n, problem.k);
+  problem.dot = is_crossed      ? Int8Dot::crossed
+                : !takes_bytes  ? Int8Dot::pairs
+                : l.a_is_signed ? Int8Dot::s8u8
+                                : Int8Dot::u8s8;
   const Int8PanelFormat format{problem.dot, problem.isa};
-  problem.has_rows = takes_bytes && needs_rows(node, format.shift(l.b_is_signed));
+  problem.has_rows = is_crossed || (takes_bytes && needs_rows(node, format.shift(l.b_is_signed)));
   problem.threads = worthwhile_threads(problem.flop() / 4, context.target.threads);
-  const bool is_copied = problem.dot == Int8Dot::pairs || problem.k % 4 != 0;
+  const bool is_copied = is_wide(problem.dot) || problem.k % 4 != 0;
   if (!is_copied && node.a.row_stride != problem.k) problem.a_stride = node.a.row_stride;
   if (node.expression.nodes.empty()) return problem;
   GemmEpilogue epilogue;
@@ -86,13 +91,17 @@ Int8Problem problem_of(const LowerContext& context, const Int8Lowering& l) {
   return problem;
 }
 
-// Packs matrices [first, last) of B, and the sums of their columns behind all of them.
+// Packs matrices [first, last) of B, and the sums of their columns, or what these add when crossed, behind all of them.
 void pack_matrices(const Int8Lowering& l, const Int8ColumnSums& sums, const void* data, const ByteZeros& zeros,
                    Range range, char* out, int32_t* sums_out) {
   for (int64_t i = range.begin; i < range.end; ++i) {
     char* to = out + i * l.matrix_bytes();
     pack_int8(l.b_matrix(data, i), l.format, zeros, to);
-    if (l.problem.dot != Int8Dot::pairs) sums(to, l.problem.k, l.problem.n, sums_out + i * l.padded());
+    if (l.problem.dot == Int8Dot::crossed) {
+      crossed_column_sums(to, l.format, l.problem.k, l.problem.n, sums_out + i * l.padded());
+    } else if (l.problem.dot != Int8Dot::pairs) {
+      sums(to, l.problem.k, l.problem.n, sums_out + i * l.padded());
+    }
   }
 }
 
@@ -105,7 +114,7 @@ PackedB pack_ahead(const Int8Lowering& l, const LowerContext& context, ValueId s
   std::string text = fmt::format("int8 {} {}x{}x{} panel {} lanes {} strides {} {} zeros", to_string(l.problem.dot),
                                  l.b_count(), l.problem.k, l.problem.n, l.format.panel_columns,
                                  vector_lanes(l.format.isa), l.node.b.row_stride, l.node.b.column_stride);
-  if (l.problem.dot == Int8Dot::pairs) {
+  if (is_wide(l.problem.dot)) {
     for (const int32_t zero : l.node.b_zero.values) text += " " + std::to_string(zero);
   }
   const int64_t packed_bytes = l.b_count() * l.matrix_bytes();
@@ -148,7 +157,7 @@ int32_t only(const ZeroPoints& zeros, BufferId at, const StepArgs& args) {
   return zeros.view(at == BufferId::none ? nullptr : args.at<const void>(at)).at(0);
 }
 
-// -a_zero * sum(B) + k * a_zero * b_zero for one column.
+// -a_zero * sum(B) + k * a_zero * b_zero for one column; of what crossing adds, with 1 and 0 for these.
 int32_t column_term(int32_t sum, int32_t a_zero, int32_t b_zero, int64_t k) {
   // Wraps around as the sums do.
   return static_cast<int32_t>(static_cast<uint32_t>(a_zero) *
@@ -162,7 +171,9 @@ BufferId column_terms(const std::shared_ptr<const Int8Lowering>& l, const LowerC
     const auto* sums = reinterpret_cast<const int32_t*>(packed + l->b_count() * l->matrix_bytes());
     for (int64_t i = 0; i < count; ++i) out[i] = column_term(sums[i], a_zero, b_zero + shift, k);
   };
-  const ZeroPoints &a_zero = l->node.a_zero, &b_zero = l->node.b_zero;
+  const bool is_crossed = l->problem.dot == Int8Dot::crossed;
+  const ZeroPoints a_zero = is_crossed ? ZeroPoints{.values = {1}} : l->node.a_zero;
+  const ZeroPoints b_zero = is_crossed ? ZeroPoints{.values = {0}} : l->node.b_zero;
   if (l->problem.dot == Int8Dot::pairs || a_zero.is_zero()) {
     return context.constant_buffer(Tensor(DType::i32, {count}));
   }
@@ -183,8 +194,7 @@ BufferId column_terms(const std::shared_ptr<const Int8Lowering>& l, const LowerC
   step.writes = {to};
   step.bytes = 8.0 * static_cast<double>(count);
   step.run = [=, packed = b.buffer](const StepArgs& args) {
-    fill(args.at<const char>(packed), only(l->node.a_zero, a_at, args), only(l->node.b_zero, b_at, args),
-         args.at<int32_t>(to));
+    fill(args.at<const char>(packed), only(a_zero, a_at, args), only(b_zero, b_at, args), args.at<int32_t>(to));
   };
   context.add(std::move(step));
   return to;
@@ -219,17 +229,20 @@ BufferId row_terms(const std::shared_ptr<const Int8Lowering>& l, const LowerCont
   return to;
 }
 
-// The step that brings A's rows into whole groups.
-BufferId copied_a(const std::shared_ptr<const Int8Lowering>& l, const LowerContext& context, ValueId source) {
+// The step that brings A's rows into whole groups. `terms`: of the rows, where products are crossed.
+BufferId copied_a(const std::shared_ptr<const Int8Lowering>& l, const LowerContext& context, ValueId source,
+                  BufferId terms) {
   const int64_t row_bytes = l->problem.groups() * 4, rows = l->a_count() * l->problem.m;
   const BufferId to = context.scratch(checked_bytes(DType::u8, {rows, row_bytes}));
   const BufferId from = context.buffer(source);
   const BufferId zero = l->node.a_zero.is_known() ? BufferId::none : context.buffer(l->node.a_zero.value);
   Step step;
-  step.kernel = l->problem.dot == Int8Dot::pairs ? "widen rows" : "pad rows";
+  const bool is_crossed = l->problem.dot == Int8Dot::crossed;
+  step.kernel = is_crossed ? "widen and cross rows" : is_wide(l->problem.dot) ? "widen rows" : "pad rows";
   step.reads = {from};
   if (zero != BufferId::none) step.reads.push_back(zero);
   step.writes = {to};
+  if (is_crossed) step.writes.push_back(terms);
   step.bytes = 2.0 * static_cast<double>(rows * row_bytes);
   step.threads = worthwhile_threads(step.bytes * 5, context.target.threads);
   step.run = [=](const StepArgs& args) {
@@ -240,7 +253,9 @@ BufferId copied_a(const std::shared_ptr<const Int8Lowering>& l, const LowerConte
       ByteMatrix part = l->a_matrix(args.at<const void>(from), row / l->problem.m);
       part.data = static_cast<const char*>(part.data) + i * part.row_stride;
       part.rows = 1;
-      copy_int8_rows(part, l->problem.dot, zeros, i, args.at<char>(to) + row * row_bytes);
+      char* copied = args.at<char>(to) + row * row_bytes;
+      copy_int8_rows(part, l->problem.dot, zeros, i, copied);
+      if (is_crossed) crossed_row_terms(copied, 1, l->problem.groups(), row_bytes, args.at<int32_t>(terms) + row);
     }
   };
   context.add(std::move(step));
@@ -350,7 +365,7 @@ bool lower_int8_product(LowerContext& context, const MatMulShape& shape, const I
   made.problem = problem_of(context, made);
   made.plan = choose_int8_plan(made.problem, context.plans);
   made.format = {made.problem.dot, made.problem.isa, int64_t{made.plan.vecs} * vector_lanes(made.problem.isa)};
-  const bool a_is_copied = made.problem.dot == Int8Dot::pairs || made.problem.k % 4 != 0;
+  const bool a_is_copied = is_wide(made.problem.dot) || made.problem.k % 4 != 0;
   BoundProduct bound;
   try {
     bound.product =
@@ -361,12 +376,16 @@ bool lower_int8_product(LowerContext& context, const MatMulShape& shape, const I
   const ValueId a_value = context.input(form.a), b_value = context.input(form.b);
   const auto l = std::make_shared<const Int8Lowering>(std::move(made));
   const bool is_packed_ahead =
-      context.constant(form.b).defined() && (l->problem.dot != Int8Dot::pairs || l->node.b_zero.is_known());
+      context.constant(form.b).defined() && (!is_wide(l->problem.dot) || l->node.b_zero.is_known());
   const PackedB b = is_packed_ahead ? pack_ahead(*l, context, b_value) : pack_at_run(l, context, b_value);
   bound.b = b.buffer;
   bound.columns = column_terms(l, context, b);
-  if (l->problem.has_rows) bound.rows = row_terms(l, context, a_value);
-  bound.a = a_is_copied ? copied_a(l, context, a_value) : context.buffer(a_value);
+  if (l->problem.dot == Int8Dot::crossed) {
+    bound.rows = context.scratch(checked_bytes(DType::i32, {l->a_count(), l->problem.m}));
+  } else if (l->problem.has_rows) {
+    bound.rows = row_terms(l, context, a_value);
+  }
+  bound.a = a_is_copied ? copied_a(l, context, a_value, bound.rows) : context.buffer(a_value);
   bound.c = context.buffer(context.output(0));
   bound.operands.a_stride = a_is_copied ? l->problem.groups() * 4 : l->node.a.row_stride;
   bound.operands.c_stride =

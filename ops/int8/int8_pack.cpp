@@ -215,13 +215,14 @@ void pack_int8(const ByteMatrix& matrix, const Int8PanelFormat& format, const By
     const int64_t columns = std::min(format.panel_columns, matrix.columns - column);
     const PanelPart part{column, columns, std::min(format.panel_columns, format.padded(columns))};
     int64_t k = 0;
-    if (format.dot != Int8Dot::pairs && matrix.row_stride == 1) {
+    if (!is_wide(format.dot) && matrix.row_stride == 1) {
       for (; k + kRowsTogether <= matrix.rows; k += kRowsTogether, to += 4 * part.width * 4) {
         pack_four_groups(matrix, part, k, flip, to);
       }
     }
-    for (; k < matrix.rows; k += group_of(format.dot), to += part.width * 4) {
-      if (format.dot == Int8Dot::pairs) {
+    const int64_t end = format.groups(matrix.rows) * group_of(format.dot);
+    for (; k < end; k += group_of(format.dot), to += part.width * 4) {
+      if (is_wide(format.dot)) {
         pack_pairs(matrix, part, k, zeros, reinterpret_cast<int16_t*>(to));
       } else {
         pack_quads(matrix, part, k, flip, to);
@@ -280,10 +281,10 @@ void NegatedRowSums::operator()(const ByteMatrix& matrix, int32_t factor, int32_
 }
 
 void copy_int8_rows(const ByteMatrix& matrix, Int8Dot dot, const ByteZeros& zeros, int64_t first, void* out) noexcept {
-  const int64_t group = group_of(dot), padded = (matrix.columns + group - 1) / group * group;
+  const int64_t padded = groups_of(dot, matrix.columns) * group_of(dot);
   for (int64_t row = 0; row < matrix.rows; ++row) {
     const auto* from = static_cast<const uint8_t*>(matrix.data) + row * matrix.row_stride;
-    if (dot == Int8Dot::pairs) {
+    if (is_wide(dot)) {
       int16_t* to = static_cast<int16_t*>(out) + row * padded;
       const int32_t zero = zeros.at(first + row);
       matrix.is_signed ? widen_row(reinterpret_cast<const int8_t*>(from), matrix.columns, zero, to)

@@ -31,16 +31,16 @@ struct Int8PanelFormat {
   int64_t panel_columns = 32;
 
   int64_t padded(int64_t columns) const;  // to whole vectors
-  int64_t groups(int64_t rows) const { return (rows + group_of(dot) - 1) / group_of(dot); }
+  int64_t groups(int64_t rows) const { return groups_of(dot, rows); }
   int64_t bytes(int64_t rows, int64_t columns) const { return groups(rows) * 4 * padded(columns); }
   // What packing adds to each byte of B.
   int shift(bool is_signed) const;
 };
 
-// `zeros`: of columns; used for Int8Dot::pairs only.
+// `zeros`: of columns; used for 16-bit integers only.
 void pack_int8(const ByteMatrix& matrix, const Int8PanelFormat& format, const ByteZeros& zeros, void* out) noexcept;
 
-// The sums over k of packed columns, by the kernels: products with ones.
+// The sums over k of packed columns of bytes, by the kernels: products with ones.
 class Int8ColumnSums {
  public:
   explicit Int8ColumnSums(const Int8PanelFormat& format);
@@ -64,7 +64,7 @@ class NegatedRowSums {
   Kernel<RowSumsFn> kernel_;  // none: the instruction set has no dot products of bytes
 };
 
-// A as the kernels read it: rows of whole groups. Bytes as they are, or (pairs) 16-bit integers less the zero point of
+// A as the kernels read it: rows of groups_of(). Bytes as they are, or 16-bit integers less the zero point of
 // the row.
 // `first`: number of the first row, for `zeros`.
 void copy_int8_rows(const ByteMatrix& matrix, Int8Dot dot, const ByteZeros& zeros, int64_t first, void* out) noexcept;

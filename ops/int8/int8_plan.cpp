@@ -33,6 +33,9 @@ void choose_tile(const Int8Problem& problem, GemmPlan& plan) {
       plan.vecs = 3;
       plan.rows = 8;
     }
+  } else if (problem.dot == Int8Dot::crossed) {
+    plan.vecs = 2;
+    plan.rows = static_cast<int>(std::min<int64_t>(problem.m, 4));
   } else {
     static constexpr int kVecs[] = {0, 8, 5, 3, 2};
     plan.vecs = problem.m <= 4 ? kVecs[problem.m] : 2;
@@ -112,7 +115,7 @@ TuningTask int8_tuning_task(const Int8Problem& problem) {
   task.key = problem.key();
   task.threads = problem.threads;
   task.flop = problem.flop();
-  task.arithmetic = problem.dot == Int8Dot::pairs ? Arithmetic::pairs : Arithmetic::bytes;
+  task.arithmetic = is_wide(problem.dot) ? Arithmetic::pairs : Arithmetic::bytes;
   const auto batches = static_cast<double>(problem.batches);
   task.weight_bytes = batches * static_cast<double>(problem.n * problem.groups() * 4);
   task.written_bytes = batches * static_cast<double>(problem.m * problem.n * Bench::out_bytes(problem));

@@ -43,7 +43,8 @@ Int8Product::Int8Product(const Int8Problem& problem, const GemmPlan& plan, std::
   tail_lanes_ = static_cast<int>(last_columns % lanes_);
   for (size_t i = 1; i < offsets_.size(); ++i) {
     const Int8Offsets &from = offsets_[i - 1], &to = offsets_[i];
-    steps_.push_back({to.a - from.a, to.b - from.b, to.c - from.c});
+    steps_.push_back({to.a - from.a, to.b - from.b, to.c - from.c, (to.columns - from.columns) * kGroupBytes,
+                      (to.rows - from.rows) * kGroupBytes});
   }
   row_groups_ = groups_beside_rows();
   try {
@@ -69,7 +70,7 @@ void Int8Product::make_kernels() {
   // A panel is used by so many tile calls: each prefetches its share of the next one.
   const int64_t panel_columns = int64_t{plan_.vecs} * lanes_;
   // Tiles that may go from product to product do so first.
-  const bool is_plain = !epilogue_ && !problem_.has_rows;
+  const bool is_plain = !epilogue_;
   const int64_t sharing = std::min(tiles_in_block_, is_plain ? tall_tiles_ : tiles_);
   const int64_t lines = std::max<int64_t>(1, plan_.k_unroll * panel_columns * kGroupBytes / kLineBytes);
   prefetch_lines_ = static_cast<int>(divide_up(lines, sharing));
@@ -149,6 +150,7 @@ void Int8Product::run_one_panel(const Int8Operands& operands, int64_t panel) con
     args.a_stride_bytes = operands.a_stride;
     args.c_stride_bytes = operands.c_stride;
     args.column_init = operands.columns + offsets_[0].columns + column;
+    if (problem_.has_rows) args.row_init = operands.rows + offsets_[0].rows + row;
     args.tail_lanes = tail_lanes_;
     args.products = static_cast<int64_t>(offsets_.size());
     args.steps = steps_.data();

@@ -21,7 +21,7 @@ struct Int8Problem {
   int threads = 1;
   int64_t a_stride = 0;  // bytes between rows; 0: dense
 
-  int64_t groups() const { return (k + group_of(dot) - 1) / group_of(dot); }
+  int64_t groups() const { return groups_of(dot, k); }
   std::string key() const;  // the tuning task's text
   double flop() const { return 2.0 * static_cast<double>(batches) * double(m) * double(n) * double(k); }
 };
@@ -57,8 +57,8 @@ class Int8Product {
   // `offsets`: one for each batch; empty: a single product. Throws JitError when the plan cannot be emitted.
   Int8Product(const Int8Problem& problem, const GemmPlan& plan, std::vector<Int8Offsets> offsets = {});
   void run(const Int8Operands& operands, int share, int shares) const noexcept;
-  // Of int32 sums with the same initial terms and no rows': one panel of the columns, in each product of the batch. C
-  // has no other columns.
+  // Of int32 sums, with the same initial terms where there are none of rows: one panel of the columns, in each product
+  // of the batch. C has no other columns.
   void run_one_panel(const Int8Operands& operands, int64_t panel) const noexcept;
   // By slot of the epilogue, or none: what its input must become before it is given to run().
   const std::vector<InputChange>& changes() const { return changes_; }

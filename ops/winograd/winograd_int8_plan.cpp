@@ -20,6 +20,8 @@ constexpr int kGain = 8;                       // percent that it must be faster
 
 // Cycles of one multiplication of a vector with the other's lanes.
 double cycles_of_dot(Isa isa, Int8Dot dot) {
+  constexpr double kCrossed = 0.64;
+  if (dot == Int8Dot::crossed) return kCrossed;
   return (has_avx512(isa) ? 1 : 0.5) * (dot_needs_temp(int8_isa(isa), dot) ? 1.5 : 1);
 }
 
@@ -56,7 +58,8 @@ std::optional<int64_t> choose_winograd_int8(const WinogradInt8Problem& problem, 
   const auto weights = static_cast<double>(weight_bytes);
   const double calls = static_cast<double>(WinogradInt8::kFrequencies * divide_up(tiles, rows) *
                                            divide_up(rows, kFewestTiles) * divide_up(blocks, 2));
-  const double products = dots(frequencies, Int8Dot::pairs) + calls * kTileCallCycles;
+  const bool is_crossed = crosses_winograd_int8(problem, group);
+  const double products = dots(frequencies, is_crossed ? Int8Dot::crossed : Int8Dot::pairs) + calls * kTileCallCycles;
   const double transforms = static_cast<double>(tiles * in / shape.lanes) * kInputCycles +
                             static_cast<double>(tiles * blocks) * kOutputCycles;
   const double winograd =

@@ -176,7 +176,8 @@ Int8Problem WinogradInt8Program::product_of(int64_t tiles, int64_t frequencies) 
   product.m = tiles;
   product.n = shape.out_blocks() * shape.lanes;
   product.k = problem_.in_blocks() * shape.lanes;
-  product.dot = Int8Dot::pairs;
+  product.dot = is_crossed() ? Int8Dot::crossed : Int8Dot::pairs;
+  product.has_rows = is_crossed();
   product.isa = problem_.conv.isa;
   product.a_stride = in_stride_;
   product.threads = tile_group_ > 0 ? 1 : threads_;
@@ -192,6 +193,9 @@ void WinogradInt8Program::add_product(int64_t tiles, int64_t first, const std::v
     offsets[i].a = frequencies[i] * in_frequency_ + first * in_stride_;
     offsets[i].b = matrix_of_[static_cast<size_t>(frequencies[i])] * winograd_int8_matrix_bytes(problem_);
     offsets[i].c = frequencies[i] * out_frequency_ + first * out_stride_;
+    if (!is_crossed()) continue;
+    offsets[i].columns = matrix_of_[static_cast<size_t>(frequencies[i])] * columns();
+    offsets[i].rows = frequencies[i] * group_tiles_ + first;
   }
   products_.emplace_back(product_of(tiles, static_cast<int64_t>(frequencies.size())), plan, offsets);
 }
@@ -202,14 +206,26 @@ std::string WinogradInt8Program::plan_text() const {
 }
 
 std::string WinogradInt8Program::packing() const {
-  return fmt::format("winograd_int8.1 c{} panels of {}{}", problem_.conv.shape.lanes,
-                     panel_blocks_ * problem_.conv.shape.lanes, has_small() ? " by class" : "");
+  return fmt::format("winograd_int8.1 c{} panels of {}{}{}", problem_.conv.shape.lanes,
+                     panel_blocks_ * problem_.conv.shape.lanes, has_small() ? " by class" : "",
+                     is_crossed() ? " crossed" : "");
 }
 
-int64_t WinogradInt8Program::packed_bytes() const { return kFrequencies * winograd_int8_matrix_bytes(problem_); }
+int64_t WinogradInt8Program::packed_bytes() const {
+  return column_terms_at() + (is_crossed() ? kFrequencies * columns() * 4 : 0);
+}
 
 void WinogradInt8Program::pack(const ByteMatrix& weights, const ByteZeros& zeros, void* packed) const {
-  pack_winograd_int8(problem_, {panel_blocks_ * problem_.conv.shape.lanes, matrix_of_}, weights, zeros, packed);
+  const int lanes = problem_.conv.shape.lanes;
+  pack_winograd_int8(problem_, {panel_blocks_ * lanes, matrix_of_}, weights, zeros, packed);
+  if (!is_crossed()) return;
+  const Int8PanelFormat format{Int8Dot::crossed, problem_.conv.isa, panel_blocks_ * lanes};
+  auto* terms = reinterpret_cast<int32_t*>(static_cast<char*>(packed) + column_terms_at());
+  for (int64_t i = 0; i < kFrequencies; ++i) {
+    crossed_column_sums(static_cast<char*>(packed) + i * winograd_int8_matrix_bytes(problem_), format,
+                        problem_.in_blocks() * lanes, columns(), terms + i * columns());
+  }
+  for (int64_t i = 0; i < kFrequencies * columns(); ++i) terms[i] = -terms[i];
 }
 
 WinogradInt8Program::Tiles WinogradInt8Program::group_of(int64_t group) const {
@@ -272,6 +288,11 @@ void WinogradInt8Program::multiply(const ConvInt8Arguments& arguments, char* scr
   operands.b = arguments.weights;
   operands.c = scratch + sums_at();
   operands.columns = zeros_.data();
+  if (is_crossed()) {
+    operands.columns =
+        reinterpret_cast<const int32_t*>(static_cast<const char*>(arguments.weights) + column_terms_at());
+    operands.rows = reinterpret_cast<const int32_t*>(scratch + terms_at());
+  }
   operands.a_stride = in_stride_;
   operands.c_stride = out_stride_;
   operands.next_weights = next;
@@ -283,11 +304,21 @@ void WinogradInt8Program::multiply(const ConvInt8Arguments& arguments, char* scr
   }
 }
 
+// Small tiles have no rows in some frequencies: what is made of those is not read.
+void WinogradInt8Program::sum_crossed_rows(char* scratch, int64_t tiles) const noexcept {
+  const int64_t groups = groups_of(Int8Dot::crossed, problem_.in_blocks() * problem_.conv.shape.lanes);
+  auto* terms = reinterpret_cast<int32_t*>(scratch + terms_at());
+  for (int64_t i = 0; i < kFrequencies; ++i) {
+    crossed_row_terms(scratch + i * in_frequency_, tiles, groups, in_stride_, terms + i * group_tiles_);
+  }
+}
+
 // The sums of one panel wait for their transform, in a place that all panels share: it stays in a cache.
 void WinogradInt8Program::run_panels(const ConvInt8Arguments& arguments, char* scratch, const Tiles& tiles,
                                      Range panels, const void* next) const noexcept {
   const auto out_blocks = static_cast<long>(problem_.conv.shape.out_blocks());
   transform_input(arguments, scratch, tiles, {0, static_cast<long>(problem_.in_blocks())});
+  if (is_crossed()) sum_crossed_rows(scratch, tiles.end - tiles.begin);
   for (long panel = panels.begin; panel < panels.end; ++panel) {
     const bool is_last = panel + 1 == panels.end;
     multiply(arguments, scratch, tiles, panel, is_last ? next : weights_at(arguments, panel + 1),

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "jit/kernels/winograd/winograd_int8.h"
+#include "ops/int8/int8_crossed.h"
 #include "ops/int8/int8_product.h"
 #include "ops/winograd/winograd_int8_weights.h"
 #include "src/base/thread_team.h"
@@ -26,6 +27,13 @@ inline bool ends_small(int64_t outputs) {
   return left >= 1 && left <= WinogradInt8::kSmallOutputs;
 }
 
+// Its products are crossed (Int8Dot::crossed): where they are long enough to pay for shorter tiles. Frequencies of the
+// input are within 50 * 255, those of the weights within 49 * 255, so that sums of both fit 16 bits.
+inline bool crosses_winograd_int8(const WinogradInt8Problem& problem, int64_t tile_group) {
+  constexpr int64_t kFewestChannels = 256;
+  return tile_group > 0 && !has_avx512(problem.conv.isa) && problem.conv.in_channels >= kFewestChannels;
+}
+
 class WinogradInt8Program {
  public:
   // Requires: is_winograd_int8(), stays_exact(). Throws JitError.
@@ -40,7 +48,10 @@ class WinogradInt8Program {
   void pack(const ByteMatrix& weights, const ByteZeros& zeros, void* packed) const;
 
   // With one part, for each thread that runs it; else for all threads together.
-  int64_t scratch_bytes() const { return WinogradInt8::kFrequencies * (in_frequency_ + out_frequency_); }
+  int64_t scratch_bytes() const {
+    const int64_t terms = is_crossed() ? group_tiles_ * 4 : 0;
+    return WinogradInt8::kFrequencies * (in_frequency_ + out_frequency_ + terms);
+  }
   // All threads finish a part before one begins the next.
   int parts() const { return tile_group_ > 0 || has_own_channels_ ? 1 : 3; }
   // A share of a part, of as many as the program was made for threads.
@@ -92,10 +103,15 @@ class WinogradInt8Program {
   template <class Product>
   void multiply(const ConvInt8Arguments& arguments, char* scratch, const Tiles& tiles, int64_t panel, const void* next,
                 Product each) const noexcept;
+  void sum_crossed_rows(char* scratch, int64_t tiles) const noexcept;
   void run_panels(const ConvInt8Arguments& arguments, char* scratch, const Tiles& tiles, Range panels,
                   const void* next) const noexcept;
   void transform_output(const ConvInt8Arguments& arguments, const char* frequencies, const Tiles& tiles,
                         Range blocks) const noexcept;
+  bool is_crossed() const { return crosses_winograd_int8(problem_, tile_group_); }
+  int64_t terms_at() const { return WinogradInt8::kFrequencies * (in_frequency_ + out_frequency_); }
+  int64_t column_terms_at() const { return WinogradInt8::kFrequencies * winograd_int8_matrix_bytes(problem_); }
+  int64_t columns() const { return problem_.conv.shape.out_blocks() * problem_.conv.shape.lanes; }
   int64_t sums_at() const { return WinogradInt8::kFrequencies * in_frequency_; }
   int64_t panels() const { return (problem_.conv.shape.out_blocks() + panel_blocks_ - 1) / panel_blocks_; }
   // The first of a panel, in the first product.

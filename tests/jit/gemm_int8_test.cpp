@@ -101,7 +101,7 @@ class TileBench {
 
  private:
   void fill(const GuardedBytes& bytes, bool is_signed) {
-    if (test_.plan.dot == Int8Dot::pairs) {
+    if (is_wide(test_.plan.dot)) {
       for (size_t i = 0; i < bytes.size() / 2; ++i) {
         bytes.as<int16_t>()[i] = static_cast<int16_t>(random_byte(random_, -255, 255));
       }
@@ -112,7 +112,7 @@ class TileBench {
     }
   }
   int64_t value(const void* lane, int i, bool is_signed) const {
-    if (test_.plan.dot == Int8Dot::pairs) return static_cast<const int16_t*>(lane)[i];
+    if (is_wide(test_.plan.dot)) return static_cast<const int16_t*>(lane)[i];
     const uint8_t byte = static_cast<const uint8_t*>(lane)[i];
     return is_signed ? static_cast<int8_t>(byte) : byte;
   }
@@ -124,6 +124,9 @@ class TileBench {
       const char* b = b_.as<char>() + (g * test_.plan.vecs * lanes_ + column) * 4;
       for (int i = 0; i < group_of(test_.plan.dot); ++i) {
         sum += value(a, i, test_.plan.dot == Int8Dot::s8u8) * value(b, i, test_.plan.dot == Int8Dot::u8s8);
+        if (test_.plan.dot != Int8Dot::crossed || g % 2 != 0) continue;
+        const char* next_b = b + test_.plan.vecs * lanes_ * 4;
+        sum += value(a, i, true) * value(a + 4, i, true) + value(b, i, true) * value(next_b, i, true);
       }
     }
     return sum;
@@ -172,6 +175,7 @@ void expect_exact(const TileCase& test, unsigned seed) {
 }
 
 std::vector<Int8Dot> dots_of(Isa isa) {
+  if (!has_avx512(isa)) return {Int8Dot::pairs, Int8Dot::crossed};
   if (!has_vnni(isa)) return {Int8Dot::pairs};
   return {Int8Dot::u8s8, Int8Dot::s8u8, Int8Dot::pairs};
 }
@@ -186,11 +190,11 @@ TileCase random_case(std::mt19937& random, Isa isa) {
     test.plan.rows = pick(1, 14);
     test.plan.vecs = pick(1, 6);
   } while (!test.plan.is_valid());
-  test.plan.k_unroll = pick(1, 4);
+  test.plan.k_unroll = pick(1, 4) * lanes_of(test.plan.dot);
   test.plan.prefetch_lines = pick(0, 2);
   test.plan.has_rows = pick(0, 1) == 1;
   test.plan.masked = pick(0, 1) == 1;
-  test.groups = pick(0, 40);
+  test.groups = pick(0, 40) / lanes_of(test.plan.dot) * lanes_of(test.plan.dot);
   test.tiles = pick(1, 4);
   if (test.plan.masked) test.tail_lanes = pick(1, vector_lanes(isa) - 1);
   test.gap = 4 * pick(0, 3);
@@ -267,6 +271,9 @@ TEST(GemmInt8Tile, RefusesPlansBeyondTheRegistersAndVnniWhereItIsMissing) {
   EXPECT_THROW(gemm_int8_tile({.isa = Isa::avx2, .rows = 6, .vecs = 3}), JitError);
   EXPECT_THROW(gemm_int8_tile({.isa = Isa::avx512, .dot = Int8Dot::u8s8, .rows = 4, .vecs = 2}), JitError);
   EXPECT_THROW(gemm_int8_tile({.isa = Isa::avx2, .rows = 2, .vecs = 2, .row_groups = 1}), JitError);
+  EXPECT_THROW(gemm_int8_tile({.isa = Isa::avx2, .dot = Int8Dot::crossed, .rows = 5, .vecs = 2}), JitError);
+  EXPECT_THROW(gemm_int8_tile({.isa = Isa::avx2, .dot = Int8Dot::crossed, .rows = 2, .k_unroll = 3}), JitError);
+  EXPECT_THROW(gemm_int8_tile({.isa = Isa::avx512, .dot = Int8Dot::crossed, .rows = 2}), JitError);
   GemmInt8TilePlan full = {.isa = Isa::avx512, .rows = 14, .vecs = 2, .row_groups = 1};
   full.epilogue = requantize(DType::f32, true);
   EXPECT_THROW(gemm_int8_tile(full), JitError);

@@ -27,10 +27,12 @@ std::vector<Isa> int8_isas() {
   return isas;
 }
 
-Tensor random_bytes(DType dtype, const Dims& dims, std::mt19937& random) {
+Tensor random_bytes(DType dtype, const Dims& dims, std::mt19937& random, bool is_extreme = false) {
+  constexpr uint8_t kExtremes[] = {0x00, 0x7f, 0x80, 0xff};
   Tensor tensor(dtype, dims);
   for (int64_t i = 0; i < tensor.size(); ++i) {
-    static_cast<uint8_t*>(tensor.mutable_raw())[i] = static_cast<uint8_t>(random());
+    const auto byte = static_cast<uint8_t>(random());
+    static_cast<uint8_t*>(tensor.mutable_raw())[i] = is_extreme ? kExtremes[byte % 4] : byte;
   }
   return tensor;
 }
@@ -44,6 +46,7 @@ struct ConvCase {
   DType output = DType::u8;
   int threads = 1;
   bool has_curve = false;  // else a residual
+  bool is_extreme = false;
 
   friend std::ostream& operator<<(std::ostream& out, const ConvCase& c) {
     return out << to_string(c.in) << " " << name_of(c.dtype) << " * " << to_string(c.weights) << "/" << c.groups << " "
@@ -89,11 +92,11 @@ class ConvRun {
  public:
   ConvRun(const ConvCase& c, int lanes, std::mt19937& random) : case_(c), lanes_(lanes) {
     const int64_t channels = c.weights[0];
-    inputs_ = {random_bytes(c.dtype, c.in, random),
-               random_bytes(c.weight_dtype, c.weights, random),
+    inputs_ = {random_bytes(c.dtype, c.in, random, c.is_extreme),
+               random_bytes(c.weight_dtype, c.weights, random, c.is_extreme),
                has_scale() ? random_tensor({channels}, random, 1e-3F, 3e-3F) : Tensor(),
-               random_bytes(c.dtype, {}, random),
-               c.has_weight_zeros ? random_bytes(c.weight_dtype, {channels}, random) : Tensor(),
+               random_bytes(c.dtype, {}, random, c.is_extreme),
+               c.has_weight_zeros ? random_bytes(c.weight_dtype, {channels}, random, c.is_extreme) : Tensor(),
                Tensor(DType::i32, {channels})};
     for (int64_t i = 0; i < channels; ++i) inputs_[5].mutable_data<int32_t>()[i] = static_cast<int32_t>(i * 37 - 200);
     node_.op = &OpRegistry::builtin().require("lathe", "QuantizedConv");
@@ -328,6 +331,36 @@ TEST(Int8Convolution, ReadsItsOwnChannel) {
   check_all(cases);
 }
 
+// Everything but the shapes.
+void choose_types(ConvCase& c, std::mt19937& random) {
+  c.dtype = random() % 2 == 0 ? DType::u8 : DType::i8;
+  c.weight_dtype = random() % 3 == 0 ? DType::u8 : DType::i8;
+  c.has_weight_zeros = random() % 4 == 0;
+  c.is_dynamic = random() % 4 == 0;
+  c.is_extreme = random() % 3 == 0;
+  constexpr DType kOutputs[] = {DType::u8, DType::i8, DType::f32, DType::i32};
+  c.output = kOutputs[random() % 4];
+  c.threads = 1 + static_cast<int>(random() % 2);
+}
+
+TEST(Int8Convolution, SumsExactlyWhateverTheShape) {
+  std::mt19937 random(23);
+  const auto one_of = [&](int64_t least, int64_t most) { return std::uniform_int_distribution(least, most)(random); };
+  std::vector<ConvCase> cases;
+  while (cases.size() < 80) {
+    ConvCase c;
+    const int64_t channels = one_of(0, 3) == 0 ? one_of(8, 90) : 4 * one_of(2, 30);
+    const bool is_pointwise = one_of(0, 1) == 0;
+    c.weights = {one_of(1, 90), channels, is_pointwise ? 1 : one_of(1, 3), is_pointwise ? 1 : one_of(1, 4)};
+    c.in = {one_of(1, 3), channels, one_of(4, 24), one_of(4, 24)};
+    c.strides = {one_of(1, 3), one_of(1, 3)};
+    if (!is_pointwise || one_of(0, 7) == 0) c.pads = {one_of(0, 1), one_of(0, 1), one_of(0, 1), one_of(0, 1)};
+    choose_types(c, random);
+    cases.push_back(c);
+  }
+  check_all(cases);
+}
+
 TEST(Int8Convolution, ReadsItsOwnChannelWhateverTheShape) {
   std::mt19937 random(5);
   const auto one_of = [&](int64_t least, int64_t most) { return std::uniform_int_distribution(least, most)(random); };
@@ -345,14 +378,8 @@ TEST(Int8Convolution, ReadsItsOwnChannelWhateverTheShape) {
       return c.in[2 + axis] + c.pads[axis] + c.pads[2 + axis] > c.dilations[axis] * (c.weights[2 + axis] - 1);
     };
     if (!fits(0) || !fits(1)) continue;
-    c.dtype = one_of(0, 1) == 0 ? DType::u8 : DType::i8;
-    c.weight_dtype = one_of(0, 2) == 0 ? DType::u8 : DType::i8;
-    c.has_weight_zeros = one_of(0, 3) == 0;
+    choose_types(c, random);
     c.is_picture = one_of(0, 3) == 0;
-    c.is_dynamic = one_of(0, 3) == 0;
-    const DType outputs[] = {DType::u8, DType::i8, DType::f32, DType::i32};
-    c.output = outputs[one_of(0, 3)];
-    c.threads = static_cast<int>(one_of(1, 2));
     cases.push_back(c);
   }
   check_all(cases);

@@ -94,7 +94,9 @@ TEST(TaskText, ConvolutionsOfBytesComeBackAndRunWithAnyTile) {
       const int lanes = vector_lanes(isa);
       ConvInt8Problem problem;
       problem.isa = int8_isa(isa);
-      problem.dot = has_vnni(isa) ? Int8Dot::u8s8 : Int8Dot::pairs;
+      problem.dot = has_vnni(isa)                      ? Int8Dot::u8s8
+                    : is_pointwise && !has_avx512(isa) ? Int8Dot::crossed
+                                                       : Int8Dot::pairs;
       problem.in_channels = 64;
       ConvProblem& shape = problem.shape;
       shape.in_channels = problem.in_channels / group_of(problem.dot);

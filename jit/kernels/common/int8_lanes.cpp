@@ -13,6 +13,8 @@ std::string to_string(Int8Dot dot) {
       return "u8s8";
     case Int8Dot::s8u8:
       return "s8u8";
+    case Int8Dot::crossed:
+      return "crossed";
     default:
       return "pairs";
   }
@@ -35,6 +37,14 @@ void Int8Emitter::dot(Int8Dot kind, const Vec& acc, const Vec& a, const Vec& b, 
   if (has_vnni(isa())) return vpdpwssd(acc, a, b);
   vpmaddwd(temp, a, b);
   vpaddd(acc, acc, temp);
+}
+
+void Int8Emitter::cross(const Vec& acc, const std::array<Vec, 2>& a, const std::array<Vec, 2>& b,
+                        const std::array<Vec, 2>& sums) {
+  vpaddw(sums[0], a[0], b[1]);
+  vpaddw(sums[1], a[1], b[0]);
+  vpmaddwd(sums[0], sums[0], sums[1]);
+  vpaddd(acc, acc, sums[0]);
 }
 
 void Int8Emitter::load_as_float(const Vec& vec, const Xbyak::RegExp& at, DType dtype) {

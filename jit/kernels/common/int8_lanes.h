@@ -1,6 +1,7 @@
 #pragma once
 // What the kernels for bytes share: dot products of groups of bytes in 32-bit lanes, and reading and storing lanes in
 // other element types than float32.
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -16,10 +17,23 @@ enum class Int8Dot : uint8_t {
   u8s8,   // four bytes each, A unsigned and B signed (VNNI)
   s8u8,   // four bytes each, A signed and B unsigned (VNNI)
   pairs,  // two 16-bit integers each (any instruction set)
+  // The same by half the products, Winograd's inner product: with two neighbouring lanes a, a' of A and b, b' of B,
+  // (a + b') . (a' + b) is a . b + a' . b' and a . a' + b . b', which the caller takes off again. Sums of elements of A
+  // and B fit 16 bits, lanes come in twos. For CPUs that multiply at fewer ports than they add at, and have no
+  // instruction that does both: AVX2 only.
+  crossed,
 };
 std::string to_string(Int8Dot dot);
 // Values of k in one lane.
-inline int group_of(Int8Dot dot) { return dot == Int8Dot::pairs ? 2 : 4; }
+inline bool is_wide(Int8Dot dot) { return dot == Int8Dot::pairs || dot == Int8Dot::crossed; }  // 16 bits
+inline int group_of(Int8Dot dot) { return is_wide(dot) ? 2 : 4; }
+// Lanes that are multiplied together.
+inline int lanes_of(Int8Dot dot) { return dot == Int8Dot::crossed ? 2 : 1; }
+// Lanes of k values, filled up to those that are multiplied together.
+inline int64_t groups_of(Int8Dot dot, int64_t k) {
+  const int64_t together = int64_t{group_of(dot)} * lanes_of(dot);
+  return (k + together - 1) / together * lanes_of(dot);
+}
 inline bool has_vnni(Isa isa) { return isa >= Isa::avx512_vnni; }
 inline bool dot_needs_temp(Isa isa, Int8Dot dot) { return dot == Int8Dot::pairs && !has_vnni(isa); }
 // Bytes are looked up in tables of 256 within registers.
@@ -54,6 +68,8 @@ class Int8Emitter : public Emitter {
   // acc += a . b in every lane.
   // `temp` is clobbered when dot_needs_temp().
   void dot(Int8Dot kind, const Vec& acc, const Vec& a, const Vec& b, const Vec& temp);
+  // Int8Dot::crossed, of two lanes each. `sums` are clobbered, and may be `a`.
+  void cross(const Vec& acc, const std::array<Vec, 2>& a, const std::array<Vec, 2>& b, const std::array<Vec, 2>& sums);
 
   // Whole vectors of f32, i32, u8 or i8 as float32 lanes, and back. Lanes to be stored as integers are integral and in
   // range; `temp` is clobbered when bytes are stored on AVX2.

@@ -40,6 +40,23 @@ std::string digest_of(std::span<const ConvTileShape> shapes) {
   return fmt::format("{:016x}{:016x}", a, b);
 }
 
+bool has_all_taps(const ConvTileShape& shape) {
+  int taps = 0;
+  for (const ConvTapRun& tap : shape.taps) {
+    if (static_cast<int>(tap.uses.size()) != shape.pixels) return false;
+    taps += tap.run;
+  }
+  return taps == shape.taps_in_window && taps > 0;
+}
+
+// Beside the sums: a broadcast and the weights of all blocks, two lanes each, and, but for the last block, what is
+// multiplied.
+bool fits_crossed(const ConvInt8Plan& plan, int pixels) {
+  if (has_avx512(plan.isa) || plan.ahead > 0 || plan.groups % 2 != 0 || plan.tail % 2 != 0) return false;
+  const int others = plan.blocks > 1 ? 4 : 2;
+  return pixels >= 1 && plan.blocks >= 1 && plan.blocks * (pixels + 2) + others <= vector_registers(plan.isa);
+}
+
 }  // namespace
 
 std::string to_string(const ConvInt8Plan& plan) {
@@ -49,7 +66,8 @@ std::string to_string(const ConvInt8Plan& plan) {
 }
 
 bool fits_registers(const ConvInt8Plan& plan, int pixels) {
-  if (plan.dot != Int8Dot::pairs && !has_vnni(plan.isa)) return false;
+  if (!is_wide(plan.dot) && !has_vnni(plan.isa)) return false;
+  if (plan.dot == Int8Dot::crossed) return fits_crossed(plan, pixels);
   const int others = 1 + dot_needs_temp(plan.isa, plan.dot);  // a broadcast, products on their way
   const int sets = plan.ahead > 0 ? 2 : 1;
   return pixels >= 1 && plan.blocks >= 1 && plan.blocks * (pixels * sets + 1) + others <= vector_registers(plan.isa);
@@ -59,6 +77,7 @@ ConvInt8Kernels ConvInt8Kernels::make(const ConvInt8Plan& plan, std::span<const 
   int64_t products = 0;
   for (const ConvTileShape& shape : shapes) {
     if (!fits_registers(plan, shape.pixels)) throw JitError("a convolution tile needs too many registers");
+    if (plan.dot == Int8Dot::crossed && !has_all_taps(shape)) throw JitError("crossed products lack taps");
     for (const ConvTapRun& tap : shape.taps) {
       products += static_cast<int64_t>(tap.uses.size()) * tap.run * plan.blocks * (plan.groups + plan.tail);
     }

@@ -22,6 +22,9 @@ struct ConvInt8Call {
   const char* weights = nullptr;
   char* target = nullptr;         // the first tile's first pixel in the first output block
   const int32_t* init = nullptr;  // what sums begin with, of the first output block
+  // Int8Dot::crossed: what is taken off a pixel's sums, where the first tap's position in an input block is; at the
+  // first tile's origin. No pixel lacks a tap.
+  const int32_t* terms = nullptr;
   const char* prefetch = nullptr;
   int64_t prefetch_step = 0;                 // bytes; 0 repeats the same line
   int64_t blocks = 0;                        // whole input blocks, at least one
@@ -39,6 +42,7 @@ struct ConvInt8Call {
   // In bytes, from behind a panel's last tile to the next one's first; from panel to panel.
   int64_t source_turn = 0, target_turn = 0, weights_turn = 0, init_turn = 0;
   int64_t operand_turn[ConvEpilogue::kMaxOperands] = {};
+  int64_t terms_step = 0, terms_turn = 0;
   int64_t starts_left = 0, ends_left = 0, prefetches_left = 0;  // the call's own
 };
 

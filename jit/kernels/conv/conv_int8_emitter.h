@@ -117,7 +117,7 @@ class ConvInt8Emitter : public ConvInt8Walk {
   void start_tile() {
     enter_source();
     mov(weights_, qword[call_ + offsetof(ConvInt8Call, weights)]);
-    start_accumulators();
+    is_crossed() ? start_with_terms() : start_accumulators();
   }
 
   // Accumulators first, then broadcasts, then weights, then what products pass through; and, where outputs are finished
@@ -125,13 +125,14 @@ class ConvInt8Emitter : public ConvInt8Walk {
   void assign_registers() {
     set_ = 0;
     const int temps = plan_.ahead > 0 ? temps_needed() : 0;
-    products_ = static_cast<int>(pool_.size()) - temps - 1;
-    const int all = static_cast<int>(pool_.size()) - temps - dot_needs_temp(plan_.isa, plan_.dot);
+    products_ = static_cast<int>(pool_.size()) - temps - lanes_of(plan_.dot);
+    const int all = is_crossed() ? products_ + (plan_.blocks == 1 ? 2 : 0)
+                                 : static_cast<int>(pool_.size()) - temps - dot_needs_temp(plan_.isa, plan_.dot);
     accumulators_ = shape_->pixels * plan_.blocks * (plan_.ahead > 0 ? 2 : 1);
     if (accumulators_ + plan_.blocks + 1 > all) throw JitError("the epilogue leaves too few registers for products");
     weight_sets_ = all - accumulators_ >= 2 * plan_.blocks + 2 ? 2 : 1;
     first_weight_ = all - weight_sets_ * plan_.blocks;
-    broadcasts_ = first_weight_ - accumulators_;
+    broadcasts_ = (first_weight_ - accumulators_) / lanes_of(plan_.dot) * lanes_of(plan_.dot);
     next_set_ = next_broadcast_ = 0;
   }
 
@@ -151,16 +152,30 @@ class ConvInt8Emitter : public ConvInt8Walk {
     }
   }
 
+  void start_with_terms() {
+    mov(scratch_, qword[call_ + offsetof(ConvInt8Call, init)]);
+    for (int block = 0; block < plan_.blocks; ++block) load(weight(0, block), scratch_ + block * vec_bytes());
+    mov(scratch_, qword[call_ + offsetof(ConvInt8Call, terms)]);
+    const Vec& term = pool_[static_cast<size_t>(accumulators_)];
+    for (const ConvUse& use : shape_->taps[0].uses) {
+      vpbroadcastd(term, dword[scratch_ + use.source / plan_.groups]);
+      for (int block = 0; block < plan_.blocks; ++block) {
+        vpsubd(accumulator(set_, use.pixel, block), weight(0, block), term);
+      }
+    }
+    move_on(offsetof(ConvInt8Call, terms), offsetof(ConvInt8Call, terms_step));
+  }
+
   // All taps of one input block of `groups`, as straight code.
   void emit_block(int groups, bool more_follow) {
     const int step_bytes = plan_.blocks * vec_bytes();
     for (const ConvTapRun& tap : shape_->taps) {
       const int64_t weights_at = int64_t{tap.index} * groups * step_bytes;
-      const int steps = tap.run * groups;
-      for (int step = 0; step < steps; ++step) {
+      const int steps = tap.run * groups, together = lanes_of(plan_.dot);
+      for (int step = 0; step < steps; step += together) {
         if (step % plan_.unroll == 0) prefetched_ = 0;
         emit_step(tap, static_cast<int>(weights_at + int64_t{step} * step_bytes), step * 4, step % plan_.unroll);
-        if (step % plan_.unroll == plan_.unroll - 1 || step == steps - 1) end_round();
+        if ((step + together) % plan_.unroll == 0 || step + together == steps) end_round();
       }
     }
     if (!more_follow) return;
@@ -183,9 +198,10 @@ class ConvInt8Emitter : public ConvInt8Walk {
 
   // One group of channels of all pixels times the weights of all output blocks.
   void emit_step(const ConvTapRun& tap, int weights_at, int source_at, int step) {
-    const int set = next_set_++ % weight_sets_;
-    const int due = plan_.prefetch_lines * (step + 1) / plan_.unroll;
+    const int due = plan_.prefetch_lines * (step + lanes_of(plan_.dot)) / plan_.unroll;
     while (prefetched_ < due) prefetch_line();
+    if (is_crossed()) return emit_crossed(tap, weights_at, source_at);
+    const int set = next_set_++ % weight_sets_;
     for (int block = 0; block < plan_.blocks; ++block) {
       load(weight(set, block), weights_ + (weights_at + block * vec_bytes()));
     }
@@ -198,6 +214,30 @@ class ConvInt8Emitter : public ConvInt8Walk {
       }
     }
     if (plan_.ahead > 0) run_queue(std::min(++steps_done_, straight_steps()), straight_steps());
+  }
+
+  // Two groups, whose weights are the two sets. The last block's sums take the place of the broadcasts.
+  void emit_crossed(const ConvTapRun& tap, int weights_at, int source_at) {
+    for (int lane = 0; lane < 2; ++lane) {
+      for (int block = 0; block < plan_.blocks; ++block) {
+        load(weight(lane, block), weights_ + (weights_at + (lane * plan_.blocks + block) * vec_bytes()));
+      }
+    }
+    const auto pair_at = [&](int first) {
+      return std::array{pool_[static_cast<size_t>(first)], pool_[static_cast<size_t>(first + 1)]};
+    };
+    for (const ConvUse& use : tap.uses) {
+      const std::array<Vec, 2> values = pair_at(accumulators_ + next_broadcast_ % broadcasts_);
+      next_broadcast_ += 2;
+      for (int lane = 0; lane < 2; ++lane) {
+        vpbroadcastd(values[static_cast<size_t>(lane)], dword[source_ + (use.source + source_at + 4 * lane)]);
+      }
+      for (int block = 0; block < plan_.blocks; ++block) {
+        const bool is_last = block == plan_.blocks - 1;
+        cross(accumulator(set_, use.pixel, block), values, {weight(0, block), weight(1, block)},
+              is_last ? values : pair_at(products_));
+      }
+    }
   }
 
   // --- Outputs. Accumulators that the epilogue needs as temporaries wait on the stack.

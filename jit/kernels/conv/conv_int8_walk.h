@@ -59,6 +59,7 @@ class ConvInt8Walk : public ConvInt8Outputs {
   }
   void turn_sources() {
     move_on(offsetof(ConvInt8Call, source), offsetof(ConvInt8Call, source_turn));
+    if (is_crossed()) move_on(offsetof(ConvInt8Call, terms), offsetof(ConvInt8Call, terms_turn));
     move_on(offsetof(ConvInt8Call, weights), offsetof(ConvInt8Call, weights_turn));
     move_on(offsetof(ConvInt8Call, init), offsetof(ConvInt8Call, init_turn));
     move_on(offsetof(ConvInt8Call, prefetch), offsetof(ConvInt8Call, weights_turn));
@@ -85,6 +86,7 @@ class ConvInt8Walk : public ConvInt8Outputs {
     turn(offsetof(ConvInt8Call, ends_left), [&] { turn_targets(); });
   }
 
+  bool is_crossed() const { return plan_.dot == Int8Dot::crossed; }
   const std::vector<ConvOperand>& operands() const { return plan_.epilogue.operands; }
 
   static constexpr int kCacheLine = 64;

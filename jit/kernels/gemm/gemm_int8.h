@@ -5,8 +5,9 @@
 //   C = epilogue(float(sum)), or the int32 sums themselves
 //
 // A is row-major with any row stride, in groups of k that fill 32 bits (Int8Dot); whole groups are read. B is packed:
-// for each group vecs * lanes of 32 bits. Zero points are folded into column_init and row_init by the caller, bytes of
-// B beyond k are zero. C and the epilogue's inputs are never touched outside their rows and columns.
+// for each group vecs * lanes of 32 bits. Where products are crossed (Int8Dot), groups come in twos, and the caller
+// takes off what that adds. Zero points are folded into column_init and row_init by the caller, bytes of B beyond k are
+// zero. C and the epilogue's inputs are never touched outside their rows and columns.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -47,6 +48,7 @@ struct GemmInt8TilePlan {
 // From one product of a batch to the next, in bytes.
 struct GemmInt8Step {
   int64_t a, b, c;
+  int64_t columns = 0, rows = 0;  // of the initial terms, when the plan has rows
 };
 
 struct GemmInt8TileArgs {
@@ -62,8 +64,8 @@ struct GemmInt8TileArgs {
   int64_t tail_lanes;                  // valid lanes of the last vector, when the plan is masked
   const void* inputs[kMaxInt8Inputs];  // of slots 1, 2, ...: at the tile's first row and column
   int64_t input_stride_bytes[kMaxInt8Inputs];
-  // Products of the same shape one after the other, where the plan has none of row_groups, rows and inputs; a, b, c and
-  // steps are moved. Each prefetches the next one's weights, the last one `prefetch_last`.
+  // Products of the same shape one after the other, where the plan has none of row_groups and inputs; a, b, c, initial
+  // terms and steps are moved. Each prefetches the next one's weights, the last one `prefetch_last`.
   int64_t products = 1;
   const GemmInt8Step* steps = nullptr;  // one fewer
   const void* prefetch_last = nullptr;

@@ -74,6 +74,10 @@ void GemmInt8Emitter::go_on_to_next_product() {
   };
   move_on(offsetof(GemmInt8TileArgs, a), offsetof(GemmInt8Step, a));
   move_on(offsetof(GemmInt8TileArgs, c), offsetof(GemmInt8Step, c));
+  if (plan_.has_rows) {
+    move_on(offsetof(GemmInt8TileArgs, column_init), offsetof(GemmInt8Step, columns));
+    move_on(offsetof(GemmInt8TileArgs, row_init), offsetof(GemmInt8Step, rows));
+  }
   move_on(offsetof(GemmInt8TileArgs, b), offsetof(GemmInt8Step, b));
   if (plan_.prefetch_lines) {
     mov(k_left_, ptr[args_ + offsetof(GemmInt8TileArgs, prefetch_last)]);
@@ -89,6 +93,7 @@ void GemmInt8Emitter::go_on_to_next_product() {
   copy_to_frame(kTilesLeft, offsetof(GemmInt8TileArgs, tiles));
   copy_to_frame(kA, offsetof(GemmInt8TileArgs, a));
   copy_to_frame(kC, offsetof(GemmInt8TileArgs, c));
+  if (plan_.has_rows) copy_to_frame(kRowInit, offsetof(GemmInt8TileArgs, row_init));
   jmp(next_tile_, T_NEAR);
   L(done);
 }
@@ -137,8 +142,8 @@ void GemmInt8Emitter::sum_groups() {
   }
   jz(done, T_NEAR);
   L(single);
-  updates(1, plan_.k_unroll == 1 ? plan_.prefetch_lines : 0);
-  dec(k_left_);
+  updates(lanes_of(plan_.dot), plan_.k_unroll == 1 ? plan_.prefetch_lines : 0);
+  sub(k_left_, lanes_of(plan_.dot));
   jnz(single, T_NEAR);
   L(done);
 }
@@ -179,6 +184,27 @@ void GemmInt8Emitter::update_holding_b(int group, Pace pace) {
   }
 }
 
+// Two groups. The last vector's sums take the place of A's broadcasts.
+template <class Pace>
+void GemmInt8Emitter::update_crossed(int group, Pace pace) {
+  const auto pair_at = [&](int first) {
+    return std::array{work_[static_cast<size_t>(first)], work_[static_cast<size_t>(first + 1)]};
+  };
+  const std::array<Vec, 2> a = pair_at(2 * plan_.vecs);
+  for (int v = 0; v < plan_.vecs; ++v) {
+    for (int lane = 0; lane < 2; ++lane) load(work_[static_cast<size_t>(2 * v + lane)], b_at(group + lane, v));
+  }
+  for (int row = 0; row < plan_.rows; ++row) {
+    for (int lane = 0; lane < 2; ++lane) {
+      vpbroadcastd(a[static_cast<size_t>(lane)], dword[a_at(row, group + lane)]);
+    }
+    for (int v = 0; v < plan_.vecs; ++v) {
+      cross(acc(row, v), a, pair_at(2 * v), v == plan_.vecs - 1 ? a : pair_at(2 * plan_.vecs + 2));
+    }
+    pace();
+  }
+}
+
 template <class Pace>
 void GemmInt8Emitter::update_holding_a(int group, Pace pace) {
   const Vec& b_vec = work_[static_cast<size_t>(plan_.rows)];
@@ -197,12 +223,14 @@ void GemmInt8Emitter::update_holding_a(int group, Pace pace) {
 // The next groups of k, with `lines` prefetches spread among them; after(group) behind each.
 template <class After>
 void GemmInt8Emitter::update_round(int groups, int lines, After after) {
-  PrefetchPace paced(groups * plan_.rows, lines);
-  const auto pace = [&] {  // called once a row of each group
+  PrefetchPace paced(groups / lanes_of(plan_.dot) * plan_.rows, lines);
+  const auto pace = [&] {  // called once a row of each group, or of each two that are crossed
     paced.next_slot([&](int line) { prefetcht1(ptr[prefetch_ + line * kCacheLine]); });
   };
-  for (int group = 0; group < groups; ++group) {
-    if (holds_a(plan_)) {
+  for (int group = 0; group < groups; group += lanes_of(plan_.dot)) {
+    if (is_crossed(plan_)) {
+      update_crossed(group, pace);
+    } else if (holds_a(plan_)) {
       update_holding_a(group, pace);
     } else {
       update_holding_b(group, pace);

@@ -16,8 +16,13 @@ namespace lathe {
 constexpr int kRowsPerBase = 9;  // rows that one base register reaches with strides 1, 3, 5, 7 scaled by 1, 2, 4, 8
 
 // Few rows: hold A's broadcasts and stream B through one register. Many: hold a row of B, broadcast A one by one.
-inline bool holds_a(const GemmInt8TilePlan& plan) { return plan.rows < plan.vecs; }
-inline int work_registers(const GemmInt8TilePlan& plan) { return holds_a(plan) ? plan.rows + 1 : plan.vecs + 1; }
+inline bool is_crossed(const GemmInt8TilePlan& plan) { return plan.dot == Int8Dot::crossed; }
+inline bool holds_a(const GemmInt8TilePlan& plan) { return plan.rows < plan.vecs && !is_crossed(plan); }
+// Crossed: two lanes of both and, but for a row's last vector, their sums.
+inline int work_registers(const GemmInt8TilePlan& plan) {
+  if (is_crossed(plan)) return 2 * plan.vecs + (plan.vecs > 1 ? 4 : 2);
+  return holds_a(plan) ? plan.rows + 1 : plan.vecs + 1;
+}
 
 class GemmInt8Emitter : public GeluEmitter {
  public:
@@ -43,7 +48,7 @@ class GemmInt8Emitter : public GeluEmitter {
   void open_frame();
   void load_arguments();
   void copy_to_frame(int to, size_t from);
-  bool may_repeat() const { return plan_.row_groups == 0 && !plan_.has_rows && input_count() == 0; }
+  bool may_repeat() const { return plan_.row_groups == 0 && input_count() == 0; }
   void go_on_to_next_product();
   void close_frame() { mov(rsp, ptr[rsp + kOldStack]); }
 
@@ -55,6 +60,8 @@ class GemmInt8Emitter : public GeluEmitter {
   Xbyak::RegExp a_at(int row, int group) const;
   template <class Pace>
   void update_holding_b(int group, Pace pace);
+  template <class Pace>
+  void update_crossed(int group, Pace pace);
   template <class Pace>
   void update_holding_a(int group, Pace pace);
   void updates(int groups, int lines);
