@@ -25,6 +25,8 @@ Emitter::Emitter(Isa isa) : Xbyak::CodeGenerator(kInitialBytes, Xbyak::AutoGrow)
 
 std::shared_ptr<const CodePages> Emitter::finish(const std::string& name) {
   try {
+    if (!entries_.empty()) align(4);
+    for (const uint32_t offset : entries_) dd(offset);
     ready(PROTECT_RW);
     return std::make_shared<const CodePages>(getCode(), getSize(), name);
   } catch (const Xbyak::Error& error) {
@@ -63,6 +65,11 @@ std::vector<Emitter::Vec> Emitter::claim_vecs(const char* role, int count) {
 void Emitter::release(const Vec& vec) { free_vecs_.push_back(vec.getIdx()); }
 void Emitter::release(const Gpr& gpr) { free_gprs_.push_back(gpr.getIdx()); }
 int Emitter::free_vecs() const { return static_cast<int>(free_vecs_.size()); }
+
+void Emitter::begin_entry() {
+  align(64);
+  entries_.push_back(static_cast<uint32_t>(getSize()));
+}
 
 void Emitter::begin() {
   for (const int index : kCalleeSaved) push(Gpr(index));

@@ -16,7 +16,7 @@ class Emitter : protected Xbyak::CodeGenerator {
   using Vec = Xbyak::Xmm;  // a Ymm or Zmm, by the ISA
   using Gpr = Xbyak::Reg64;
 
-  // Copies the finished code into pages of its own. `name` is what perf and gdb show.
+  // Copies the finished code into pages of its own, the entries' offsets behind it. `name` is what perf and gdb show.
   std::shared_ptr<const CodePages> finish(const std::string& name);
 
  protected:
@@ -37,6 +37,8 @@ class Emitter : protected Xbyak::CodeGenerator {
   void release(const Gpr& gpr);
   int free_vecs() const;
 
+  // What follows is the next function of a KernelSet.
+  void begin_entry();
   // Prologue (pushes all callee-saved registers that claim_gpr may hand out) and epilogue (vzeroupper, pops, ret).
   void begin();
   void end();
@@ -75,6 +77,7 @@ class Emitter : protected Xbyak::CodeGenerator {
  private:
   Isa isa_;
   std::vector<int> free_gprs_, free_vecs_;
+  std::vector<uint32_t> entries_;
 };
 
 }  // namespace lathe

@@ -5,6 +5,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace lathe {
 
@@ -44,6 +45,27 @@ class Kernel {
 
  private:
   std::shared_ptr<const CodePages> pages_;
+};
+
+// Several functions of one signature in one piece of code, numbered in the order of Emitter::begin_entry(). Where they
+// are stands in the code's last words, so that cached code can be used without its emitter.
+template <class Signature>
+class KernelSet {
+ public:
+  KernelSet() = default;
+  KernelSet(std::shared_ptr<const CodePages> pages, size_t count) : pages_(std::move(pages)) {
+    const auto* code = static_cast<const std::byte*>(pages_->entry());
+    const auto* offsets = reinterpret_cast<const uint32_t*>(code + pages_->bytes()) - count;
+    for (size_t i = 0; i < count; ++i) {
+      entries_.push_back(reinterpret_cast<Signature*>(reinterpret_cast<uintptr_t>(code + offsets[i])));
+    }
+  }
+  explicit operator bool() const { return pages_ != nullptr; }
+  Signature* entry(int i) const { return entries_[static_cast<size_t>(i)]; }
+
+ private:
+  std::shared_ptr<const CodePages> pages_;
+  std::vector<Signature*> entries_;
 };
 
 // One cache of machine code per process. `key` is the plan's text with its family and ISA. Emits outside the lock.

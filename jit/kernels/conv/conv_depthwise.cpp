@@ -15,19 +15,6 @@ namespace {
 // Weights of one row of the window in registers; wider windows take several turns.
 constexpr int kMostWeights = 5;
 
-bool is_inside(const ConvAxis& axis, int64_t out, const ConvTap& tap) {
-  const int64_t in = out * axis.stride + tap.offset;
-  return in >= 0 && in < axis.in;
-}
-
-std::string valid_taps(const ConvAxis& axis, const ConvPart& part) {
-  std::string signature = std::to_string(part.size) + ":";
-  for (int64_t i = 0; i < part.size; ++i) {
-    for (const ConvTap& tap : axis.taps) signature += is_inside(axis, part.begin + i, tap) ? '1' : '0';
-  }
-  return signature;
-}
-
 // Equal column parts in a row.
 struct Columns {
   ConvPart part;
@@ -55,15 +42,11 @@ class DepthwiseEmitter : public Emitter {
   }
 
   std::shared_ptr<const CodePages> emit(const std::vector<ConvPart>& row_parts, const std::string& name) {
-    std::vector<uint32_t> offsets;
     for (const ConvPart& rows : row_parts) {
-      align(64);
-      offsets.push_back(static_cast<uint32_t>(getSize()));
+      begin_entry();
       emit_strip(rows);
     }
     epilogue_.emit_constants();
-    align(4);
-    for (uint32_t offset : offsets) dd(offset);
     return finish(name);
   }
 
@@ -127,19 +110,19 @@ class DepthwiseEmitter : public Emitter {
     const auto weight = [&](size_t tx) { return pool_[static_cast<size_t>(all) - 1 - (tx - first)]; };
     const int values = all - accumulators - static_cast<int>(end - first);
     bool is_used = false;
-    for (int64_t row = 0; row < rows.size; ++row) is_used = is_used || is_inside(shape_.y, rows.begin + row, tap_y);
+    for (int64_t row = 0; row < rows.size; ++row) is_used = is_used || shape_.y.is_inside(rows.begin + row, tap_y);
     if (!is_used) return;
     for (size_t tx = first; tx < end; ++tx) {
       load(weight(tx),
            weights_ + static_cast<int>((ty * shape_.x.taps.size() + tx) * static_cast<size_t>(vec_bytes())));
     }
     for (int64_t row = 0; row < rows.size; ++row) {
-      if (!is_inside(shape_.y, rows.begin + row, tap_y)) continue;
+      if (!shape_.y.is_inside(rows.begin + row, tap_y)) continue;
       // Input column (relative to the tile's origin) -> the products it takes part in.
       std::map<int64_t, std::vector<std::pair<int64_t, size_t>>> uses;
       for (int64_t col = 0; col < cols.size; ++col) {
         for (size_t tx = first; tx < end; ++tx) {
-          if (!is_inside(shape_.x, cols.begin + col, shape_.x.taps[tx])) continue;
+          if (!shape_.x.is_inside(cols.begin + col, shape_.x.taps[tx])) continue;
           uses[col * shape_.x.stride + shape_.x.taps[tx].offset].emplace_back(col, tx);
         }
       }
@@ -207,12 +190,8 @@ DepthwiseKernels DepthwiseKernels::make(const DepthwisePlan& plan, const ConvSha
     kernels.strips_.push_back(strip);
   }
   const std::string key = "conv_depthwise/" + to_string(plan) + "/" + to_string(shape);
-  kernels.pages_ = cached_code(key, [&] { return DepthwiseEmitter(plan, shape).emit(row_parts, key); });
-  const auto* code = static_cast<const std::byte*>(kernels.pages_->entry());
-  const auto* offsets = reinterpret_cast<const uint32_t*>(code + kernels.pages_->bytes()) - row_parts.size();
-  for (size_t i = 0; i < row_parts.size(); ++i) {
-    kernels.entries_.push_back(reinterpret_cast<Function*>(reinterpret_cast<uintptr_t>(code + offsets[i])));
-  }
+  kernels.code_ = {cached_code(key, [&] { return DepthwiseEmitter(plan, shape).emit(row_parts, key); }),
+                   row_parts.size()};
   return kernels;
 }
 

@@ -40,16 +40,15 @@ class DepthwiseKernels {
   // Requires: the shape's output is stored whole (step 1). Throws JitError.
   static DepthwiseKernels make(const DepthwisePlan& plan, const ConvShape& shape);
 
-  Function* entry(int i) const { return entries_[static_cast<size_t>(i)]; }
+  Function* entry(int i) const { return code_.entry(i); }
   const std::vector<DepthwiseStrip>& strips() const { return strips_; }
 
  private:
-  std::shared_ptr<const CodePages> pages_;
-  std::vector<Function*> entries_;
+  KernelSet<Function> code_;
   std::vector<DepthwiseStrip> strips_;
 };
 
-// The plan by rule: as many pixels as registers hold. `cols_limit` shrinks it for epilogues that need registers.
+// The plan by rule: as many pixels as registers hold. An epilogue may need some of them: then make() throws.
 DepthwisePlan choose_depthwise_plan(Isa isa, const ConvShape& shape);
 
 }  // namespace lathe

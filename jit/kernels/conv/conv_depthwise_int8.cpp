@@ -49,16 +49,12 @@ class DepthwiseInt8Emitter : public ConvInt8Outputs {
   }
 
   std::shared_ptr<const CodePages> emit(const std::vector<int64_t>& heights, const std::string& name) {
-    std::vector<uint32_t> offsets;
     for (const int64_t rows : heights) {
-      align(64);
-      offsets.push_back(static_cast<uint32_t>(getSize()));
+      begin_entry();
       emit_strip(rows);
     }
     emit_output_constants();
     emit_orders();
-    align(4);
-    for (uint32_t offset : offsets) dd(offset);
     return finish(name);
   }
 
@@ -333,12 +329,8 @@ DepthwiseInt8Kernels DepthwiseInt8Kernels::make(const DepthwiseInt8Plan& plan, c
   }
   check_size(plan, shape, heights.size());
   const std::string key = "conv_depthwise_int8/" + to_string(plan) + "/" + to_string(shape);
-  kernels.pages_ = cached_code(key, [&] { return DepthwiseInt8Emitter(plan, shape).emit(heights, key); });
-  const auto* code = static_cast<const std::byte*>(kernels.pages_->entry());
-  const auto* offsets = reinterpret_cast<const uint32_t*>(code + kernels.pages_->bytes()) - heights.size();
-  for (size_t i = 0; i < heights.size(); ++i) {
-    kernels.entries_.push_back(reinterpret_cast<Function*>(reinterpret_cast<uintptr_t>(code + offsets[i])));
-  }
+  kernels.code_ = {cached_code(key, [&] { return DepthwiseInt8Emitter(plan, shape).emit(heights, key); }),
+                   heights.size()};
   return kernels;
 }
 

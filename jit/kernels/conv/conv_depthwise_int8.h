@@ -70,14 +70,13 @@ class DepthwiseInt8Kernels {
   // Requires: the shape's output is stored whole (step 1). Throws JitError.
   static DepthwiseInt8Kernels make(const DepthwiseInt8Plan& plan, const ConvShape& shape);
 
-  Function* entry(int i) const { return entries_[static_cast<size_t>(i)]; }
+  Function* entry(int i) const { return code_.entry(i); }
   // Input rows that its strips read, from the one under the strip's first output row.
   const std::vector<int64_t>& rows(int i) const { return rows_[static_cast<size_t>(i)]; }
   const std::vector<DepthwiseInt8Strip>& strips() const { return strips_; }
 
  private:
-  std::shared_ptr<const CodePages> pages_;
-  std::vector<Function*> entries_;
+  KernelSet<Function> code_;
   std::vector<std::vector<int64_t>> rows_;
   std::vector<DepthwiseInt8Strip> strips_;
 };

@@ -13,37 +13,6 @@ namespace {
 // Emitted multiply-adds in one set of tile shapes: beyond this, code would not even fit the caches.
 constexpr int64_t kMostMultiplyAdds = 400'000;
 
-// 128 bits over everything in the shapes: kernels of equal shapes are shared between sizes of pictures.
-struct Digest {
-  uint64_t a = 0xcbf29ce484222325, b = 0x9e3779b97f4a7c15;
-  void add(uint64_t value) {
-    a = (a ^ value) * 0x100000001b3;
-    a ^= a >> 29;
-    b = (b + value) * 0xbf58476d1ce4e5b9;
-    b ^= b >> 32;
-  }
-};
-
-std::string digest_of(std::span<const ConvTileShape> shapes) {
-  Digest digest;
-  for (const ConvTileShape& shape : shapes) {
-    digest.add(static_cast<uint64_t>(shape.pixels));
-    digest.add(static_cast<uint64_t>(shape.taps_in_window));
-    for (int32_t store : shape.stores) digest.add(static_cast<uint32_t>(store));
-    digest.add(shape.taps.size());
-    for (const ConvTapRun& tap : shape.taps) {
-      digest.add(static_cast<uint64_t>(tap.index));
-      digest.add(static_cast<uint64_t>(tap.run));
-      digest.add(tap.uses.size());
-      for (const ConvUse& use : tap.uses) {
-        digest.add(static_cast<uint64_t>(use.pixel));
-        digest.add(static_cast<uint32_t>(use.source));
-      }
-    }
-  }
-  return fmt::format("{:016x}{:016x}", digest.a, digest.b);
-}
-
 int rounds_in(const ConvKernelPlan& plan, const ConvTileShape& shape) {
   std::vector<int> counts{plan.lanes};
   if (plan.channels.count > 0) {
@@ -108,14 +77,11 @@ ConvKernels ConvKernels::make(const ConvKernelPlan& plan, std::span<const ConvTi
     if (!fits_registers(plan, shape.pixels)) throw JitError("a convolution tile needs too many registers");
   }
   if (multiply_adds(plan, shapes) > kMostMultiplyAdds) throw JitError("a convolution needs too much code");
-  const std::string key = "conv_direct/" + to_string(plan) + "/" + digest_of(shapes);
+  const std::string key = "conv_direct/" + to_string(plan) + "/" + key_of(shapes);
   ConvKernels kernels;
   kernels.prefetch_lines_ = plan.prefetch_lines;
-  kernels.pages_ = cached_code(key, [&] { return DirectEmitter(plan).emit(shapes, key); });
-  const auto* code = static_cast<const std::byte*>(kernels.pages_->entry());
-  const auto* offsets = reinterpret_cast<const uint32_t*>(code + kernels.pages_->bytes()) - shapes.size();
+  kernels.code_ = {cached_code(key, [&] { return DirectEmitter(plan).emit(shapes, key); }), shapes.size()};
   for (size_t i = 0; i < shapes.size(); ++i) {
-    kernels.entries_.push_back(reinterpret_cast<Function*>(reinterpret_cast<uintptr_t>(code + offsets[i])));
     kernels.rounds_.push_back(rounds_in(plan, shapes[i]));
   }
   return kernels;

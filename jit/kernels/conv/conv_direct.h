@@ -84,15 +84,13 @@ class ConvKernels {
   // From the process's cache, or emitted now. Throws JitError.
   static ConvKernels make(const ConvKernelPlan& plan, std::span<const ConvTileShape> shapes);
 
-  Function* entry(int shape) const { return entries_[static_cast<size_t>(shape)]; }
-  explicit operator bool() const { return pages_ != nullptr; }
+  Function* entry(int shape) const { return code_.entry(shape); }
   int prefetch_lines() const { return prefetch_lines_; }  // in each round
   // Rounds of the inner loop (each prefetches its lines) for one whole input block, or for all of plan.channels.
   int rounds(int shape) const { return rounds_[static_cast<size_t>(shape)]; }
 
  private:
-  std::shared_ptr<const CodePages> pages_;
-  std::vector<Function*> entries_;
+  KernelSet<Function> code_;
   std::vector<int> rounds_;
   int prefetch_lines_ = 0;
 };

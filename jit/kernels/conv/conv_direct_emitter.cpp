@@ -11,16 +11,11 @@ ConvRounds rounds_of(int steps, int unroll) {
 }
 
 std::shared_ptr<const CodePages> DirectEmitter::emit(std::span<const ConvTileShape> shapes, const std::string& name) {
-  std::vector<uint32_t> offsets;
   for (const ConvTileShape& shape : shapes) {
-    align(64);
-    offsets.push_back(static_cast<uint32_t>(getSize()));
+    begin_entry();
     emit_tile(shape);
   }
   epilogue_.emit_constants();
-  // The last words of the code are the entries' offsets, so that cached code can be used without its emitter.
-  align(4);
-  for (uint32_t offset : offsets) dd(offset);
   return finish(name);
 }
 

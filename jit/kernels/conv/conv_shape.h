@@ -22,6 +22,12 @@ struct ConvAxis {
   // Output number i is stored at pixel first + i * step of out_extent.
   int64_t out_extent = 1, out_step = 1, out_first = 0;
   bool operator==(const ConvAxis&) const = default;
+
+  // What the tap reads for output number `i` exists.
+  bool is_inside(int64_t i, const ConvTap& tap) const {
+    const int64_t at = i * stride + tap.offset;
+    return at >= 0 && at < in;
+  }
 };
 
 struct ConvShape {

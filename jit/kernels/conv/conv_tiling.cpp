@@ -1,5 +1,7 @@
 #include "jit/kernels/conv/conv_tiling.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -18,11 +20,6 @@ int32_t offset32(int64_t bytes) {
   // Half of the range: the emitter adds positions of its own.
   if (std::abs(bytes) > std::numeric_limits<int32_t>::max() / 2) throw JitError("convolution rows are too far apart");
   return static_cast<int32_t>(bytes);
-}
-
-bool is_inside(const ConvAxis& axis, int64_t out, const ConvTap& tap) {
-  const int64_t in = out * axis.stride + tap.offset;
-  return in >= 0 && in < axis.in;
 }
 
 // True when `next` may follow `last` in one run: the same pixels, each one element further.
@@ -49,7 +46,7 @@ ConvTileShape tile_shape(const ConvShape& shape, const std::vector<Pixel>& pixel
     for (const ConvTap& tx : shape.x.taps) {
       ConvTapRun tap{index++, 1, {}};
       for (size_t i = 0; i < pixels.size(); ++i) {
-        if (!is_inside(shape.y, pixels[i].y, ty) || !is_inside(shape.x, pixels[i].x, tx)) continue;
+        if (!shape.y.is_inside(pixels[i].y, ty) || !shape.x.is_inside(pixels[i].x, tx)) continue;
         const int64_t dy = (pixels[i].y - pixels[0].y) * shape.y.stride + ty.offset;
         const int64_t dx = (pixels[i].x - pixels[0].x) * shape.x.stride + tx.offset;
         tap.uses.push_back({static_cast<int>(i), offset32((dy * shape.x.in + dx) * in_bytes)});
@@ -88,11 +85,7 @@ std::vector<int> classify(const ConvAxis& axis, const std::vector<ConvPart>& par
   std::map<std::string, int> classes;
   std::vector<int> numbers;
   for (const ConvPart& part : parts) {
-    std::string signature = std::to_string(part.size) + ":";
-    for (int64_t i = 0; i < part.size; ++i) {
-      for (const ConvTap& tap : axis.taps) signature += is_inside(axis, part.begin + i, tap) ? '1' : '0';
-    }
-    numbers.push_back(classes.try_emplace(signature, static_cast<int>(classes.size())).first->second);
+    numbers.push_back(classes.try_emplace(valid_taps(axis, part), static_cast<int>(classes.size())).first->second);
   }
   return numbers;
 }
@@ -136,6 +129,16 @@ ConvTiling runs(const ConvShape& shape, int most, int out_lanes) {
   return tiling;
 }
 
+struct Digest {
+  uint64_t a = 0xcbf29ce484222325, b = 0x9e3779b97f4a7c15;
+  void add(uint64_t value) {
+    a = (a ^ value) * 0x100000001b3;
+    a ^= a >> 29;
+    b = (b + value) * 0xbf58476d1ce4e5b9;
+    b ^= b >> 32;
+  }
+};
+
 std::string to_string(const ConvAxis& axis) {
   std::string text = std::to_string(axis.in) + ">" + std::to_string(axis.out) + "s" + std::to_string(axis.stride) + "[";
   for (const ConvTap& tap : axis.taps) text += std::to_string(tap.kernel) + "@" + std::to_string(tap.offset) + " ";
@@ -166,10 +169,38 @@ std::vector<ConvPart> sorted_parts(int64_t count, int64_t most) {
   return parts;
 }
 
+std::string valid_taps(const ConvAxis& axis, const ConvPart& part) {
+  std::string text = std::to_string(part.size) + ":";
+  for (int64_t i = part.begin; i < part.begin + part.size; ++i) {
+    for (const ConvTap& tap : axis.taps) text += axis.is_inside(i, tap) ? '1' : '0';
+  }
+  return text;
+}
+
 ConvTiling make_conv_tiling(const ConvShape& shape, int rows, int cols, int out_lanes) {
   ConvTiling tiling = rows == 0 ? runs(shape, cols, out_lanes) : rectangles(shape, rows, cols, out_lanes);
   find_runs(tiling.tiles);
   return tiling;
+}
+
+std::string key_of(std::span<const ConvTileShape> shapes) {
+  Digest digest;
+  for (const ConvTileShape& shape : shapes) {
+    digest.add(static_cast<uint64_t>(shape.pixels));
+    digest.add(static_cast<uint64_t>(shape.taps_in_window));
+    for (int32_t store : shape.stores) digest.add(static_cast<uint32_t>(store));
+    digest.add(shape.taps.size());
+    for (const ConvTapRun& tap : shape.taps) {
+      digest.add(static_cast<uint64_t>(tap.index));
+      digest.add(static_cast<uint64_t>(tap.run));
+      digest.add(tap.uses.size());
+      for (const ConvUse& use : tap.uses) {
+        digest.add(static_cast<uint64_t>(use.pixel));
+        digest.add(static_cast<uint32_t>(use.source));
+      }
+    }
+  }
+  return fmt::format("{:016x}{:016x}", digest.a, digest.b);
 }
 
 std::string to_string(const ConvShape& shape) {

@@ -1,6 +1,8 @@
 #pragma once
 // Cuts the output pixels of a convolution into tiles, and tells which tiles can run the same code.
 #include <cstdint>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "jit/kernels/conv/conv_shape.h"
@@ -32,6 +34,9 @@ struct ConvTileShape {
   bool operator==(const ConvTileShape&) const = default;
 };
 
+// 128 bits over everything in the shapes: kernels of equal shapes are shared between sizes of pictures.
+std::string key_of(std::span<const ConvTileShape> shapes);
+
 struct ConvTile {
   int shape = 0;       // index into ConvTiling::shapes
   int64_t source = 0;  // bytes from the input plane to the tile's origin; may be negative or outside
@@ -56,5 +61,8 @@ struct ConvPart {
 std::vector<ConvPart> balanced_parts(int64_t count, int64_t most);
 // The same, larger parts first, so that equal ones lie together.
 std::vector<ConvPart> sorted_parts(int64_t count, int64_t most);
+
+// Outputs of an axis and which of their taps fall into the input, as text: the same code serves parts of equal text.
+std::string valid_taps(const ConvAxis& axis, const ConvPart& part);
 
 }  // namespace lathe

@@ -15,17 +15,10 @@ namespace {
 constexpr int kPixels = 8;          // accumulators in a tile: as many independent chains
 constexpr int kMostLoads = 60'000;  // in all tiles that are emitted
 
-bool is_inside(const ConvAxis& axis, int64_t out, const ConvTap& tap) {
-  const int64_t in = out * axis.stride + tap.offset;
-  return in >= 0 && in < axis.in;
-}
-
 std::string signature_of(const ConvAxis& axis, const std::vector<int>& counts, int64_t begin, int64_t size) {
-  std::string signature = std::to_string(size) + ":";
-  for (int64_t i = begin; i < begin + size; ++i) {
-    for (const ConvTap& tap : axis.taps) signature += is_inside(axis, i, tap) ? '1' : '0';
-    if (!counts.empty()) signature += "/" + std::to_string(counts[static_cast<size_t>(i)]) + ";";
-  }
+  std::string signature = valid_taps(axis, {begin, size});
+  if (counts.empty()) return signature;
+  for (int64_t i = begin; i < begin + size; ++i) signature += "/" + std::to_string(counts[static_cast<size_t>(i)]);
   return signature;
 }
 
@@ -54,10 +47,8 @@ class PoolEmitter : public PoolBase {
   }
 
   std::shared_ptr<const CodePages> emit(const std::vector<int64_t>& rows, const std::string& name) {
-    std::vector<uint32_t> offsets;
     for (int64_t row : rows) {
-      align(64);
-      offsets.push_back(static_cast<uint32_t>(getSize()));
+      begin_entry();
       emit_row(row);
     }
     for (auto& [divisor, label] : scales_) {
@@ -68,8 +59,6 @@ class PoolEmitter : public PoolBase {
       std::memcpy(&bits, &scale, sizeof bits);
       dd(bits);
     }
-    align(4);
-    for (uint32_t offset : offsets) dd(offset);
     return finish(name);
   }
 
@@ -113,8 +102,7 @@ class PoolEmitter : public PoolBase {
   // Windows that overlap share what is summed along y: a column at a time, which then stays in its register.
   bool shares_columns(int64_t row, int64_t col, int64_t size) const {
     const ConvAxis &y = shape_.windows.y, &x = shape_.windows.x;
-    const auto inside =
-        std::count_if(y.taps.begin(), y.taps.end(), [&](const auto& t) { return is_inside(y, row, t); });
+    const auto inside = std::count_if(y.taps.begin(), y.taps.end(), [&](const auto& t) { return y.is_inside(row, t); });
     const Columns columns = columns_of(col, size);
     const int64_t count = columns.end - columns.begin;
     return !has_bytes() && inside > 1 && count < size * static_cast<int64_t>(x.taps.size()) &&
@@ -127,7 +115,7 @@ class PoolEmitter : public PoolBase {
     const auto column = [&](int64_t at) { return columns_[static_cast<size_t>(at - columns.begin)]; };
     bool is_first = true;
     for (const ConvTap& ty : y.taps) {
-      if (!is_inside(y, row, ty)) continue;
+      if (!y.is_inside(row, ty)) continue;
       for (int64_t at = columns.begin; at < columns.end; ++at) {
         const auto from = source_ + load_offset((ty.offset * x.in + at - col * x.stride) * pixel_bytes());
         is_first ? load(column(at), from) : combine(column(at), ptr[from]);
@@ -137,7 +125,7 @@ class PoolEmitter : public PoolBase {
     for (int64_t i = 0; i < size; ++i) {
       std::vector<Vec> parts;
       for (const ConvTap& tx : x.taps) {
-        if (is_inside(x, col + i, tx)) parts.push_back(column((col + i) * x.stride + tx.offset));
+        if (x.is_inside(col + i, tx)) parts.push_back(column((col + i) * x.stride + tx.offset));
       }
       if (parts.empty()) throw JitError("a pooling window is empty");
       if (parts.size() == 1) {
@@ -175,10 +163,10 @@ class PoolEmitter : public PoolBase {
     const ConvAxis &y = shape_.windows.y, &x = shape_.windows.x;
     std::vector<bool> is_started(static_cast<size_t>(size), false);
     for (const ConvTap& ty : y.taps) {
-      if (!is_inside(y, row, ty)) continue;
+      if (!y.is_inside(row, ty)) continue;
       for (const ConvTap& tx : x.taps) {
         for (int64_t i = 0; i < size; ++i) {
-          if (!is_inside(x, col + i, tx)) continue;
+          if (!x.is_inside(col + i, tx)) continue;
           const int offset = load_offset((ty.offset * x.in + i * x.stride + tx.offset) * pixel_bytes());
           const Vec& value = accumulators_[static_cast<size_t>(i)];
           if (is_started[static_cast<size_t>(i)]) {
@@ -296,12 +284,7 @@ PoolKernels PoolKernels::make(Isa isa, PoolKind kind, const PoolShape& shape) {
   }
   const std::string key = fmt::format("pool/{} {} {} {} {} {}", name_of(isa), name_of(kind), name_of(shape.dtype),
                                       to_string(shape.windows), to_string(shape.y_counts), to_string(shape.x_counts));
-  kernels.pages_ = cached_code(key, [&] { return PoolEmitter(isa, kind, shape).emit(rows, key); });
-  const auto* code = static_cast<const std::byte*>(kernels.pages_->entry());
-  const auto* offsets = reinterpret_cast<const uint32_t*>(code + kernels.pages_->bytes()) - rows.size();
-  for (size_t i = 0; i < rows.size(); ++i) {
-    kernels.entries_.push_back(reinterpret_cast<Function*>(reinterpret_cast<uintptr_t>(code + offsets[i])));
-  }
+  kernels.code_ = {cached_code(key, [&] { return PoolEmitter(isa, kind, shape).emit(rows, key); }), rows.size()};
   return kernels;
 }
 

@@ -31,12 +31,11 @@ class PoolKernels {
   using Function = void(const void* source, void* target);
   static PoolKernels make(Isa isa, PoolKind kind, const PoolShape& shape);
 
-  Function* entry(int i) const { return entries_[static_cast<size_t>(i)]; }
+  Function* entry(int i) const { return code_.entry(i); }
   const std::vector<PoolStrip>& strips() const { return strips_; }
 
  private:
-  std::shared_ptr<const CodePages> pages_;
-  std::vector<Function*> entries_;
+  KernelSet<Function> code_;
   std::vector<PoolStrip> strips_;
 };
 
