@@ -2,11 +2,14 @@
 // Operands for measuring one task alone as if it ran inside a model: what comes from memory there comes from memory
 // here, what the step before has just written is in the cache.
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "jit/kernel.h"
 #include "lathe/tensor.h"
 #include "src/base/thread_team.h"
+#include "tuner/task.h"
 
 namespace lathe {
 
@@ -46,5 +49,16 @@ class ModelCaches {
  private:
   Tensor other_;
 };
+
+// A candidate's Bench, made of these: run() is timed, prepare() is not. Empty where its code cannot be emitted.
+template <class Bench, class... Parts>
+Runner bench_runner(const Parts&... parts) {
+  try {
+    const auto bench = std::make_shared<Bench>(parts...);
+    return {[bench] { bench->run(); }, [bench] { bench->prepare(); }};
+  } catch (const JitError&) {
+    return {};
+  }
+}
 
 }  // namespace lathe

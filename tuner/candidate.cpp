@@ -15,6 +15,16 @@ namespace {
 
 }  // namespace
 
+std::vector<int> with_choice(std::vector<int> choices, int own) {
+  if (std::find(choices.begin(), choices.end(), own) == choices.end()) choices.push_back(own);
+  return choices;
+}
+
+std::vector<int> off_or_on(bool is_possible) {
+  if (is_possible) return {0, 1};
+  return {0};
+}
+
 std::string to_string(const Candidate& candidate) {
   std::string text;
   for (const auto& [name, value] : candidate) {

@@ -18,6 +18,10 @@ struct Knob {
   std::string name;
   std::vector<int> choices;
 };
+// The choices and, where they lack it, the rule's own.
+std::vector<int> with_choice(std::vector<int> choices, int own);
+// Of a knob that is off, or on where that is possible.
+std::vector<int> off_or_on(bool is_possible);
 
 // One value per knob, by name.
 using Candidate = std::map<std::string, int>;

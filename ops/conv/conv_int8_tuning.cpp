@@ -1,7 +1,6 @@
 #include "ops/conv/conv_int8_tuning.h"
 
 #include <algorithm>
-#include <memory>
 
 #include "ops/bench_operands.h"
 #include "src/base/thread_team.h"
@@ -125,13 +124,8 @@ TuningTask conv_int8_tuning_task(const ConvInt8Problem& problem, int threads) {
   for (size_t i = 0; i < problem.epilogue.operands.size(); ++i)
     task.bytes += static_cast<double>(problem.shape.batch * operand_bytes(problem, i));
   task.space = space_of(problem);
-  task.build = [problem, threads](const Candidate& candidate) -> Runner {
-    try {
-      auto bench = std::make_shared<Bench>(problem, conv_int8_tile_of(candidate), threads);
-      return {[bench] { bench->run(); }, [bench] { bench->prepare(); }};
-    } catch (const JitError&) {
-      return {};
-    }
+  task.build = [problem, threads](const Candidate& candidate) {
+    return bench_runner<Bench>(problem, conv_int8_tile_of(candidate), threads);
   };
   return task;
 }

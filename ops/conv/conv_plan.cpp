@@ -202,27 +202,23 @@ SearchSpace conv_search_space(const ConvProblem& problem, Isa isa, int threads) 
   SearchSpace space;
   const ConvPlan fallback = choose_conv_plan(problem, isa, threads);
   space.fallback = to_candidate(fallback);
-  auto with = [](std::vector<int> choices, int own) {
-    if (std::find(choices.begin(), choices.end(), own) == choices.end()) choices.push_back(own);
-    return choices;
-  };
   const ConvShape& shape = problem.phases[0];
   std::vector<int> cols;
   for (int64_t most = 1; most <= std::min<int64_t>(28, shape.y.out * shape.x.out); ++most) {
     if (parts_of(shape.x.out, most).large == most || most > 8) cols.push_back(static_cast<int>(most));
   }
-  space.knobs = {{"blocks", with({1, 2, 3, 4, 6}, fallback.blocks)},
-                 {"rows", with({0, 1, 2, 4, 7}, fallback.rows)},
-                 {"cols", with(cols, fallback.cols)},
-                 {"embedded", has_avx512(isa) ? std::vector<int>{0, 1} : std::vector<int>{0}},
-                 {"unroll", with({4, 8, 16}, fallback.unroll)},
-                 {"chunk", with({0, 4, 8, 16, 32}, fallback.chunk)},
-                 {"group", with({0, 4, 8, 16, 32}, fallback.tile_group)},
+  space.knobs = {{"blocks", with_choice({1, 2, 3, 4, 6}, fallback.blocks)},
+                 {"rows", with_choice({0, 1, 2, 4, 7}, fallback.rows)},
+                 {"cols", with_choice(cols, fallback.cols)},
+                 {"embedded", off_or_on(has_avx512(isa))},
+                 {"unroll", with_choice({4, 8, 16}, fallback.unroll)},
+                 {"chunk", with_choice({0, 4, 8, 16, 32}, fallback.chunk)},
+                 {"group", with_choice({0, 4, 8, 16, 32}, fallback.tile_group)},
                  {"prefetch", {0, 1}},
                  {"winograd", winograd_forms(problem)},
-                 {"winograd_group", with({0, 16, 28, 56, 112}, fallback.winograd_group)},
+                 {"winograd_group", with_choice({0, 16, 28, 56, 112}, fallback.winograd_group)},
                  {"ahead", {0, 1}},
-                 {"strassen", is_strassen(problem, isa) ? std::vector<int>{0, 1} : std::vector<int>{0}}};
+                 {"strassen", off_or_on(is_strassen(problem, isa))}};
   space.allowed = [problem, isa, fallback](const Candidate& candidate) {
     const ConvPlan plan = plan_of(candidate, isa);
     if (!is_valid(plan, problem)) return false;

@@ -132,13 +132,8 @@ TuningTask conv_tuning_task(const ConvProblem& problem, Isa isa, int threads) {
   task.bytes = 4.0 * static_cast<double>(source_size(problem)) + static_cast<double>(1 + full) * task.written_bytes +
                task.weight_bytes;
   task.space = conv_search_space(problem, isa, threads);
-  task.build = [problem, isa, threads](const Candidate& candidate) -> Runner {
-    try {
-      auto bench = std::make_shared<Bench>(problem, plan_of(candidate, isa), threads);
-      return {[bench] { bench->run(); }, [bench] { bench->prepare(); }};
-    } catch (const JitError&) {
-      return {};
-    }
+  task.build = [problem, isa, threads](const Candidate& candidate) {
+    return bench_runner<Bench>(problem, plan_of(candidate, isa), threads);
   };
   return task;
 }

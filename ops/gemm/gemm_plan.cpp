@@ -46,14 +46,6 @@ double imbalance(int64_t items, int threads) {
   return static_cast<double>(divide_up(items, threads) * threads) / static_cast<double>(items);
 }
 
-GemmSplit choose_split(const GemmProblem& problem, const GemmPlan& plan) {
-  const int64_t panels = divide_up(problem.n, int64_t{plan.vecs} * vector_lanes(problem.isa)) * problem.batches;
-  // A split by rows makes every thread stream all of B.
-  return imbalance(panels, problem.threads) <= 1.1 * imbalance(divide_up(problem.m, plan.rows), problem.threads)
-             ? GemmSplit::columns
-             : GemmSplit::rows;
-}
-
 void choose_fast_tile(const GemmProblem& problem, int64_t columns, GemmPlan& plan) {
   plan.vecs = 2;
   plan.rows = has_avx512(problem.isa) ? 14 : 6;
@@ -123,10 +115,7 @@ std::string GemmProblem::key() const {
   if (b_stride > 0) text += fmt::format(" ldb{}", b_stride);
   if (allows_strassen) text += " strassen";
   if (longest_sum > 0) text += fmt::format(" sums{}", longest_sum);
-  if (epilogue) {
-    text += " " + to_string(epilogue->expression) + " ";
-    for (const GemmInputAccess access : epilogue->inputs) text += access == GemmInputAccess::columns ? 'c' : 'u';
-  }
+  if (epilogue) text += " " + to_string(*epilogue);
   return text;
 }
 
@@ -186,11 +175,18 @@ bool is_valid(const GemmPlan& plan, const GemmProblem& problem) {
   return tile.is_valid();
 }
 
+GemmSplit choose_split(int64_t panels, int64_t row_tiles, int threads) {
+  constexpr double kWorth = 1.1;
+  return imbalance(panels, threads) <= kWorth * imbalance(row_tiles, threads) ? GemmSplit::columns : GemmSplit::rows;
+}
+
 GemmPlan default_gemm_plan(const GemmProblem& problem) {
   GemmPlan plan;
   choose_tile(problem, plan);
   if (problem.longest_sum > 0) plan.k_block = std::min(plan.k_block, problem.longest_sum);
-  plan.split = choose_split(problem, plan);
+  const int64_t panel_columns = int64_t{plan.vecs} * vector_lanes(problem.isa);
+  plan.split = choose_split(problem.batches * divide_up(problem.n, panel_columns), divide_up(problem.m, plan.rows),
+                            problem.threads);
   // A block of A's rows shall stay in L2 beside two panels of B.
   constexpr int64_t kRowBlockFloats = 96 << 10;
   plan.row_block = static_cast<int>(

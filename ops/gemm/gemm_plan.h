@@ -33,6 +33,10 @@ enum class GemmSplit : uint8_t { columns, rows };  // columns: batches times pan
 // Fewer products of blocks (gemm_strassen.h), by the plan's tile and block of k.
 enum class FastProduct : uint8_t { none, strassen, hopcroft_kerr };
 
+// Columns where these panels give all threads as much to do as the tiles of rows would, for a split by rows makes every
+// thread stream all of B.
+GemmSplit choose_split(int64_t panels, int64_t row_tiles, int threads);
+
 struct GemmPlan {
   int rows = 14;  // of the largest tile; tiles are balanced
   int vecs = 2;   // panel width

@@ -140,20 +140,15 @@ TuningTask gemm_tuning_task(const GemmProblem& problem) {
   task.bytes = batches * static_cast<double>(problem.m * problem.k) + b_bytes + task.written_bytes;
   const bool wide = has_avx512(problem.isa);
   const GemmPlan rule = default_gemm_plan(problem);
-  std::vector<int> rows = wide ? std::vector<int>{14, 13, 12, 9, 7, 6, 28, 25} : std::vector<int>{6, 5, 4, 3, 12};
-  if (std::find(rows.begin(), rows.end(), rule.rows) == rows.end()) rows.push_back(rule.rows);
-  std::vector<int> vecs = {1, 2, 3, 4, 6};
-  if (std::find(vecs.begin(), vecs.end(), rule.vecs) == vecs.end()) vecs.push_back(rule.vecs);
-  std::vector<int> row_blocks = {64, 128, 256, 512, 1 << 20};
-  row_blocks.push_back(rule.row_block);
-  task.space.knobs = {{"rows", rows},
-                      {"vecs", vecs},
+  const std::vector<int> rows = wide ? std::vector<int>{14, 13, 12, 9, 7, 6, 28, 25} : std::vector<int>{6, 5, 4, 3, 12};
+  task.space.knobs = {{"rows", with_choice(rows, rule.rows)},
+                      {"vecs", with_choice({1, 2, 3, 4, 6}, rule.vecs)},
                       {"k_unroll", {1, 2, 4, 8}},
                       {"k_block", {256, 512, 1024, 2048, 4096}},
-                      {"row_block", row_blocks},
-                      {"embed", wide ? std::vector<int>{0, 1} : std::vector<int>{0}},
-                      {"pack_b", problem.b == GemmOperandB::row_major ? std::vector<int>{0, 1} : std::vector<int>{0}},
-                      {"split_rows", problem.threads > 1 ? std::vector<int>{0, 1} : std::vector<int>{0}},
+                      {"row_block", with_choice({64, 128, 256, 512, 1 << 20}, rule.row_block)},
+                      {"embed", off_or_on(wide)},
+                      {"pack_b", off_or_on(problem.b == GemmOperandB::row_major)},
+                      {"split_rows", off_or_on(problem.threads > 1)},
                       {"strassen", problem.allows_strassen ? std::vector<int>{0, 1, 2} : std::vector<int>{0}}};
   task.space.fallback = rule.to_candidate();
   task.space.allowed = [problem, rule](const Candidate& candidate) {
@@ -162,13 +157,8 @@ TuningTask gemm_tuning_task(const GemmProblem& problem) {
     if (plan.fast != FastProduct::none && plan.k_unroll != rule.k_unroll) return false;
     return is_valid(plan, problem) && plan.rows * plan.vecs >= (has_avx512(problem.isa) ? 12 : 6);
   };
-  task.build = [problem](const Candidate& candidate) -> Runner {
-    try {
-      auto bench = std::make_shared<Bench>(problem, GemmPlan::from_candidate(candidate));
-      return {[bench] { bench->run(); }, [bench] { bench->prepare(); }};
-    } catch (const JitError&) {
-      return {};
-    }
+  task.build = [problem](const Candidate& candidate) {
+    return bench_runner<Bench>(problem, GemmPlan::from_candidate(candidate));
   };
   return task;
 }

@@ -29,6 +29,7 @@ struct GemmEpilogue {
   std::vector<GemmInputAccess> inputs;  // of slot 1, 2, ...
   bool operator==(const GemmEpilogue&) const = default;
 };
+std::string to_string(const GemmEpilogue& epilogue);
 
 // What becomes of a product that is one term of several matrices: it is stored into each, added or subtracted.
 // take: the matrix is added to the product instead, for all that follow.

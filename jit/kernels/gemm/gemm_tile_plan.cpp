@@ -44,6 +44,12 @@ bool GemmTilePlan::is_valid() const {
   return vec_registers_needed(*this) <= vector_registers(isa);
 }
 
+std::string to_string(const GemmEpilogue& epilogue) {
+  std::string text = to_string(epilogue.expression) + " ";
+  for (const GemmInputAccess access : epilogue.inputs) text += access == GemmInputAccess::columns ? 'c' : 'u';
+  return text;
+}
+
 std::string GemmTilePlan::key() const {
   std::string text = fmt::format("gemm_tile {} {}x{} k{} p{}{}{}{}{}{}", name_of(isa), rows, vecs, k_unroll,
                                  prefetch_lines, embed_broadcast ? " embed" : "", accumulate ? " acc" : "",
@@ -55,10 +61,7 @@ std::string GemmTilePlan::key() const {
   if (fetch_rows > 0) text += fmt::format(" fetch{}x{}", fetch_rows, fetch_matrices);
   if (bf16) text += widens ? " bf16 to f32" : " bf16";
   if (b_sign != 0) text += b_sign > 0 ? " B+" : " B-";
-  if (epilogue) {
-    text += " " + to_string(epilogue->expression) + " ";
-    for (const GemmInputAccess access : epilogue->inputs) text += access == GemmInputAccess::columns ? 'c' : 'u';
-  }
+  if (epilogue) text += " " + to_string(*epilogue);
   return text;
 }
 
