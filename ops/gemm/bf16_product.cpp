@@ -22,9 +22,7 @@ Bf16Product::Bf16Product(const Bf16Problem& problem) : problem_(problem) {
   vecs_ = static_cast<int>(std::min<int64_t>(is_short ? 6 : 3, divide_up(problem.n, kLanes)));
   const int64_t rows = is_short ? problem.m : vecs_ == 3 ? 8 : 12;
   panels_ = divide_up(problem.n, panel_columns());
-  tiles_ = divide_up(problem.m, rows);
-  height_ = static_cast<int>(divide_up(problem.m, tiles_));
-  tall_tiles_ = problem.m - tiles_ * (height_ - 1);
+  tiles_ = {problem.m, divide_up(problem.m, rows)};
   const int64_t last_columns = problem.n - (panels_ - 1) * panel_columns();
   tail_vecs_ = static_cast<int>(divide_up(last_columns, kLanes));
   tail_lanes_ = static_cast<int>(last_columns % kLanes);
@@ -37,21 +35,21 @@ std::string Bf16Product::packed_key() const {
   return fmt::format("bf16 pairs {} {}x{}", panel_columns(), problem_.k, problem_.n);
 }
 
-std::string Bf16Product::key() const { return fmt::format("gemm {}x{} bf16", height_, vecs_); }
+std::string Bf16Product::key() const { return fmt::format("gemm {}x{} bf16", tiles_.height, vecs_); }
 
 void Bf16Product::emit_kernels() {
   // Each call for a panel prefetches its share of the next one.
   const int64_t lines = int64_t{kUnroll} * vecs_;
-  for (int shorter = 0; shorter < (tall_tiles_ == tiles_ ? 1 : 2); ++shorter) {
+  for (int shorter = 0; shorter < tiles_.heights(); ++shorter) {
     Height height;
     for (int tail = panels_ > 1 ? 0 : 1; tail < 2; ++tail) {
       GemmTilePlan tile;
       tile.isa = Isa::avx512_bf16;
       tile.bf16 = true;
-      tile.rows = height_ - shorter;
+      tile.rows = tiles_.height - shorter;
       tile.vecs = tail == 1 ? tail_vecs_ : vecs_;
       tile.k_unroll = kUnroll;
-      tile.prefetch_lines = static_cast<int>(divide_up(lines, tiles_));
+      tile.prefetch_lines = static_cast<int>(divide_up(lines, tiles_.count));
       tile.masked = tail == 1 && tail_lanes_ > 0;
       tile.epilogue = problem_.epilogue;
       height.kernels[tail] = gemm_tile(tile);
@@ -94,13 +92,12 @@ void Bf16Product::run(const Bf16Operands& operands, int thread, int threads) con
       const bool by_column = problem_.epilogue->inputs[i] == GemmInputAccess::columns;
       args.inputs[i] = operands.inputs[i] + (by_column ? column : 0);
     }
-    int64_t row = 0;
-    for (size_t shorter = 0; shorter < heights_.size(); ++shorter) {
-      args.tiles = shorter == 0 ? tall_tiles_ : tiles_ - tall_tiles_;
+    for (int64_t tile = 0; tile < tiles_.count; tile += args.tiles) {
+      const int64_t row = tiles_.row_of(tile);
+      args.tiles = tiles_.end_of_height(tile, tiles_.count) - tile;
       args.a = reinterpret_cast<const float*>(operands.a + row * problem_.k);
       args.c = reinterpret_cast<float*>(operands.c + row * problem_.n + column);
-      heights_[shorter].kernels[panel + 1 == panels_ ? 1 : 0].entry()(&args);
-      row += args.tiles * (height_ - static_cast<int>(shorter));
+      heights_[tiles_.is_shorter(tile)].kernels[panel + 1 == panels_ ? 1 : 0].entry()(&args);
     }
   }
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "jit/kernels/gemm/gemm.h"
+#include "ops/gemm/row_tiles.h"
 
 namespace lathe {
 
@@ -45,10 +46,11 @@ class Bf16Product {
   int64_t panel_columns() const;
 
   Bf16Problem problem_;
-  int vecs_, height_;                    // of a panel, of the first tiles
-  int64_t panels_, tiles_, tall_tiles_;  // tiles of height_ rows come first, then those of one row less
-  int tail_vecs_, tail_lanes_;           // of the last panel; tail_lanes_ 0: whole vectors
-  std::vector<Height> heights_;          // of height_ and of one row less
+  int vecs_;  // of a panel
+  int64_t panels_;
+  RowTiles tiles_;
+  int tail_vecs_, tail_lanes_;  // of the last panel; tail_lanes_ 0: whole vectors
+  std::vector<Height> heights_;
 };
 
 }  // namespace lathe

@@ -7,6 +7,7 @@
 #include "jit/kernels/gemm/gemm.h"
 #include "jit/kernels/gemm/unpack_bits.h"
 #include "ops/gemm/bits_product.h"
+#include "ops/gemm/row_tiles.h"
 #include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
@@ -32,9 +33,7 @@ class BitsPanelProduct : public BitsProduct {
     const int64_t rows = has_avx512(problem.isa) ? 14 : 4;
     const auto lanes = static_cast<int>(format_.lanes);
     panels_ = problem.panels();
-    tiles_ = divide_up(problem.m, rows);
-    height_ = static_cast<int>(divide_up(problem.m, tiles_));
-    tall_tiles_ = problem.m - tiles_ * (height_ - 1);
+    tiles_ = {problem.m, divide_up(problem.m, rows)};
     chunk_blocks_ = std::clamp<int64_t>(kChunkBytes / 4 / format_.panel_columns / problem.block, 1, problem.blocks());
     chunks_ = divide_up(problem.blocks(), chunk_blocks_);
     const int64_t last_columns = problem.n - (panels_ - 1) * format_.panel_columns;
@@ -46,7 +45,7 @@ class BitsPanelProduct : public BitsProduct {
   int64_t scratch_elements() const override { return chunk_blocks_ * problem_.block * format_.panel_columns; }
 
   std::string key() const override {
-    return fmt::format("gemm {}x{} of {} bits by {}", height_, format_.panel_columns / format_.lanes, problem_.bits,
+    return fmt::format("gemm {}x{} of {} bits by {}", tiles_.height, format_.panel_columns / format_.lanes, problem_.bits,
                        problem_.block);
   }
 
@@ -66,8 +65,8 @@ class BitsPanelProduct : public BitsProduct {
   void multiply(const BitsOperands& operands, int64_t panel, int64_t k_begin, int64_t k_end, int phase) const noexcept;
 
   const PanelFormat format_;
-  int64_t panels_, tiles_, tall_tiles_;  // tiles of height_ rows come first, then those of one row less
-  int height_;
+  int64_t panels_;
+  RowTiles tiles_;
   int64_t chunk_blocks_, chunks_;
   int tail_vecs_, tail_lanes_;  // of the last panel; tail_lanes_ 0: whole vectors
   std::array<Height, 2> heights_;
@@ -79,12 +78,12 @@ void BitsPanelProduct::emit_kernels() {
   const int vecs = static_cast<int>(format_.panel_columns / format_.lanes);
   for (int tail = panels_ > 1 ? 0 : 1; tail < 2; ++tail) {
     unpack_[tail] = unpack_bits_kernel({isa, problem_.bits, tail == 1 ? tail_vecs_ : vecs, problem_.has_offsets});
-    for (int shorter = 0; shorter < (tall_tiles_ == tiles_ ? 1 : 2); ++shorter) {
+    for (int shorter = 0; shorter < tiles_.heights(); ++shorter) {
       for (int phase = 0; phase < kPhases; ++phase) {
         if ((phase == kOnly) != (chunks_ == 1) || (phase == kMiddle && chunks_ < 3)) continue;
         GemmTilePlan tile;
         tile.isa = isa;
-        tile.rows = height_ - shorter;
+        tile.rows = tiles_.height - shorter;
         tile.vecs = tail == 1 ? tail_vecs_ : vecs;
         tile.accumulate = phase == kMiddle || phase == kLast;
         tile.masked = tail == 1 && tail_lanes_ > 0;
@@ -123,14 +122,12 @@ void BitsPanelProduct::multiply(const BitsOperands& operands, int64_t panel, int
   args.c_stride_bytes = problem_.n * 4;
   args.tail_lanes = tail_lanes_;
   args.inputs[0] = problem_.has_bias ? operands.bias + column : nullptr;
-  int64_t row = 0;
-  for (int shorter = 0; shorter < 2; ++shorter) {
-    args.tiles = shorter == 0 ? tall_tiles_ : tiles_ - tall_tiles_;
-    if (args.tiles == 0) continue;
+  for (int64_t tile = 0; tile < tiles_.count; tile += args.tiles) {
+    const int64_t row = tiles_.row_of(tile);
+    args.tiles = tiles_.end_of_height(tile, tiles_.count) - tile;
     args.a = operands.a + row * problem_.k + k_begin;
     args.c = operands.c + row * problem_.n + column;
-    heights_[static_cast<size_t>(shorter)].kernels[phase][panel + 1 == panels_ ? 1 : 0].entry()(&args);
-    row += args.tiles * (height_ - shorter);
+    heights_[tiles_.is_shorter(tile)].kernels[phase][panel + 1 == panels_ ? 1 : 0].entry()(&args);
   }
 }
 

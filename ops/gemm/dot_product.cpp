@@ -32,11 +32,9 @@ DotProduct::DotProduct(DotProblem problem, bool is_packed, std::vector<DotOffset
   const bool lies_in_order =
       problem_.columns == 1 && problem_.short_k_stride == 1 && problem_.k % vector_lanes(problem_.isa) == 0;
   copies_ = !is_packed && !lies_in_order;
-  tiles_ = divide_up(problem_.rows, most_rows(problem_.isa, problem_.columns));
-  const auto height = static_cast<int>(divide_up(problem_.rows, tiles_));
-  tall_tiles_ = problem_.rows - tiles_ * (height - 1);
-  tall_ = emit(height);
-  if (tall_tiles_ < tiles_) low_ = emit(height - 1);
+  tiles_ = {problem_.rows, divide_up(problem_.rows, most_rows(problem_.isa, problem_.columns))};
+  tall_ = emit(tiles_.height);
+  if (tiles_.heights() == 2) low_ = emit(tiles_.height - 1);
 }
 
 DotProduct::Height DotProduct::emit(int rows) const {
@@ -49,7 +47,7 @@ DotProduct::Height DotProduct::emit(int rows) const {
   for (const auto& [row, column] : problem_.input_strides) {
     plan.inputs.push_back(access_of(row, column, problem_.columns, true));
   }
-  return {rows, row_dots(plan), plan.key()};
+  return {row_dots(plan), plan.key()};
 }
 
 int64_t DotProduct::packed_elements() const {
@@ -77,11 +75,11 @@ void DotProduct::pack(const float* from, float scale, float* to) const noexcept 
 
 void DotProduct::run(const DotOperands& operands, int share, int shares) const noexcept {
   const auto batches = static_cast<int64_t>(offsets_.size());
-  const Range mine = split_evenly(batches * tiles_, share, shares);
+  const Range mine = split_evenly(batches * tiles_.count, share, shares);
   const float* copied = nullptr;
   for (int64_t tile = mine.begin; tile < mine.end;) {
-    const int64_t batch = tile / tiles_, first = batch * tiles_;
-    const int64_t end = std::min<int64_t>(mine.end, first + tiles_);
+    const int64_t batch = tile / tiles_.count, first = batch * tiles_.count;
+    const int64_t end = std::min<int64_t>(mine.end, first + tiles_.count);
     const DotOffsets& at = offsets_[static_cast<size_t>(batch)];
     const float* packed = operands.of_short + at.of_short;
     if (copies_) {
@@ -107,16 +105,14 @@ void DotProduct::run_tiles(const DotOperands& operands, const DotOffsets& at, co
     args.input_column_bytes[i] = problem_.input_strides[i][1] * 4;
   }
   for (int64_t tile = tiles.begin; tile < tiles.end;) {
-    const bool is_tall = tile < tall_tiles_;
-    const int64_t end = is_tall ? std::min<int64_t>(tiles.end, tall_tiles_) : tiles.end;
-    const int64_t row = tile * tall_.rows - (is_tall ? 0 : tile - tall_tiles_);
+    const int64_t row = tiles_.row_of(tile), end = tiles_.end_of_height(tile, tiles.end);
     args.tiles = end - tile;
     args.a = operands.of_long + at.of_long + row * problem_.long_stride;
     args.c = operands.c + at.c + row * problem_.c_row;
     for (size_t i = 0; i < problem_.input_strides.size(); ++i) {
       args.inputs[i] = operands.inputs[i] + at.inputs[i] + row * problem_.input_strides[i][0];
     }
-    (is_tall ? tall_ : low_).kernel(&args);
+    (tiles_.is_shorter(tile) ? low_ : tall_).kernel(&args);
     tile = end;
   }
 }

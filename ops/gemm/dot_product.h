@@ -7,6 +7,7 @@
 
 #include "jit/kernels/gemm/row_dots.h"
 #include "ops/gemm/gemm_product.h"
+#include "ops/gemm/row_tiles.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -51,7 +52,6 @@ class DotProduct {
 
  private:
   struct Height {
-    int rows = 0;
     RowDots kernel;
     std::string text;
   };
@@ -61,7 +61,7 @@ class DotProduct {
   DotProblem problem_;
   bool copies_;
   std::vector<DotOffsets> offsets_;
-  int64_t tiles_, tall_tiles_;  // those of tall_.rows come first, then those of one row less
+  RowTiles tiles_;
   Height tall_, low_;
 };
 

@@ -175,6 +175,11 @@ bool is_valid(const GemmPlan& plan, const GemmProblem& problem) {
   return tile.is_valid();
 }
 
+RowTiles row_tiles(const GemmPlan& plan, int64_t rows, int threads) {
+  const int64_t tiles = divide_up(rows, plan.rows);
+  return {rows, plan.split == GemmSplit::rows ? std::min(rows, round_up(tiles, threads)) : tiles};
+}
+
 GemmSplit choose_split(int64_t panels, int64_t row_tiles, int threads) {
   constexpr double kWorth = 1.1;
   return imbalance(panels, threads) <= kWorth * imbalance(row_tiles, threads) ? GemmSplit::columns : GemmSplit::rows;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "jit/kernels/gemm/gemm.h"
+#include "ops/gemm/row_tiles.h"
 #include "tuner/task.h"
 
 namespace lathe {
@@ -53,6 +54,9 @@ struct GemmPlan {
   static GemmPlan from_candidate(const Candidate& candidate);
   std::string key() const;  // "gemm 14x2 k4 kb1024 rb512 columns"
 };
+
+// A product's rows by its plan; a split by rows gives all threads as many tiles.
+RowTiles row_tiles(const GemmPlan& plan, int64_t rows, int threads);
 
 // The rule for tasks that were never tuned.
 GemmPlan default_gemm_plan(const GemmProblem& problem);

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "ops/gemm/panel_walk.h"
 #include "src/base/divide.h"
-#include "src/base/thread_team.h"
 
 namespace lathe {
 namespace {
@@ -31,17 +31,14 @@ GemmProduct::GemmProduct(const GemmProblem& problem, const GemmPlan& plan, std::
   if (offsets_.empty()) offsets_.resize(1);
   const int64_t panel_columns = format().panel_columns;
   panels_ = format().panels(problem.n);
-  tiles_ = divide_up(problem.m, plan.rows);
-  if (plan.split == GemmSplit::rows) tiles_ = std::min(problem.m, divide_up(tiles_, problem.threads) * problem.threads);
-  height_ = static_cast<int>(divide_up(problem.m, tiles_));
-  tall_tiles_ = problem.m - tiles_ * (height_ - 1);
+  tiles_ = row_tiles(plan, problem.m, problem.threads);
   k_blocks_ = std::max<int64_t>(1, divide_up(problem.k, plan.k_block));
-  tiles_in_block_ = std::max<int64_t>(1, plan.row_block / height_);
+  tiles_in_block_ = std::max<int64_t>(1, plan.row_block / tiles_.height);
   const int64_t last_columns = problem.n - (panels_ - 1) * panel_columns;
   tail_vecs_ = static_cast<int>(divide_up(last_columns, lanes_));
   tail_lanes_ = static_cast<int>(last_columns % lanes_);
   // A panel is used by so many tile calls: each prefetches its share of the next one.
-  const int64_t sharing = std::min(tiles_in_block_, tiles_);
+  const int64_t sharing = std::min(tiles_in_block_, tiles_.count);
   const int64_t lines = plan.k_unroll * plan.vecs * lanes_ / kLineFloats;
   prefetch_lines_ =
       static_cast<int>(std::bit_ceil(static_cast<uint64_t>(divide_up(std::max<int64_t>(1, lines), sharing))));
@@ -77,45 +74,27 @@ GemmTilePlan GemmProduct::tile_plan(int rows, int phase, bool is_tail, bool pref
 void GemmProduct::emit_kernels() {
   const bool has_tail = tail_lanes_ > 0 || tail_vecs_ != plan_.vecs;
   const bool has_body = panels_ > 1 || !has_tail;
-  for (int shorter = 0; shorter < 2; ++shorter) {
-    if (shorter == 1 && tall_tiles_ == tiles_) continue;
+  for (int shorter = 0; shorter < tiles_.heights(); ++shorter) {
     for (int phase = 0; phase < kPhases; ++phase) {
       if ((phase == kOnly) != (k_blocks_ == 1) || (phase == kMiddle && k_blocks_ < 3)) continue;
       for (int tail = has_body ? 0 : 1; tail < (has_tail ? 2 : 1); ++tail) {
         for (int prefetches = 0; prefetches < (can_prefetch() ? 2 : 1); ++prefetches) {
           heights_[static_cast<size_t>(shorter)].kernels[phase][tail][prefetches] =
-              gemm_tile(tile_plan(height_ - shorter, phase, tail == 1, prefetches == 1));
+              gemm_tile(tile_plan(tiles_.height - shorter, phase, tail == 1, prefetches == 1));
         }
       }
     }
   }
 }
 
-int64_t GemmProduct::row_of(int64_t tile) const {
-  return tile <= tall_tiles_ ? tile * height_ : tall_tiles_ * height_ + (tile - tall_tiles_) * (height_ - 1);
-}
-
 void GemmProduct::run(const GemmOperands& operands, int share, int shares) const noexcept {
-  const bool by_rows = plan_.split == GemmSplit::rows;
-  const int64_t items = static_cast<int64_t>(offsets_.size()) * panels_;
-  const Range mine = by_rows ? Range{0, items} : split_evenly(items, share, shares);
-  const Range my_tiles = by_rows ? split_evenly(tiles_, share, shares) : Range{0, tiles_};
   // A run-time B that is copied stays with its panel for all rows; otherwise A's block of rows stays in L2.
-  const bool copies = scratch_elements() > 0;
-  const int64_t block = copies ? tiles_ : tiles_in_block_;
-  for (int64_t item = mine.begin; item < mine.end;) {
-    const int64_t batch = item / panels_;
-    const int64_t end = std::min<int64_t>(mine.end, (batch + 1) * panels_);
-    const GemmOffsets& offsets = offsets_[static_cast<size_t>(batch)];
-    for (int64_t tile = my_tiles.begin; tile < my_tiles.end; tile += block) {
-      const int64_t last_tile = std::min<int64_t>(my_tiles.end, tile + block);
-      for (int64_t panel = item - batch * panels_; panel < end - batch * panels_; ++panel) {
-        const bool is_last = panel + 1 == end - batch * panels_ && last_tile == my_tiles.end && end == mine.end;
-        run_panel(operands, offsets, panel, tile, last_tile, is_last ? operands.next_weights : nullptr);
-      }
-    }
-    item = end;
-  }
+  const int64_t block = scratch_elements() > 0 ? tiles_.count : tiles_in_block_;
+  const PanelWalk walk{plan_.split, static_cast<int64_t>(offsets_.size()), panels_, tiles_.count, block};
+  walk.run(share, shares, [&](int64_t product, int64_t panel, const Range& tiles, bool is_last) {
+    run_panel(operands, offsets_[static_cast<size_t>(product)], panel, tiles.begin, tiles.end,
+              is_last ? operands.next_weights : nullptr);
+  });
 }
 
 void GemmProduct::copy_panel(const GemmOperands& operands, const float* b, int64_t panel) const noexcept {
@@ -176,11 +155,10 @@ void GemmProduct::run_chunk(GemmTileArgs& args, const GemmOperands& operands, co
   }
   const size_t input_count = problem_.epilogue ? problem_.epilogue->inputs.size() : 0;
   for (int64_t tile = panel.first_tile; tile < panel.last_tile;) {
-    const bool shorter = tile >= tall_tiles_;
-    const bool prefetches = prefetching > 0;
-    int64_t end = shorter ? panel.last_tile : std::min(panel.last_tile, tall_tiles_);
+    const bool shorter = tiles_.is_shorter(tile), prefetches = prefetching > 0;
+    int64_t end = tiles_.end_of_height(tile, panel.last_tile);
     if (prefetches) end = std::min(end, tile + prefetching);
-    const int64_t row = row_of(tile);
+    const int64_t row = tiles_.row_of(tile);
     args.tiles = end - tile;
     args.a = operands.a + offsets.a + row * operands.a_stride + panel.k_begin;
     args.c = operands.c + offsets.c + row * operands.c_stride + column;

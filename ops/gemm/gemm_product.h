@@ -53,7 +53,6 @@ class GemmProduct {
                  int phase) const noexcept;
   // Copies a panel of a run-time B into the scratch memory.
   void copy_panel(const GemmOperands& operands, const float* b, int64_t panel) const noexcept;
-  int64_t row_of(int64_t tile) const;
   // What few rows stream the CPU fetches ahead by itself, and is only held up by being asked as well: 4 rows by
   // 4096x4096 from memory 1.8 ms against 3.5, a row by 1024x1024 43 us against 54.
   bool can_prefetch() const {
@@ -65,8 +64,8 @@ class GemmProduct {
   GemmPlan plan_;
   std::vector<GemmOffsets> offsets_;
   int lanes_;
-  int64_t panels_, tiles_, tall_tiles_;  // tiles of height_ rows come first, then those of one row less
-  int height_;
+  int64_t panels_;
+  RowTiles tiles_;
   int64_t k_blocks_, tiles_in_block_;
   int prefetch_lines_;
   int tail_vecs_, tail_lanes_;  // of the last panel; tail_lanes_ 0: whole vectors
