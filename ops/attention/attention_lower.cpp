@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 
-#include "ops/attention/attention_bf16.h"
 #include "ops/attention/attention_product.h"
 #include "ops/attention/attention_shape.h"
 #include "ops/gemm/gemm_plan.h"
@@ -17,16 +16,15 @@ namespace {
 
 constexpr int64_t kMostMatrices = 1 << 20;  // their offsets are kept
 
-template <class Product, class Operands, class Element>
+template <class Element>
 struct BoundAttention {
-  std::shared_ptr<const Product> product;
-  Operands operands;       // strides; the pointers come with each run
-  AttentionOffsets begin;  // of the parts that are read
-  BufferId q, k, v, y, scratch;
-  std::vector<BufferId> inputs;
+  std::shared_ptr<const AttentionProduct<Element>> product;
+  AttentionOffsets begin = {};  // of the parts that are read
+  BufferId q = {}, k = {}, v = {}, y = {}, scratch = {};
+  std::vector<BufferId> inputs = {};
 
   void operator()(const StepArgs& args) const {
-    Operands bound = operands;
+    AttentionOperands<Element> bound;
     bound.q = args.at<const Element>(q) + begin.q;
     bound.k = args.at<const Element>(k) + begin.k;
     bound.v = args.at<const Element>(v) + begin.v;
@@ -36,9 +34,6 @@ struct BoundAttention {
     product->run(bound, args.share, args.shares);
   }
 };
-
-using BoundAttentionF32 = BoundAttention<AttentionProduct, AttentionOperands, float>;
-using BoundAttentionBf16 = BoundAttention<AttentionBf16, AttentionBf16Operands, uint16_t>;
 
 bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 
@@ -107,7 +102,7 @@ std::vector<AttentionOffsets> offsets_of(const AttentionShape& shape,
 // What the kernels of all types need.
 struct Described {
   AttentionProblem problem;
-  AttentionOperands operands;  // strides
+  AttentionStrides strides;
   AttentionOffsets begin;
   std::vector<AttentionOffsets> offsets;
 };
@@ -130,12 +125,12 @@ std::optional<Described> describe(const LowerContext& context, const AttentionSh
   problem.threads = worthwhile_threads(problem.flop(), context.target.threads);
   std::vector<std::vector<int64_t>> input_strides;
   if (!add_score_inputs(context, shape, problem, input_strides)) return std::nullopt;
-  found.operands.q_stride = q.rows;
-  found.operands.k_stride = problem.k_by_rows ? k.columns : k.rows;
-  found.operands.v_stride = problem.v_by_rows ? v.rows : v.columns;
-  found.operands.y_stride = y.rows;
+  found.strides.q = q.rows;
+  found.strides.k = problem.k_by_rows ? k.columns : k.rows;
+  found.strides.v = problem.v_by_rows ? v.rows : v.columns;
+  found.strides.y = y.rows;
   for (size_t i = 0; i < input_strides.size(); ++i) {
-    found.operands.input_strides[i] = input_strides[i][shape.batch.size()];
+    found.strides.inputs[i] = input_strides[i][shape.batch.size()];
   }
   found.begin.q = shape.q.offset;
   found.begin.k = shape.k.offset;
@@ -156,11 +151,23 @@ std::vector<BufferId> score_inputs(LowerContext& context) {
   return inputs;
 }
 
-template <class Bound>
-void add_step(LowerContext& context, const AttentionProblem& problem, const std::string& kernel, double element_bytes,
-              Bound bound) {
+// Null: this CPU, or these extents, have no such kernels.
+template <class Element>
+std::shared_ptr<const AttentionProduct<Element>> emit(const Described& found) {
+  try {
+    return std::make_shared<const AttentionProduct<Element>>(found.problem, found.strides, found.offsets);
+  } catch (const JitError&) {
+    return nullptr;
+  }
+}
+
+template <class Element>
+void add_step(LowerContext& context, const Described& found, BoundAttention<Element> bound) {
+  const AttentionProblem& problem = found.problem;
+  bound.begin = found.begin;
+  bound.scratch = context.thread_scratch(checked_bytes(DType::f32, {bound.product->scratch_elements()}));
   Step step;
-  step.kernel = kernel;
+  step.kernel = bound.product->key();
   step.reads = {bound.q, bound.k, bound.v, bound.scratch};
   step.reads.insert(step.reads.end(), bound.inputs.begin(), bound.inputs.end());
   step.writes = {bound.y, bound.scratch};
@@ -168,57 +175,28 @@ void add_step(LowerContext& context, const AttentionProblem& problem, const std:
   step.flop = problem.flop();
   // A share begins with a copy of its matrix's keys: whole matrices.
   if (problem.matrices >= 2 * problem.threads) step.shares = worthwhile_shares(step.flop, step.threads);
-  step.bytes = element_bytes * static_cast<double>(problem.matrices) *
+  step.bytes = static_cast<double>(sizeof(Element)) * static_cast<double>(problem.matrices) *
                static_cast<double>((problem.rows + problem.keys) * (problem.size + problem.value_size));
   step.run = std::move(bound);
   context.add(std::move(step));
 }
 
-// False: this CPU, or these extents, have no such kernels.
 bool lower_bf16(LowerContext& context, const Described& found) {
   if (context.output_type(0).dtype != DType::bf16 || context.target.isa != Isa::avx512_bf16) return false;
-  BoundAttentionBf16 bound{};
-  try {
-    bound.product = std::make_shared<const AttentionBf16>(found.problem, found.offsets);
-  } catch (const JitError&) {
-    return false;
-  }
-  bound.operands.q_stride = found.operands.q_stride;
-  bound.operands.k_stride = found.operands.k_stride;
-  bound.operands.v_stride = found.operands.v_stride;
-  bound.operands.y_stride = found.operands.y_stride;
-  bound.operands.input_strides = found.operands.input_strides;
-  bound.begin = found.begin;
+  BoundAttention<uint16_t> bound{emit<uint16_t>(found)};
+  if (!bound.product) return false;
   bound.q = context.buffer(context.input(0));
   bound.k = context.buffer(context.input(1));
   bound.v = context.buffer(context.input(2));
   bound.y = context.buffer(context.output(0));
   bound.inputs = score_inputs(context);
-  bound.scratch = context.thread_scratch(checked_bytes(DType::f32, {bound.product->scratch_elements()}));
-  add_step(context, found.problem, bound.product->key(), 2, bound);
+  add_step(context, found, std::move(bound));
   return true;
 }
 
-}  // namespace
-
-bool lower_attention_views(LowerContext& context) {
-  if (!are_plain_floats(context)) return false;
-  const AttentionShape shape = attention_shape(context.node, context.input_type(0).extents(),
-                                               context.input_type(1).extents(), context.input_type(2).extents());
-  if (shape.matrices() == 0 || shape.rows == 0 || shape.value_size == 0) return true;
-  const std::optional<Described> found = describe(context, shape);
-  if (!found) return false;
-  if (lower_bf16(context, *found)) return true;
-
-  BoundAttentionF32 bound;
-  try {
-    bound.product = std::make_shared<const AttentionProduct>(found->problem, default_attention_plan(found->problem),
-                                                             found->offsets);
-  } catch (const JitError&) {
-    return false;
-  }
-  bound.operands = found->operands;
-  bound.begin = found->begin;
+bool lower_f32(LowerContext& context, const Described& found) {
+  BoundAttention<float> bound{emit<float>(found)};
+  if (!bound.product) return false;
   BufferId operands[3];
   for (int i = 0; i < 3; ++i) {
     int same = 0;  // the same value is widened once
@@ -230,13 +208,23 @@ bool lower_attention_views(LowerContext& context) {
   bound.v = operands[2];
   bound.inputs = score_inputs(context);
   const bool rounds = is_half(context.output_type(0).dtype);
-  bound.y = rounds ? context.scratch(checked_bytes(DType::f32, context.output_type(0).extents()))
-                   : context.buffer(context.output(0));
-  bound.scratch = context.thread_scratch(checked_bytes(DType::f32, {bound.product->scratch_elements()}));
-  const BufferId y = bound.y;
-  add_step(context, found->problem, bound.product->plan().key(), 4, bound);
+  const BufferId y = rounds ? context.scratch(checked_bytes(DType::f32, context.output_type(0).extents()))
+                            : context.buffer(context.output(0));
+  bound.y = y;
+  add_step(context, found, std::move(bound));
   if (rounds) add_rounding(context, y);
   return true;
+}
+
+}  // namespace
+
+bool lower_attention_views(LowerContext& context) {
+  if (!are_plain_floats(context)) return false;
+  const AttentionShape shape = attention_shape(context.node, context.input_type(0).extents(),
+                                               context.input_type(1).extents(), context.input_type(2).extents());
+  if (shape.matrices() == 0 || shape.rows == 0 || shape.value_size == 0) return true;
+  const std::optional<Described> found = describe(context, shape);
+  return found && (lower_bf16(context, *found) || lower_f32(context, *found));
 }
 
 }  // namespace lathe

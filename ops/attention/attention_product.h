@@ -2,6 +2,10 @@
 // Attention with its kernels at hand: what a step calls. A block of rows at a time: scores against a block of keys (a
 // matrix product), their exponentials with running maxima and sums, and their product with V. Only the scores of one
 // block of rows and keys are ever in memory, small enough to stay in cache.
+//
+// Of float, or of bfloat16 (uint16_t) on AVX512-BF16: both products then take pairs of bfloat16 and sum in float32;
+// scores and their softmax are float32, the exponentials are rounded before they meet V, and the result is rounded
+// once. Denormals count as zero.
 #include <array>
 #include <optional>
 #include <string>
@@ -11,6 +15,8 @@
 #include "jit/kernels/gemm/gemm.h"
 #include "jit/kernels/rows/attention_softmax.h"
 #include "ops/gemm/gemm_pack.h"
+#include "ops/gemm/row_tiles.h"
+#include "src/base/thread_team.h"
 
 namespace lathe {
 
@@ -24,7 +30,6 @@ struct AttentionProblem {
   Isa isa = Isa::avx2;
   int threads = 1;
 
-  std::string key() const;
   double flop() const;
 };
 
@@ -33,10 +38,7 @@ struct AttentionPlan {
   int vecs = 2;         // width of a panel of keys or of columns of V
   int block_tiles = 4;  // row tiles of one block
   int key_block = 512;  // keys of one block, at most; a multiple of the panel's width
-
-  std::string key() const;
 };
-AttentionPlan default_attention_plan(const AttentionProblem& problem);
 
 // Where one matrix of the batch lies, in elements from the operands' beginnings.
 struct AttentionOffsets {
@@ -44,62 +46,78 @@ struct AttentionOffsets {
   std::array<int64_t, kMaxGemmInputs> inputs = {};
 };
 
-// Strides in elements, between rows of Q and Y, and between what is not dense of K and V.
-struct AttentionOperands {
-  const float *q = nullptr, *k = nullptr, *v = nullptr;
-  float* y = nullptr;
-  int64_t q_stride = 0, k_stride = 0, v_stride = 0, y_stride = 0;
-  std::array<const float*, kMaxGemmInputs> inputs = {};    // of the scores' expression
-  std::array<int64_t, kMaxGemmInputs> input_strides = {};  // between rows; columns are dense or all the same
-  float* scratch = nullptr;                                // scratch_elements() of this thread's own
+// In elements: between rows of Q and Y, between what is not dense of K and V, and between rows of the inputs of the
+// scores' expression, whose columns are dense or all the same.
+struct AttentionStrides {
+  int64_t q = 0, k = 0, v = 0, y = 0;
+  std::array<int64_t, kMaxGemmInputs> inputs = {};
 };
 
+template <class Element>
+struct AttentionOperands {
+  const Element *q = nullptr, *k = nullptr, *v = nullptr;
+  Element* y = nullptr;
+  std::array<const float*, kMaxGemmInputs> inputs = {};  // of the scores' expression
+  float* scratch = nullptr;                              // scratch_elements() of this thread's own
+};
+
+template <class Element>
 class AttentionProduct {
  public:
-  // Throws JitError when the plan cannot be emitted. Requires: no extent is 0.
-  AttentionProduct(const AttentionProblem& problem, const AttentionPlan& plan, std::vector<AttentionOffsets> offsets);
+  using Operands = AttentionOperands<Element>;
 
-  int64_t scratch_elements() const;  // for each thread
-  void run(const AttentionOperands& operands, int share, int shares) const noexcept;
-  const AttentionPlan& plan() const { return plan_; }
+  // Throws JitError when its kernels cannot be emitted: bfloat16 where the CPU lacks the instructions, or the columns
+  // of Q and K are no pairs. Requires: no extent is 0.
+  AttentionProduct(const AttentionProblem& problem, const AttentionStrides& strides,
+                   std::vector<AttentionOffsets> offsets);
+
+  int64_t scratch_elements() const;  // floats, for each thread
+  void run(const Operands& operands, int share, int shares) const noexcept;
+  std::string key() const;
 
  private:
+  static constexpr bool kIsBf16 = sizeof(Element) == 2;
+  static constexpr int64_t kElementBytes = sizeof(Element);
+  static constexpr int64_t kGroup = 4 / kElementBytes;  // steps of k that kernels take at once, as 32 bits
   enum Phase { kOnly, kFirst, kMiddle, kLast, kPhases };
   struct Height {
     GemmTile scores[2];          // by: is it the last panel
     GemmTile mixed[kPhases][2];  // by phase, is it the last panel
   };
-  struct Scratch;
+  struct Matrix;
   struct Block;
   class Ahead;
 
   void emit_kernels();
   GemmTilePlan tile_plan(int rows, int64_t columns, bool is_tail) const;
-  bool has_tail(int64_t columns) const;
-  int64_t row_of(int64_t tile) const;
+  GemmTilePlan mixed_plan(int rows, int phase, bool is_tail) const;
+  bool has_tail(int64_t columns) const { return columns % format_.panel_columns != 0; }
+  size_t input_count() const { return problem_.scores ? problem_.scores->inputs.size() : 0; }
+  // What several blocks of keys add is not rounded in between.
+  bool gathers() const { return kIsBf16 && key_blocks_ > 1; }
+  int64_t gathered_stride() const;
   int64_t block_rows() const;  // at most, rounded up to whole cache lines
-  Scratch scratch_of(float* memory) const;
-  void pack(const AttentionOperands& operands, const AttentionOffsets& offsets, const Scratch& scratch) const noexcept;
-  void run_rows(const AttentionOperands& operands, const AttentionOffsets& offsets, const Scratch& scratch,
-                int64_t first_tile, int64_t last_tile, Ahead& ahead) const noexcept;
-  void score(const AttentionOperands& operands, const AttentionOffsets& offsets, const Scratch& scratch,
-             const Block& block, Ahead& ahead) const noexcept;
-  void finish_sums(const Scratch& scratch, const Block& block) const noexcept;
-  void clear_empty_rows(const AttentionOperands& operands, const AttentionOffsets& offsets, const Scratch& scratch,
-                        const Block& block) const noexcept;
-  void mix(const AttentionOperands& operands, const AttentionOffsets& offsets, const Scratch& scratch,
-           const Block& block, Ahead& ahead) const noexcept;
+  Matrix matrix_at(const Operands& operands, const AttentionOffsets& at) const;
+  void pack(const Matrix& matrix) const noexcept;
+  void run_rows(const Matrix& matrix, const Range& tiles, Ahead& ahead) const noexcept;
+  void score(const Matrix& matrix, const Block& block, Ahead& ahead) const noexcept;
+  void mix(const Matrix& matrix, const Block& block, Ahead& ahead) const noexcept;
+  float* sums_at(const Matrix& matrix, const Block& block, int64_t row) const noexcept;
+  void rescale(const Matrix& matrix, const Block& block) const noexcept;
+  void finish_sums(const Matrix& matrix, const Block& block) const noexcept;
+  void finish_rows(const Matrix& matrix, const Block& block) const noexcept;
 
   AttentionProblem problem_;
   AttentionPlan plan_;
+  AttentionStrides strides_;
   std::vector<AttentionOffsets> offsets_;
-  int lanes_;
-  PanelFormat format_;
-  int64_t tiles_, tall_tiles_;  // tiles of height_ rows come first, then those of one row less
-  int height_;
+  Isa isa_ = Isa::avx2;
+  int lanes_ = 0;
+  PanelFormat format_;  // of groups
+  RowTiles tiles_;
   int64_t blocks_;  // of rows, of each matrix
-  int64_t key_blocks_;
-  int64_t score_stride_;  // in elements
+  int64_t key_blocks_, key_groups_;
+  int64_t score_stride_;  // in floats
   std::array<Height, 2> heights_;
   Kernel<AttentionSoftmaxFn> softmax_[2];  // by: does it continue
   Kernel<TransposeFn> turn_;               // of a whole panel of keys

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ops/gemm/gemm_pack.h"
 #include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
@@ -63,17 +64,8 @@ int64_t Bf16Product::packed_elements() const {
 }
 
 void Bf16Product::pack(const uint16_t* b, int64_t row_stride, int64_t column_stride, uint16_t* packed) const noexcept {
-  for (int64_t panel = 0; panel < panels_; ++panel) {
-    const int64_t width = panel + 1 == panels_ ? int64_t{tail_vecs_} * kLanes : panel_columns();
-    for (int64_t row = 0; row < problem_.k; row += 2) {
-      for (int64_t i = 0; i < width; ++i) {
-        const int64_t column = panel * panel_columns() + i;
-        for (int64_t half = 0; half < 2; ++half) {
-          *packed++ = column < problem_.n ? b[(row + half) * row_stride + column * column_stride] : uint16_t{0};
-        }
-      }
-    }
-  }
+  const PanelFormat format{panel_columns(), kLanes};
+  pack_pairs({b, problem_.k, problem_.n, row_stride, column_stride}, format, 0, panels_, packed);
 }
 
 void Bf16Product::run(const Bf16Operands& operands, int thread, int threads) const noexcept {

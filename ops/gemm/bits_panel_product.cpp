@@ -45,8 +45,8 @@ class BitsPanelProduct : public BitsProduct {
   int64_t scratch_elements() const override { return chunk_blocks_ * problem_.block * format_.panel_columns; }
 
   std::string key() const override {
-    return fmt::format("gemm {}x{} of {} bits by {}", tiles_.height, format_.panel_columns / format_.lanes, problem_.bits,
-                       problem_.block);
+    return fmt::format("gemm {}x{} of {} bits by {}", tiles_.height, format_.panel_columns / format_.lanes,
+                       problem_.bits, problem_.block);
   }
 
   void run(const BitsOperands& operands, int thread, int threads) const noexcept override {

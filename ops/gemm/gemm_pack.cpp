@@ -87,6 +87,32 @@ void pack_panels(const MatrixView& matrix, const PanelFormat& format, int64_t fi
   }
 }
 
+void pack_pairs(const MatrixView16& matrix, const PanelFormat& format, int64_t first, int64_t last,
+                uint16_t* out) noexcept {
+  for (int64_t panel = first; panel < last; ++panel) {
+    const int64_t column = panel * format.panel_columns, width = format.width_of(panel, matrix.columns);
+    const int64_t valid = std::min(width, matrix.columns - column);
+    for (int64_t row = 0; row < matrix.rows; row += 2) {
+      const uint16_t* from = matrix.data + row * matrix.row_stride + column * matrix.column_stride;
+      const bool is_pair = row + 1 < matrix.rows;
+      if (is_pair && matrix.column_stride == 1) {  // a loop of its own: the compiler interleaves
+        const uint16_t* below = from + matrix.row_stride;
+        for (int64_t i = 0; i < valid; ++i) {
+          out[2 * i] = from[i];
+          out[2 * i + 1] = below[i];
+        }
+      } else {
+        for (int64_t i = 0; i < valid; ++i) {
+          out[2 * i] = from[i * matrix.column_stride];
+          out[2 * i + 1] = is_pair ? from[matrix.row_stride + i * matrix.column_stride] : uint16_t{0};
+        }
+      }
+      std::fill(out + 2 * valid, out + 2 * width, uint16_t{0});
+      out += 2 * width;
+    }
+  }
+}
+
 void transpose(const float* in, int64_t rows, int64_t columns, int64_t in_stride, float* out,
                int64_t out_stride) noexcept {
   for (int64_t r = 0; r < rows; r += kBlock) {

@@ -7,11 +7,14 @@
 
 namespace lathe {
 
-struct MatrixView {
-  const float* data = nullptr;
+template <class Element>
+struct MatrixViewOf {
+  const Element* data = nullptr;
   int64_t rows = 0, columns = 0;              // k, n
   int64_t row_stride = 0, column_stride = 1;  // in elements; one of them is 1
 };
+using MatrixView = MatrixViewOf<float>;
+using MatrixView16 = MatrixViewOf<uint16_t>;  // of bfloat16
 
 struct PanelFormat {
   int64_t panel_columns = 32;  // a multiple of lanes
@@ -24,6 +27,10 @@ struct PanelFormat {
 // Panels [first, last) to `out`, which is where panel `first` begins. Every value is multiplied by `scale`.
 void pack_panels(const MatrixView& matrix, const PanelFormat& format, int64_t first, int64_t last, float scale,
                  float* out) noexcept;
+
+// The same of bfloat16, in pairs of rows: column by column the elements of both, zero below the last row.
+void pack_pairs(const MatrixView16& matrix, const PanelFormat& format, int64_t first, int64_t last,
+                uint16_t* out) noexcept;
 
 // out[c * out_stride + r] = in[r * in_stride + c].
 void transpose(const float* in, int64_t rows, int64_t columns, int64_t in_stride, float* out,
