@@ -1,8 +1,8 @@
 #include "ops/task_text.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
+#include <initializer_list>
 #include <optional>
 #include <utility>
 
@@ -18,21 +18,52 @@ namespace {
 
 constexpr int64_t kMostExtent = 1 << 24;
 
-Isa read_isa(TextReader& text) {
-  const std::string_view name = text.until(" ");
-  for (const Isa isa : {Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16}) {
-    if (name_of(isa) != name) continue;
-    if (isa > usable_isa())
-      throw Error(ErrorCode::unsupported, "the task is for " + std::string(name) + ", which is not usable here");
-    return isa;
-  }
-  text.fail("expected an instruction set");
+// The one of `values` whose name stands in front of `end`.
+template <class Value, class NameOf>
+Value read_named(TextReader& text, std::string_view end, std::initializer_list<Value> values, NameOf name_of_value,
+                 const char* expected) {
+  const std::string_view name = text.until(end);
+  for (const Value value : values)
+    if (name_of_value(value) == name) return value;
+  text.fail(expected);
 }
 
-int64_t read_extent(TextReader& text) {
+Isa read_isa(TextReader& text) {
+  const Isa isa = read_named(
+      text, " ", {Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16}, [](Isa each) { return name_of(each); },
+      "expected an instruction set");
+  if (isa <= usable_isa()) return isa;
+  throw Error(ErrorCode::unsupported, "the task is for " + std::string(name_of(isa)) + ", which is not usable here");
+}
+
+int64_t read_extent(TextReader& text, std::string_view after = "") {
+  text.expect(after);
   const int64_t extent = text.integer();
   if (extent < 1 || extent > kMostExtent) text.fail("an extent out of range");
   return extent;
+}
+
+template <class Problem>
+void read_extents(TextReader& text, Problem& problem) {
+  problem.batches = read_extent(text, "b");
+  problem.m = read_extent(text, " m");
+  problem.n = read_extent(text, " n");
+  problem.k = read_extent(text, " k");
+}
+
+// One letter for each input of an expression but the first: how it is read.
+template <class Access>
+std::vector<Access> read_accesses(TextReader& text, const Expression& expression,
+                                  std::initializer_list<std::pair<std::string_view, Access>> letters) {
+  std::vector<Access> accesses;
+  while (!text.done()) {
+    const auto found =
+        std::find_if(letters.begin(), letters.end(), [&](const auto& each) { return text.accept(each.first); });
+    if (found == letters.end()) text.fail("expected how an input is read");
+    accesses.push_back(found->second);
+  }
+  if (accesses.size() + 1 != expression.inputs.size()) text.fail("expected one letter for each input");
+  return accesses;
 }
 
 std::optional<GemmEpilogue> read_gemm_epilogue(TextReader& text) {
@@ -41,28 +72,15 @@ std::optional<GemmEpilogue> read_gemm_epilogue(TextReader& text) {
   GemmEpilogue epilogue;
   epilogue.expression = read_expression(text);
   text.expect(" ");
-  while (!text.done()) {
-    if (text.accept("c")) {
-      epilogue.inputs.push_back(GemmInputAccess::columns);
-    } else {
-      text.expect("u");
-      epilogue.inputs.push_back(GemmInputAccess::uniform);
-    }
-  }
-  if (epilogue.inputs.size() + 1 != epilogue.expression.inputs.size()) text.fail("expected one letter for each input");
+  epilogue.inputs = read_accesses<GemmInputAccess>(text, epilogue.expression,
+                                                   {{"c", GemmInputAccess::columns}, {"u", GemmInputAccess::uniform}});
   return epilogue;
 }
 
 GemmProblem read_gemm(TextReader& text) {
   GemmProblem problem;
-  text.expect("f32 b");
-  problem.batches = read_extent(text);
-  text.expect(" m");
-  problem.m = read_extent(text);
-  text.expect(" n");
-  problem.n = read_extent(text);
-  text.expect(" k");
-  problem.k = read_extent(text);
+  text.expect("f32 ");
+  read_extents(text, problem);
   text.expect(" ");
   if (text.accept("row_major ")) {
     problem.b = GemmOperandB::row_major;
@@ -95,14 +113,8 @@ void check_dot(const TextReader& text, Int8Dot dot, Isa isa) {
 Int8Problem read_gemm_int8(TextReader& text) {
   Int8Problem problem;
   problem.dot = read_dot(text);
-  text.expect(" b");
-  problem.batches = read_extent(text);
-  text.expect(" m");
-  problem.m = read_extent(text);
-  text.expect(" n");
-  problem.n = read_extent(text);
-  text.expect(" k");
-  problem.k = read_extent(text);
+  text.expect(" ");
+  read_extents(text, problem);
   text.expect(" ");
   problem.isa = read_isa(text);
   check_dot(text, problem.dot, problem.isa);
@@ -116,10 +128,8 @@ Int8Problem read_gemm_int8(TextReader& text) {
 ConvAxis read_axis(TextReader& text) {
   ConvAxis axis;
   axis.in = read_extent(text);
-  text.expect(">");
-  axis.out = read_extent(text);
-  text.expect("s");
-  axis.stride = read_extent(text);
+  axis.out = read_extent(text, ">");
+  axis.stride = read_extent(text, "s");
   axis.taps.clear();
   if (text.accept("[")) {
     do {
@@ -136,8 +146,7 @@ ConvAxis read_axis(TextReader& text) {
     text.expect("from");
     axis.out_first = text.integer();
   }
-  text.expect("of");
-  axis.out_extent = read_extent(text);
+  axis.out_extent = read_extent(text, "of");
   return axis;
 }
 
@@ -146,32 +155,19 @@ ConvEpilogue read_conv_epilogue(TextReader& text) {
   if (text.accept("none")) return epilogue;
   epilogue.expression = read_expression(text);
   text.expect(":");
-  while (!text.done()) {
-    if (text.accept("s")) {
-      epilogue.operands.push_back(ConvOperand::scalar);
-    } else if (text.accept("c")) {
-      epilogue.operands.push_back(ConvOperand::per_channel);
-    } else {
-      text.expect("f");
-      epilogue.operands.push_back(ConvOperand::full);
-    }
-  }
-  if (epilogue.operands.size() + 1 != epilogue.expression->inputs.size())
-    text.fail("expected one letter for each input");
+  epilogue.operands = read_accesses<ConvOperand>(
+      text, *epilogue.expression,
+      {{"s", ConvOperand::scalar}, {"c", ConvOperand::per_channel}, {"f", ConvOperand::full}});
   return epilogue;
 }
 
 ConvFrames read_frames(TextReader& text, const ConvProblem& problem) {
   ConvFrames frames;
   frames.in = read_extent(text);
-  text.expect(">");
-  frames.out = read_extent(text);
-  text.expect(" step");
-  frames.step = read_extent(text);
-  text.expect(" join");
-  frames.joined = read_extent(text);
-  text.expect(" stack");
-  frames.stacked = read_extent(text);
+  frames.out = read_extent(text, ">");
+  frames.step = read_extent(text, " step");
+  frames.joined = read_extent(text, " join");
+  frames.stacked = read_extent(text, " stack");
   frames.are_outer = text.accept(" outer");
   if (problem.batch % frames.out != 0 || problem.in_blocks() % frames.joined != 0 ||
       problem.phases[0].y.in % frames.stacked != 0) {
@@ -185,21 +181,14 @@ ConvFrames read_frames(TextReader& text, const ConvProblem& problem) {
 
 ConvProblem read_conv(TextReader& text) {
   ConvProblem problem;
-  text.expect("n");
-  problem.batch = read_extent(text);
-  text.expect(" ");
-  problem.in_channels = read_extent(text);
-  text.expect(">");
-  problem.out_channels = read_extent(text);
-  text.expect("/");
-  problem.groups = read_extent(text);
-  text.expect(" ");
-  problem.window_y = read_extent(text);
-  text.expect("x");
-  problem.window_x = read_extent(text);
+  problem.batch = read_extent(text, "n");
+  problem.in_channels = read_extent(text, " ");
+  problem.out_channels = read_extent(text, ">");
+  problem.groups = read_extent(text, "/");
+  problem.window_y = read_extent(text, " ");
+  problem.window_x = read_extent(text, "x");
   problem.is_transposed = text.accept(" transposed");
-  text.expect(" c");
-  problem.lanes = static_cast<int>(read_extent(text));
+  problem.lanes = static_cast<int>(read_extent(text, " c"));
   problem.has_bias = text.accept(" bias");
   if (problem.in_channels % problem.groups != 0 || problem.out_channels % problem.groups != 0)
     text.fail("the groups do not divide the channels");
@@ -208,8 +197,7 @@ ConvProblem read_conv(TextReader& text) {
     shape.y = read_axis(text);
     text.expect(" x");
     shape.x = read_axis(text);
-    text.expect(" c");
-    shape.lanes = static_cast<int>(read_extent(text));
+    shape.lanes = static_cast<int>(read_extent(text, " c"));
     problem.phases.push_back(std::move(shape));
   }
   if (problem.phases.empty()) text.fail("expected the shape");
@@ -236,14 +224,9 @@ std::vector<uint8_t> read_table(TextReader& text) {
 
 Int8Store read_store(TextReader& text) {
   Int8Store store;
-  const std::string_view name = text.until("+");
-  bool is_known = false;
-  for (const DType dtype : {DType::f32, DType::i32, DType::u8, DType::i8}) {
-    if (name_of(dtype) != name) continue;
-    store.dtype = dtype;
-    is_known = true;
-  }
-  if (!is_known) text.fail("expected how results are stored");
+  store.dtype = read_named(
+      text, "+", {DType::f32, DType::i32, DType::u8, DType::i8}, [](DType each) { return name_of(each); },
+      "expected how results are stored");
   text.expect("+");
   store.zero = static_cast<int>(std::clamp<int64_t>(text.integer(), -128, 255));
   store.is_bounded = text.accept("b");
@@ -257,8 +240,7 @@ ConvInt8Problem read_conv_int8(TextReader& text) {
   text.expect(" ");
   problem.dot = read_dot(text);
   check_dot(text, problem.dot, problem.isa);
-  text.expect(" k");
-  problem.in_channels = read_extent(text);
+  problem.in_channels = read_extent(text, " k");
   text.expect(" ");
   problem.store = read_store(text);
   if (!problem.store.table.empty() && !has_byte_tables(problem.isa)) text.fail("tables need AVX512-VBMI");
@@ -278,12 +260,6 @@ ConvInt8Problem read_conv_int8(TextReader& text) {
   return problem;
 }
 
-}  // namespace
-
-std::string task_text(const TuningTask& task) { return task.family.substr(0, task.family.find('.')) + " " + task.key; }
-
-namespace {
-
 // Operands that could not be allocated are no task.
 TuningTask checked(TuningTask task, const TextReader& text) {
   constexpr double kMostBytes = 4e9;
@@ -292,6 +268,8 @@ TuningTask checked(TuningTask task, const TextReader& text) {
 }
 
 }  // namespace
+
+std::string task_text(const TuningTask& task) { return task.family.substr(0, task.family.find('.')) + " " + task.key; }
 
 TuningTask parse_task(std::string_view line, int threads) {
   TextReader text(line);
