@@ -7,17 +7,6 @@ namespace {
 
 using Perm = std::vector<int64_t>;
 
-// The order of axes of a Transpose of two or more float32 axes; empty when that is not known.
-Perm order_of(const Graph& graph, const Node& transpose) {
-  const TensorType& type = graph.value(transpose.inputs[0]).type;
-  if (!type.has_rank || type.rank() < 2 || type.dtype != DType::f32) return {};
-  Perm perm = transpose.attributes.get_ints("perm");
-  if (perm.empty()) {
-    for (int axis = type.rank(); axis-- > 0;) perm.push_back(axis);
-  }
-  return perm;
-}
-
 class Absorber {
  public:
   Absorber(Rewriter& rewriter, const OpSchema& schema) : rewriter_(rewriter), schema_(schema) {}
@@ -47,7 +36,7 @@ class Absorber {
     if (node.inputs[0] == node.inputs[1] || graph.value(graph.node(transpose).inputs[0]).is_constant()) return;
     const Perm perm = order_of(graph, graph.node(transpose));
     const size_t rank = perm.size();
-    if (rank < 2) return;
+    if (rank < 2 || static_cast<int>(rank) != graph.value(graph.node(transpose).inputs[0]).type.rank()) return;
     const auto last = static_cast<int64_t>(rank) - 1;
     // Kernels stream whole rows: of A along k, of B along n, or along k of a transposed B.
     if (perm[rank - 1] != last && (slot == 0 || perm[rank - 2] != last)) return;
@@ -103,11 +92,7 @@ bool absorb_transposes(Graph& graph, const PassContext& context) {
   if (schema == nullptr) return false;
   Rewriter rewriter(graph);
   Absorber absorber(rewriter, *schema);
-  const std::vector<NodeId> order = graph.order();
-  for (const NodeId id : order) {
-    if (rewriter.is_live(id)) absorber.try_product(id);
-  }
-  return rewriter.finish();
+  return rewrite_each(rewriter, [&](NodeId id) { absorber.try_product(id); });
 }
 
 }  // namespace lathe::passes

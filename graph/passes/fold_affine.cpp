@@ -201,13 +201,10 @@ class Folder {
 }  // namespace
 
 bool fold_affine(Graph& graph, const PassContext& context) {
-  Rewriter rewriter(graph);
-  const std::vector<NodeId> order = graph.order();
-  for (const NodeId id : order) {
+  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) {
     while (rewriter.is_live(id) && Folder(rewriter, context, id).fold()) {
     }
-  }
-  return rewriter.finish();
+  });
 }
 
 }  // namespace lathe::passes

@@ -5,6 +5,7 @@
 #include "graph/expression_attribute.h"
 #include "graph/passes/passes.h"
 #include "graph/passes/rewrite.h"
+#include "src/base/axis_order.h"
 #include "src/base/half.h"
 
 namespace lathe::passes {
@@ -18,13 +19,6 @@ struct Product {
   NodeId id = NodeId::none;
   Perm a, b, y;  // empty: as they are
 };
-
-bool is_same_order(const Perm& perm) {
-  for (size_t i = 0; i < perm.size(); ++i) {
-    if (perm[i] != static_cast<int64_t>(i)) return false;
-  }
-  return true;
-}
 
 // bfloat16 loses the roundings between the steps, nothing else.
 bool is_taken(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
@@ -195,11 +189,9 @@ void absorb_transpose_before(const Rewriter& rewriter, const Graph& graph, View&
   const NodeId transpose = rewriter.producer_if(view.value, "Transpose");
   const TensorType& type = graph.value(view.value).type;
   if (transpose == NodeId::none || !view.perm.empty() || type.dtype != DType::bf16) return;
-  Perm perm = graph.node(transpose).attributes.get_ints("perm");
-  const int64_t last = type.rank() - 1;
-  if (perm.empty()) {
-    for (int64_t axis = last; axis >= 0; --axis) perm.push_back(axis);
-  }
+  Perm perm = order_of(graph, graph.node(transpose));
+  if (perm.size() < 2) return;
+  const int64_t last = static_cast<int64_t>(perm.size()) - 1;
   if (perm.back() != last && (!may_turn || perm[perm.size() - 2] != last)) return;
   view.perm = std::move(perm);
   view.value = graph.node(transpose).inputs[0];
@@ -279,13 +271,9 @@ void rewrite(Rewriter& rewriter, const OpSchema& schema, NodeId softmax, const M
 bool fuse_attention(Graph& graph, const PassContext& context) {
   const OpSchema* schema = context.ops.find("lathe", "Attention", 1);
   if (schema == nullptr) return false;
-  Rewriter rewriter(graph);
-  const std::vector<NodeId> order = graph.order();
-  for (const NodeId id : order) {
-    if (!rewriter.is_live(id)) continue;
+  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) {
     if (const std::optional<Match> found = match(rewriter, graph, id)) rewrite(rewriter, *schema, id, *found);
-  }
-  return rewriter.finish();
+  });
 }
 
 }  // namespace lathe::passes

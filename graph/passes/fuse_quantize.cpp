@@ -86,10 +86,7 @@ bool try_fuse(Rewriter& rewriter, NodeId id) {
 
 bool fuse_quantize(Graph& graph, const PassContext&) {
   Rewriter rewriter(graph);
-  for (const NodeId id : std::vector<NodeId>(graph.order())) {
-    if (rewriter.is_live(id)) try_fuse(rewriter, id);
-  }
-  return rewriter.finish();
+  return rewrite_each(rewriter, [&](NodeId id) { try_fuse(rewriter, id); });
 }
 
 }  // namespace lathe::passes

@@ -182,12 +182,9 @@ std::optional<Match> match(const Rewriter& rewriter, const Graph& graph, NodeId 
 bool fuse_rotary(Graph& graph, const PassContext& context) {
   const OpSchema* schema = context.ops.find("lathe", "Rotary", 1);
   if (schema == nullptr) return false;
-  Rewriter rewriter(graph);
-  const std::vector<NodeId> order = graph.order();
-  for (const NodeId id : order) {
-    if (!rewriter.is_live(id)) continue;
+  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) {
     const auto found = match(rewriter, graph, id);
-    if (!found) continue;
+    if (!found) return;
     Node node;
     node.op = schema;
     node.inputs = {found->x, found->cosines, found->sines};
@@ -199,8 +196,7 @@ bool fuse_rotary(Graph& graph, const PassContext& context) {
     node.fused_from = "Rotary";
     for (const NodeId erased : {id, found->with_cosines, found->with_sines}) rewriter.erase(erased);
     rewriter.add(std::move(node), id);
-  }
-  return rewriter.finish();
+  });
 }
 
 }  // namespace lathe::passes

@@ -55,20 +55,16 @@ std::optional<Shuffle> match(const Rewriter& rewriter, const Graph& graph, NodeI
 bool fuse_shuffle(Graph& graph, const PassContext& context) {
   const OpSchema* schema = context.ops.find("lathe", "ShuffleChannels", 1);
   if (schema == nullptr) return false;
-  Rewriter rewriter(graph);
-  const std::vector<NodeId> order = graph.order();
-  for (const NodeId id : order) {
-    if (!rewriter.is_live(id)) continue;
+  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) {
     const std::optional<Shuffle> found = match(rewriter, graph, id);
-    if (!found) continue;
+    if (!found) return;
     Node node{.op = schema, .name = "", .inputs = {found->x}, .outputs = {graph.node(id).outputs[0]}};
     node.attributes.set("groups", found->groups);
     node.fused_from = "Reshape+Transpose+Reshape";
     rewriter.erase(found->transpose);
     rewriter.erase(found->reshape);
     rewriter.add(std::move(node), id);
-  }
-  return rewriter.finish();
+  });
 }
 
 }  // namespace lathe::passes

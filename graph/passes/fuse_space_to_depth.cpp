@@ -133,17 +133,13 @@ class Writer {
 }  // namespace
 
 bool fuse_space_to_depth(Graph& graph, const PassContext& context) {
-  Rewriter rewriter(graph);
-  const std::vector<NodeId> order = graph.order();
-  for (const NodeId id : order) {
-    if (!rewriter.is_live(id)) continue;
+  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) {
     const std::optional<Match> found = match(rewriter, graph, graph.node(id));
-    if (!found) continue;
+    if (!found) return;
     const ValueId result = graph.node(id).outputs[0];
     rewriter.erase(id);
     Writer(rewriter, context, id).write(*found, result);
-  }
-  return rewriter.finish();
+  });
 }
 
 }  // namespace lathe::passes

@@ -58,12 +58,9 @@ std::optional<Upsampling> match(const Rewriter& rewriter, const Graph& graph, No
 }  // namespace
 
 bool fuse_upsample(Graph& graph, const PassContext& context) {
-  Rewriter rewriter(graph);
-  const std::vector<NodeId> order = graph.order();
-  for (const NodeId id : order) {
-    if (!rewriter.is_live(id)) continue;
+  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) {
     const auto found = match(rewriter, graph, id);
-    if (!found) continue;
+    if (!found) return;
     Node node;
     node.op = &context.ops.require("", "Resize", kVersion);
     node.version = kVersion;
@@ -78,8 +75,7 @@ bool fuse_upsample(Graph& graph, const PassContext& context) {
     rewriter.erase(id);
     rewriter.erase(found->repeat);
     rewriter.add(std::move(node), id);
-  }
-  return rewriter.finish();
+  });
 }
 
 }  // namespace lathe::passes

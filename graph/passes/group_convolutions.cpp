@@ -104,10 +104,7 @@ class Grouper {
 bool group_convolutions(Graph& graph, const PassContext&) {
   Rewriter rewriter(graph);
   Grouper grouper(rewriter);
-  for (const NodeId id : std::vector<NodeId>(graph.order())) {
-    if (rewriter.is_live(id)) grouper.try_concat(id);
-  }
-  return rewriter.finish();
+  return rewrite_each(rewriter, [&](NodeId id) { grouper.try_concat(id); });
 }
 
 }  // namespace lathe::passes

@@ -13,10 +13,6 @@ namespace {
 constexpr int kVersion = 13;
 constexpr int kFarthest = 24;  // nodes between a Slice and what it is to spare
 
-bool is_one_of(const Node& node, std::initializer_list<std::string_view> names) {
-  return node.op->domain.empty() && std::find(names.begin(), names.end(), node.op->name) != names.end();
-}
-
 bool is_pointwise(const Node& node) {
   return node.op->domain.empty() && node.op->express != nullptr && !node.attributes.has("axis") &&
          !node.attributes.has("broadcast") && node.outputs.size() == 1 &&

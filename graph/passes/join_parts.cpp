@@ -92,14 +92,11 @@ bool undo_split(Rewriter& rewriter, NodeId id) {
 }  // namespace
 
 bool join_parts(Graph& graph, const PassContext&) {
-  Rewriter rewriter(graph);
-  const std::vector<NodeId> order = graph.order();
-  for (const NodeId id : order) {
-    if (!rewriter.is_live(id) || graph.node(id).epilogue || graph.node(id).inputs.empty()) continue;
+  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) {
+    if (graph.node(id).epilogue || graph.node(id).inputs.empty()) return;
     if (is_op(graph.node(id), "Concat")) simplify_concat(rewriter, id);
     if (is_op(graph.node(id), "Split")) undo_split(rewriter, id);
-  }
-  return rewriter.finish();
+  });
 }
 
 }  // namespace lathe::passes

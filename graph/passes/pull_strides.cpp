@@ -153,14 +153,11 @@ class Puller {
 bool pull_strides(Graph& graph, const PassContext& context) {
   const OpSchema* pool = context.ops.find("", "MaxPool", kPoolVersion);
   if (pool == nullptr) return false;
-  Rewriter rewriter(graph);
-  const std::vector<NodeId> order = graph.order();
-  for (const NodeId id : order) {
-    if (rewriter.is_live(id) && graph.node(id).outputs.size() == 1 && graph.node(id).outputs[0] != ValueId::none) {
+  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) {
+    if (graph.node(id).outputs.size() == 1 && graph.node(id).outputs[0] != ValueId::none) {
       Puller(rewriter, *pool, graph.node(id).outputs[0]).pull();
     }
-  }
-  return rewriter.finish();
+  });
 }
 
 }  // namespace lathe::passes

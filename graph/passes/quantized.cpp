@@ -63,6 +63,22 @@ bool has_integer_kernel(const Node& conv, const TensorType& weights) {
                                                          [](const Dim& dim) { return dim.extent <= kWidestAlone; });
 }
 
+Node quantized_conv(Rewriter& rewriter, const OpSchema& schema, const Node& old, const char* fused_from,
+                    std::vector<ValueId> inputs) {
+  const Graph& graph = rewriter.graph();
+  ValueId &weights = inputs[1], &zero = inputs[4];
+  const bool is_known = zero == ValueId::none || graph.value(zero).is_constant();
+  const Tensor centered = is_known ? centered_bytes(constant_of(graph, weights), constant_of(graph, zero)) : Tensor();
+  if (centered.defined()) {
+    weights = rewriter.add_constant(old.name + "_weights", centered);
+    zero = ValueId::none;
+  }
+  Node made{.op = &schema, .name = old.name, .inputs = std::move(inputs), .outputs = {ValueId::none}};
+  made.attributes = old.attributes;
+  made.fused_from = fused_from;
+  return made;
+}
+
 ValueId append_float(Rewriter& rewriter, Node node, ValueId like, NodeId place) {
   TensorType type = rewriter.graph().value(like).type;
   type.dtype = DType::f32;

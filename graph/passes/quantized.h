@@ -42,6 +42,11 @@ Tensor centered_bytes(const Tensor& weights, const Tensor& zeros);
 // window of moderate size: what lathe::QuantizedConv has kernels for. Other ones run faster in float32.
 bool has_integer_kernel(const Node& conv, const TensorType& weights);
 
+// lathe::QuantizedConv with the attributes of `old`. Inputs: x, weights, scale, x's zero point, the weights', bias.
+// Constant weights become signed bytes without zero points where that is possible.
+Node quantized_conv(Rewriter& rewriter, const OpSchema& schema, const Node& old, const char* fused_from,
+                    std::vector<ValueId> inputs);
+
 // Adds the node with a float32 value of its own as output, of the shape of `like`.
 ValueId append_float(Rewriter& rewriter, Node node, ValueId like, NodeId place);
 

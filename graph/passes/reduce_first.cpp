@@ -78,13 +78,10 @@ bool swap(Rewriter& rewriter, NodeId id) {
 }  // namespace
 
 bool reduce_first(Graph& graph, const PassContext&) {
-  Rewriter rewriter(graph);
-  const std::vector<NodeId> order = graph.order();
-  for (const NodeId id : order) {
+  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) {
     while (rewriter.is_live(id) && swap(rewriter, id)) {
     }
-  }
-  return rewriter.finish();
+  });
 }
 
 }  // namespace lathe::passes

@@ -5,27 +5,15 @@
 
 #include "graph/passes/passes.h"
 #include "graph/passes/rewrite.h"
+#include "src/base/axis_order.h"
 
 namespace lathe::passes {
 namespace {
 
 constexpr int kReshapeVersion = 14;
 
-bool is_one_of(const Node& node, std::initializer_list<std::string_view> names) {
-  return node.op->domain.empty() && std::find(names.begin(), names.end(), node.op->name) != names.end();
-}
-
 // Gives the elements of input 0, in their order, another shape.
 bool is_reshape(const Node& node) { return is_one_of(node, {"Reshape", "Flatten", "Squeeze", "Unsqueeze"}); }
-
-std::vector<int64_t> permutation_of(const Graph& graph, const Node& node) {
-  const TensorType& type = graph.value(node.inputs[0]).type;
-  std::vector<int64_t> perm = node.attributes.get_ints("perm");
-  if (perm.empty() && type.has_rank) {
-    for (int i = type.rank(); i-- > 0;) perm.push_back(i);
-  }
-  return perm;
-}
 
 // A Transpose that only moves axes of one element each is a reshape.
 bool moves_ones_only(const Graph& graph, const Node& node) {
@@ -33,7 +21,7 @@ bool moves_ones_only(const Graph& graph, const Node& node) {
   const TensorType& type = graph.value(node.inputs[0]).type;
   if (!type.has_rank) return false;
   int64_t last = -1;
-  for (const int64_t axis : permutation_of(graph, node)) {
+  for (const int64_t axis : order_of(graph, node)) {
     if (type.dims[static_cast<size_t>(axis)].extent == 1) continue;
     if (axis < last) return false;
     last = axis;
@@ -53,13 +41,6 @@ bool is_inference_dropout(const Rewriter& rewriter, Graph& graph, const Node& no
   if (training == ValueId::none) return true;
   const Tensor flag = constant_of(graph, training);
   return flag.dtype() == DType::boolean && flag.size() == 1 && !*flag.data<bool>();
-}
-
-bool is_same_order(const std::vector<int64_t>& perm) {
-  for (size_t i = 0; i < perm.size(); ++i) {
-    if (perm[i] != static_cast<int64_t>(i)) return false;
-  }
-  return true;
 }
 
 // As same_shape, where the number of elements is equal too: then one extent follows from the others.
@@ -146,7 +127,7 @@ ValueId equal_input(const Rewriter& rewriter, Graph& graph, const Node& node) {
     if (is_one_of(node, {"Dropout"})) return is_inference_dropout(rewriter, graph, node);
     if (is_one_of(node, {"Cast", "CastLike"})) return from.dtype != DType::undefined && from.dtype == to.dtype;
     if (is_one_of(node, {"Concat", "Sum", "Max", "Min", "Mean"})) return node.inputs.size() == 1;
-    if (is_one_of(node, {"Transpose"})) return from.has_rank && is_same_order(permutation_of(graph, node));
+    if (is_one_of(node, {"Transpose"})) return from.has_rank && is_same_order(order_of(graph, node));
     if (is_reshape(node)) return same_shape_of_same_elements(from, to);
     if (is_one_of(node, {"Expand"})) return same_shape(from, to);
     if (is_one_of(node, {"Tile"})) return node.version >= 6 && all_equal(integers_of(graph, input_or_none(node, 1)), 1);
@@ -170,11 +151,9 @@ bool merge_transposes(Rewriter& rewriter, NodeId id) {
   if (!is_one_of(node, {"Transpose"}) || node.epilogue) return false;
   const NodeId before = rewriter.producer_if(node.inputs[0], "Transpose");
   if (before == NodeId::none) return false;
-  const std::vector<int64_t> first = permutation_of(graph, graph.node(before)), second = permutation_of(graph, node);
+  const std::vector<int64_t> first = order_of(graph, graph.node(before)), second = order_of(graph, node);
   if (first.size() != second.size() || first.empty()) return false;
-  std::vector<int64_t> both;
-  for (const int64_t axis : second) both.push_back(first[static_cast<size_t>(axis)]);
-  node.attributes.set("perm", std::move(both));
+  node.attributes.set("perm", permuted(first, second));
   rewriter.set_input(id, 0, graph.node(before).inputs[0]);
   return true;
 }

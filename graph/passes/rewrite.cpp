@@ -13,6 +13,9 @@ thread_local int64_t uses_read_here = 0;
 }  // namespace
 
 bool is_op(const Node& node, std::string_view name) { return node.op->domain.empty() && node.op->name == name; }
+bool is_one_of(const Node& node, std::initializer_list<std::string_view> ops) {
+  return node.op->domain.empty() && std::find(ops.begin(), ops.end(), node.op->name) != ops.end();
+}
 bool is_lathe_op(const Node& node, std::string_view name) {
   return node.op->domain == "lathe" && node.op->name == name;
 }
@@ -52,6 +55,15 @@ std::optional<std::vector<int64_t>> integers_of(const Graph& graph, ValueId id) 
     return std::vector<int64_t>(elements.begin(), elements.end());
   }
   return std::nullopt;
+}
+
+std::vector<int64_t> order_of(const Graph& graph, const Node& transpose) {
+  const TensorType& type = graph.value(transpose.inputs[0]).type;
+  std::vector<int64_t> perm = transpose.attributes.get_ints("perm");
+  if (perm.empty() && type.has_rank) {
+    for (int axis = type.rank(); axis-- > 0;) perm.push_back(axis);
+  }
+  return perm;
 }
 
 bool same_dim(const Dim& a, const Dim& b) {

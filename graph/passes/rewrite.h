@@ -1,6 +1,7 @@
 #pragma once
 // What passes share: uses kept up to date while nodes come and go, and questions about constants and shapes.
 #include <functional>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,7 +12,8 @@
 
 namespace lathe {
 
-bool is_op(const Node& node, std::string_view name);  // of ai.onnx
+bool is_op(const Node& node, std::string_view name);                            // of ai.onnx
+bool is_one_of(const Node& node, std::initializer_list<std::string_view> ops);  // of ai.onnx
 bool is_lathe_op(const Node& node, std::string_view name);
 bool has_bodies(const Node& node);
 size_t own_input_count(const Node& node);  // without captures and the epilogue's
@@ -23,6 +25,9 @@ Tensor constant_of(const Graph& graph, ValueId id);
 std::optional<float> scalar_of(const Graph& graph, ValueId id);
 // The elements of an int64 or int32 constant.
 std::optional<std::vector<int64_t>> integers_of(const Graph& graph, ValueId id);
+
+// The order of axes of a Transpose; empty where that is any and the rank is not known.
+std::vector<int64_t> order_of(const Graph& graph, const Node& transpose);
 
 // Certainly equal extents: known and equal, or of one symbol.
 bool same_dim(const Dim& a, const Dim& b);
@@ -103,15 +108,20 @@ class Rewriter {
   bool is_changed_ = false;
 };
 
-// Most passes: `rewrite_node(rewriter, id)` for each node of `graph` that is live by then, in order. True: changed.
+// Most passes: `rewrite_node(id)` for each node that is live by then, in order. True: changed.
+template <class RewriteNode>
+bool rewrite_each(Rewriter& rewriter, RewriteNode rewrite_node) {
+  const std::vector<NodeId> order = rewriter.graph().order();
+  for (const NodeId id : order) {
+    if (rewriter.is_live(id)) rewrite_node(id);
+  }
+  return rewriter.finish();
+}
+// The same by a Rewriter of its own: `rewrite_node(rewriter, id)`.
 template <class RewriteNode>
 bool rewrite_each(Graph& graph, RewriteNode rewrite_node) {
   Rewriter rewriter(graph);
-  const std::vector<NodeId> order = graph.order();
-  for (const NodeId id : order) {
-    if (rewriter.is_live(id)) rewrite_node(rewriter, id);
-  }
-  return rewriter.finish();
+  return rewrite_each(rewriter, [&](NodeId id) { rewrite_node(rewriter, id); });
 }
 
 }  // namespace lathe

@@ -66,13 +66,10 @@ void join_with_dequantize(Rewriter& rewriter, NodeId id) {
 }  // namespace
 
 bool sink_dequantize(Graph& graph, const PassContext& context) {
-  Rewriter rewriter(graph);
-  for (const NodeId id : std::vector<NodeId>(graph.order())) {
-    if (!rewriter.is_live(id)) continue;
+  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) {
     if (is_op(graph.node(id), "MaxPool")) sink_below_max_pool(rewriter, context, id);
     if (is_op(graph.node(id), "QuantizeLinear")) join_with_dequantize(rewriter, id);
-  }
-  return rewriter.finish();
+  });
 }
 
 }  // namespace lathe::passes

@@ -8,10 +8,6 @@
 namespace lathe::passes {
 namespace {
 
-bool is_one_of(const Node& node, std::initializer_list<std::string_view> names) {
-  return node.op->domain.empty() && std::find(names.begin(), names.end(), node.op->name) != names.end();
-}
-
 bool is_pointwise(const Node& node) {
   return node.op->domain.empty() && node.op->express != nullptr && !node.epilogue && !node.attributes.has("axis") &&
          !node.attributes.has("broadcast") && node.outputs.size() == 1 && node.outputs[0] != ValueId::none &&

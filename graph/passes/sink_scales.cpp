@@ -89,13 +89,10 @@ bool sink(Rewriter& rewriter, NodeId product) {
 }  // namespace
 
 bool sink_scales(Graph& graph, const PassContext&) {
-  Rewriter rewriter(graph);
-  const std::vector<NodeId> order = graph.order();
-  for (const NodeId id : order) {
+  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) {
     for (int i = 0; i < 2 && rewriter.is_live(id) && sink(rewriter, id); ++i) {
     }
-  }
-  return rewriter.finish();
+  });
 }
 
 }  // namespace lathe::passes

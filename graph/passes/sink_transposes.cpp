@@ -15,10 +15,6 @@ using Perm = std::vector<int64_t>;
 // Of pointwise nodes that a Transpose with several readers sinks through at once.
 constexpr size_t kLargestRegion = 32;
 
-bool is_one_of(const Node& node, std::initializer_list<std::string_view> names) {
-  return node.op->domain.empty() && std::find(names.begin(), names.end(), node.op->name) != names.end();
-}
-
 // Elements depend on those at their own place only, and operands broadcast.
 bool is_pointwise(const Node& node) {
   return node.op->domain.empty() && node.op->express != nullptr && !node.attributes.has("axis") &&
@@ -26,12 +22,6 @@ bool is_pointwise(const Node& node) {
          !is_one_of(node, {"QuantizeLinear", "DequantizeLinear"}) &&
          // Older ones have slopes per channel, not by broadcasting.
          !(is_one_of(node, {"PRelu"}) && node.version < 9);
-}
-
-std::vector<Dim> permuted(const std::vector<Dim>& dims, const Perm& perm) {
-  std::vector<Dim> result;
-  for (const int64_t axis : perm) result.push_back(dims[static_cast<size_t>(axis)]);
-  return result;
 }
 
 class Sinker {
@@ -65,16 +55,6 @@ class Sinker {
   }
 
  private:
-  Perm order_of(NodeId transpose) const {
-    const Node& node = graph_.node(transpose);
-    const TensorType& type = graph_.value(node.inputs[0]).type;
-    Perm perm = node.attributes.get_ints("perm");
-    if (perm.empty() && type.has_rank) {
-      for (int axis = type.rank(); axis-- > 0;) perm.push_back(axis);
-    }
-    return perm;
-  }
-
   bool is_in_region(NodeId id) const { return index_of(id) < in_region_.size() && in_region_[index_of(id)]; }
 
   // The Transposes before the node, all of one order. frees_one_: one of them is read by nobody else.
@@ -86,7 +66,7 @@ class Sinker {
       const ValueId input = node.inputs[slot];
       const NodeId transpose = rewriter_.producer_if(input, "Transpose");
       if (transpose == NodeId::none) continue;
-      const Perm perm = order_of(transpose);
+      const Perm perm = order_of(graph_, graph_.node(transpose));
       if (perm.empty() || (!perm_.empty() && perm != perm_)) return false;
       perm_ = perm;
       transposes_[slot] = transpose;
@@ -137,7 +117,7 @@ class Sinker {
   // Pointwise nodes and reductions that could read the value before this Transpose, or one another, instead. Empty:
   // there would be more Transposes behind them than before.
   std::vector<NodeId> region_below(NodeId transpose) const {
-    const Perm perm = order_of(transpose);
+    const Perm perm = order_of(graph_, graph_.node(transpose));
     std::vector<ValueId> turned{graph_.node(transpose).outputs[0]};
     std::vector<NodeId> region;
     const auto is_member = [&](NodeId id) { return std::find(region.begin(), region.end(), id) != region.end(); };
@@ -149,7 +129,7 @@ class Sinker {
       return std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
         if (input == ValueId::none || std::find(turned.begin(), turned.end(), input) != turned.end()) return true;
         const NodeId other = rewriter_.producer_if(input, "Transpose");
-        return other != NodeId::none ? order_of(other) == perm : turns_freely(node, input);
+        return other != NodeId::none ? order_of(graph_, graph_.node(other)) == perm : turns_freely(node, input);
       });
     };
     for (bool grows = true; grows;) {
@@ -172,7 +152,8 @@ class Sinker {
       for (const Graph::Use use : rewriter_.uses(value)) {
         const Node& user = graph_.node(use.node);
         if (is_member(use.node)) continue;
-        is_read_turned = is_read_turned || !is_op(user, "Transpose") || order_of(use.node) != inverse_order(perm);
+        is_read_turned = is_read_turned || !is_op(user, "Transpose") ||
+                         order_of(graph_, graph_.node(use.node)) != inverse_order(perm);
       }
       // The Transpose itself must go.
       if (value == turned[0] && is_read_turned) return {};
@@ -264,7 +245,7 @@ class Sinker {
     for (const ValueId output : node.outputs) {
       if (output != ValueId::none && !graph_.value(output).type.has_rank) return false;
     }
-    const Perm perm = order_of(transpose);
+    const Perm perm = order_of(graph_, graph_.node(transpose));
     if (perm.empty()) return false;
     std::optional<TurnedNode> turned = turned_node(rewriter_, ops_, node, id, perm);
     if (!turned) return false;
@@ -280,7 +261,7 @@ class Sinker {
     const Node node = graph_.node(id);
     const NodeId transpose = rewriter_.producer_if(node.inputs[0], "Transpose");
     if (transpose == NodeId::none || node.attributes.has("start") || node.attributes.has("end")) return false;
-    const Perm perm = order_of(transpose);
+    const Perm perm = order_of(graph_, graph_.node(transpose));
     if (perm.empty()) return false;
     const TensorType type = TensorType::of(DType::i64, {static_cast<int64_t>(perm.size())});
     const ValueId extents = rewriter_.add_value(graph_.value(node.outputs[0]).name, type);
@@ -315,12 +296,8 @@ class Sinker {
 bool sink_transposes(Graph& graph, const PassContext& context) {
   Rewriter rewriter(graph);
   Sinker sinker(rewriter, context);
-  const std::vector<NodeId> order = graph.order();
   sinker.find_regions();
-  for (const NodeId id : order) {
-    if (rewriter.is_live(id)) sinker.try_node(id);
-  }
-  return rewriter.finish();
+  return rewrite_each(rewriter, [&](NodeId id) { sinker.try_node(id); });
 }
 
 }  // namespace lathe::passes

@@ -7,10 +7,6 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-bool is_one_of(const Node& node, std::initializer_list<std::string_view> names) {
-  return node.op->domain.empty() && std::find(names.begin(), names.end(), node.op->name) != names.end();
-}
-
 class Turner {
  public:
   Turner(Rewriter& rewriter, const OpLookup& ops, const Node& node, NodeId place, const Ints& perm)
@@ -247,19 +243,6 @@ class Turner {
 std::optional<TurnedNode> turned_node(Rewriter& rewriter, const OpLookup& ops, const Node& node, NodeId place,
                                       const std::vector<int64_t>& perm) {
   return Turner(rewriter, ops, node, place, perm).run();
-}
-
-std::vector<int64_t> inverse_order(const std::vector<int64_t>& perm) {
-  std::vector<int64_t> result(perm.size());
-  for (size_t i = 0; i < perm.size(); ++i) result[static_cast<size_t>(perm[i])] = static_cast<int64_t>(i);
-  return result;
-}
-
-bool is_same_order(const std::vector<int64_t>& perm) {
-  for (size_t i = 0; i < perm.size(); ++i) {
-    if (perm[i] != static_cast<int64_t>(i)) return false;
-  }
-  return true;
 }
 
 }  // namespace lathe

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "graph/passes/rewrite.h"
+#include "src/base/axis_order.h"
 
 namespace lathe {
 
@@ -18,8 +19,5 @@ struct TurnedNode {
 // nullopt: this operator, or this node, cannot say it; nothing was added.
 std::optional<TurnedNode> turned_node(Rewriter& rewriter, const OpLookup& ops, const Node& node, NodeId place,
                                       const std::vector<int64_t>& perm);
-
-std::vector<int64_t> inverse_order(const std::vector<int64_t>& perm);
-bool is_same_order(const std::vector<int64_t>& perm);
 
 }  // namespace lathe

@@ -122,11 +122,7 @@ class Unroller {
 bool unroll_loops(Graph& graph, const PassContext& context) {
   Rewriter rewriter(graph);
   Unroller unroller(rewriter, context.ops);
-  const std::vector<NodeId> order = graph.order();
-  for (const NodeId id : order) {
-    if (rewriter.is_live(id)) unroller.try_loop(id);
-  }
-  return rewriter.finish();
+  return rewrite_each(rewriter, [&](NodeId id) { unroller.try_loop(id); });
 }
 
 }  // namespace lathe::passes

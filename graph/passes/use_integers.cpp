@@ -44,10 +44,11 @@ class Products {
       const ValueId input = node.inputs[slot];
       if (!node.attributes.get_ints(attribute).empty() || node.inputs[0] == node.inputs[1]) continue;
       const NodeId transpose = rewriter_.producer_if(input, "Transpose");
-      if (transpose == NodeId::none || rewriter_.only_user(input) == NodeId::none) continue;
+      if (transpose == NodeId::none || graph.node(transpose).epilogue) continue;
+      if (rewriter_.only_user(input) == NodeId::none) continue;
       const Perm perm = order_of(graph, graph.node(transpose));
       const size_t rank = perm.size();
-      if (rank < 2) continue;
+      if (rank < 2 || static_cast<int>(rank) != graph.value(graph.node(transpose).inputs[0]).type.rank()) continue;
       // Kernels stream whole rows: of A along k, of B along n or k.
       const auto last = static_cast<int64_t>(rank) - 1;
       if (perm[rank - 1] != last && (slot == 0 || perm[rank - 2] != last)) continue;
@@ -65,16 +66,6 @@ class Products {
     Perm b_perm = {};
     ValueId added = ValueId::none;
   };
-
-  static Perm order_of(const Graph& graph, const Node& transpose) {
-    const TensorType& type = graph.value(transpose.inputs[0]).type;
-    if (!type.has_rank || transpose.epilogue) return {};
-    Perm perm = transpose.attributes.get_ints("perm");
-    if (perm.empty()) {
-      for (int axis = type.rank(); axis-- > 0;) perm.push_back(axis);
-    }
-    return static_cast<int>(perm.size()) == type.rank() ? perm : Perm();
-  }
 
   void try_gemm(NodeId id) {
     const Node& node = rewriter_.graph().node(id);

@@ -75,10 +75,9 @@ class Convolutions {
       added = real_bias(bias, channels);
       if (!added.defined()) return;
     }
-    Node made = node_like(old, "QuantizedConv");
-    made.inputs = {in->bytes, weights->bytes, rewriter_.add_constant(old.name + "_scale", scale),
-                   in->zero,  weights->zero,  units};
-    center_weights(made);
+    Node made = quantized_conv(rewriter_, schema_, old, "QuantizedConv",
+                               {in->bytes, weights->bytes, rewriter_.add_constant(old.name + "_scale", scale), in->zero,
+                                weights->zero, units});
     rewriter_.erase(id);
     for (const ValueId read : old.inputs) drop_unread(read);
     const ValueId result = old.outputs[0];
@@ -125,10 +124,9 @@ class Convolutions {
     if (!has_constants(old)) return;
     const ValueId bias = input_or_none(old, 8);
     const Tensor scale = joint_scale(constant_of(graph, old.inputs[1]), constant_of(graph, old.inputs[4]));
-    Node made = node_like(old, "QLinearConv");
-    made.inputs = {old.inputs[0], old.inputs[3], rewriter_.add_constant(old.name + "_scale", scale),
-                   old.inputs[2], old.inputs[5], bias};
-    center_weights(made);
+    Node made = quantized_conv(rewriter_, schema_, old, "QLinearConv",
+                               {old.inputs[0], old.inputs[3], rewriter_.add_constant(old.name + "_scale", scale),
+                                old.inputs[2], old.inputs[5], bias});
     rewriter_.erase(id);
     quantize_result(old, append_float(rewriter_, std::move(made), old.outputs[0], id), id);
   }
@@ -176,26 +174,6 @@ class Convolutions {
       conv.inputs.push_back(dequantized(bias, unit, ValueId::none));
     }
     quantize_result(old, append_float(rewriter_, std::move(conv), old.outputs[0], id), id);
-  }
-
-  Node node_like(const Node& old, const char* fused_from) const {
-    Node made;
-    made.op = &schema_;
-    made.name = old.name;
-    made.attributes = old.attributes;
-    made.outputs = {ValueId::none};
-    made.fused_from = fused_from;
-    return made;
-  }
-
-  void center_weights(Node& made) {
-    const Graph& graph = rewriter_.graph();
-    const ValueId zero = made.inputs[4];
-    if (zero != ValueId::none && !graph.value(zero).is_constant()) return;
-    const Tensor centered = centered_bytes(constant_of(graph, made.inputs[1]), constant_of(graph, zero));
-    if (!centered.defined()) return;
-    made.inputs[1] = rewriter_.add_constant(made.name + "_weights", centered);
-    made.inputs[4] = ValueId::none;
   }
 
   // Weights that nobody dequantizes any more must not be folded before they are found dead.
@@ -251,10 +229,7 @@ bool use_integers_conv(Graph& graph, const PassContext& context) {
   if (context.ops.find("lathe", "QuantizedConv", 1) == nullptr) return false;
   Rewriter rewriter(graph);
   Convolutions convolutions(rewriter, context.ops);
-  for (const NodeId id : std::vector<NodeId>(graph.order())) {
-    if (rewriter.is_live(id)) convolutions.try_node(id);
-  }
-  return rewriter.finish();
+  return rewrite_each(rewriter, [&](NodeId id) { convolutions.try_node(id); });
 }
 
 }  // namespace lathe::passes

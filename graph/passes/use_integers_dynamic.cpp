@@ -31,8 +31,7 @@ class Convolutions {
       return;
     }
     if (zero != ValueId::none && !is_scalar(graph.value(zero).type)) return;
-    has_integer_kernel(node, graph.value(node.inputs[1]).type) ? use_integers(id, weights, zeros)
-                                                               : use_floats(id, weights, zeros);
+    has_integer_kernel(node, graph.value(node.inputs[1]).type) ? use_integers(id) : use_floats(id, weights, zeros);
   }
 
  private:
@@ -44,24 +43,17 @@ class Convolutions {
     return graph.value(graph.node(cast).outputs[0]).type.dtype == DType::f32 ? cast : NodeId::none;
   }
 
-  void use_integers(NodeId id, const Tensor& weights, const Tensor& zeros) {
+  static const char* name_of_both(NodeId cast) { return cast == NodeId::none ? "ConvInteger" : "ConvInteger+Cast"; }
+
+  void use_integers(NodeId id) {
     const Node old = rewriter_.graph().node(id);
     const NodeId cast = only_cast(id);
-    Node made;
-    made.op = &schema_;
-    made.name = old.name;
-    made.attributes = old.attributes;
-    made.outputs = {ValueId::none};
-    made.fused_from = cast == NodeId::none ? "ConvInteger" : "ConvInteger+Cast";
-    ValueId bytes = old.inputs[1], zero = input_or_none(old, 3);
-    if (const Tensor centered = centered_bytes(weights, zeros); centered.defined()) {
-      bytes = rewriter_.add_constant(old.name + "_weights", centered);
-      zero = ValueId::none;
-    }
     ValueId scale = ValueId::none;
     if (cast != NodeId::none) scale = rewriter_.add_constant(old.name + "_scale", Tensor::scalar(1.0F));
-    made.inputs = {old.inputs[0], bytes, scale, input_or_none(old, 2), zero, ValueId::none};
-    finish(id, cast, std::move(made));
+    finish(id, cast,
+           quantized_conv(
+               rewriter_, schema_, old, name_of_both(cast),
+               {old.inputs[0], old.inputs[1], scale, input_or_none(old, 2), input_or_none(old, 3), ValueId::none}));
   }
 
   void use_floats(NodeId id, const Tensor& weights, const Tensor& zeros) {
@@ -76,7 +68,7 @@ class Convolutions {
     Node conv{.op = &conv_, .version = 11, .name = old.name, .outputs = {ValueId::none}};
     conv.attributes = old.attributes;
     conv.inputs = {x, rewriter_.add_constant(old.name + "_weights", centered(weights, zeros))};
-    conv.fused_from = cast == NodeId::none ? "ConvInteger" : "ConvInteger+Cast";
+    conv.fused_from = name_of_both(cast);
     if (cast != NodeId::none) return finish(id, cast, std::move(conv));
     const ValueId sums = append_float(rewriter_, std::move(conv), old.outputs[0], id);
     Node whole{.op = &cast_, .version = 13, .inputs = {sums}, .outputs = {ValueId::none}};
@@ -116,10 +108,7 @@ bool use_integers_dynamic(Graph& graph, const PassContext& context) {
   if (context.ops.find("lathe", "QuantizedConv", 1) == nullptr) return false;
   Rewriter rewriter(graph);
   Convolutions convolutions(rewriter, context.ops);
-  for (const NodeId id : std::vector<NodeId>(graph.order())) {
-    if (rewriter.is_live(id)) convolutions.try_node(id);
-  }
-  return rewriter.finish();
+  return rewrite_each(rewriter, [&](NodeId id) { convolutions.try_node(id); });
 }
 
 }  // namespace lathe::passes

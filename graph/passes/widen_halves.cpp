@@ -181,11 +181,7 @@ bool widen_halves(Graph& graph, const PassContext& context) {
   if (cast == nullptr) return false;
   Rewriter rewriter(graph);
   Widener widener(rewriter, *cast);
-  const std::vector<NodeId> order = graph.order();
-  for (const NodeId id : order) {
-    if (rewriter.is_live(id)) widener.visit(id);
-  }
-  return rewriter.finish();
+  return rewrite_each(rewriter, [&](NodeId id) { widener.visit(id); });
 }
 
 }  // namespace lathe::passes

@@ -7,6 +7,7 @@
 #include "lathe/error.h"
 #include "ops/copy/copy_elements.h"
 #include "ops/pointwise/broadcast.h"
+#include "src/base/axis_order.h"
 #include "src/base/checked_size.h"
 
 namespace lathe {
@@ -16,15 +17,6 @@ constexpr const char* kPerms[] = {"perm_q", "perm_k", "perm_v", "perm_y"};
 
 [[noreturn]] void fail(const Node& node, ErrorCode code, const std::string& what) {
   throw Error(code, "node '" + node.name + "' (" + std::string(node.op->name) + "): " + what);
-}
-
-bool is_permutation(const std::vector<int64_t>& perm) {
-  std::vector<bool> seen(perm.size(), false);
-  for (const int64_t axis : perm) {
-    if (axis < 0 || axis >= static_cast<int64_t>(perm.size()) || seen[static_cast<size_t>(axis)]) return false;
-    seen[static_cast<size_t>(axis)] = true;
-  }
-  return true;
 }
 
 // A list with `count` entries that are not negative, or an empty one.
@@ -38,14 +30,6 @@ std::vector<int64_t> optional_list(const Node& node, const char* name, size_t co
 }
 
 Dim known(int64_t extent) { return {extent, ""}; }
-
-template <class Axes>
-Axes permuted(const Axes& axes, const std::vector<int64_t>& perm) {
-  if (perm.empty()) return axes;
-  Axes result;
-  for (const int64_t axis : perm) result.push_back(axes[static_cast<size_t>(axis)]);
-  return result;
-}
 
 int64_t broadcast_extent(const Node& node, std::initializer_list<int64_t> extents) {
   int64_t result = 1;
@@ -83,7 +67,7 @@ std::array<AttentionForm, 4> attention_forms(const Node& node) {
   const std::vector<int64_t> heads = optional_list(node, "heads", 4), parts = optional_list(node, "parts", 6);
   for (size_t i = 0; i < 4; ++i) {
     forms[i].perm = node.attributes.get_ints(kPerms[i]);
-    if (!is_permutation(forms[i].perm)) {
+    if (!is_permutation(forms[i].perm, forms[i].perm.size())) {
       fail(node, ErrorCode::invalid_model, std::string("attribute '") + kPerms[i] + "' is no order");
     }
     if (!heads.empty()) forms[i].heads = heads[i];
