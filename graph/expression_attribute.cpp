@@ -12,12 +12,6 @@ namespace {
 constexpr size_t kFields = 4;
 constexpr int64_t kLastOp = static_cast<int64_t>(ExprOp::select);
 
-int operands_of(ExprOp op) {
-  if (op == ExprOp::input || op == ExprOp::constant) return 0;
-  if (op == ExprOp::select) return 3;
-  return op >= ExprOp::add ? 2 : 1;
-}
-
 [[noreturn]] void fail(const std::string& name) {
   throw Error(ErrorCode::invalid_model, "attribute '" + name + "' is no expression");
 }
@@ -49,7 +43,7 @@ std::optional<Expression> get_expression(const Attributes& attributes, const std
     if (fields[0] < 0 || fields[0] > kLastOp) fail(name);
     ExprNode node{static_cast<ExprOp>(fields[0]), -1, -1, -1, constants[i]};
     int* operands[] = {&node.a, &node.b, &node.c};
-    for (int k = 0; k < operands_of(node.op); ++k) {
+    for (int k = 0; k < operand_count(node.op); ++k) {
       if (fields[1 + k] < 0 || fields[1 + k] >= static_cast<int64_t>(i)) fail(name);
       *operands[k] = static_cast<int>(fields[1 + k]);
     }

@@ -4,11 +4,19 @@
 #include <functional>
 #include <queue>
 
+#include "graph/op_schema.h"
 #include "graph/text.h"
 #include "lathe/error.h"
 #include "src/base/check.h"
 
 namespace lathe {
+
+size_t Node::own_input_count() const {
+  const size_t fused = epilogue ? static_cast<size_t>(epilogue->inputs) : 0;
+  return inputs.size() - fused - static_cast<size_t>(captures);
+}
+
+std::string Node::origin() const { return fused_from.empty() ? std::string(op->name) : fused_from; }
 
 ValueId Graph::add_value(std::string value_name, TensorType type) {
   values_.push_back({std::move(value_name), std::move(type), Tensor(), NodeId::none});

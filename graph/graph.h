@@ -1,5 +1,6 @@
 #pragma once
 // The intermediate representation: ONNX operators over SSA values. Ids, not pointers; plain data.
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -44,6 +45,9 @@ struct Node {
   int captures = 0;  // outer values used by the bodies; each body's inputs end with these
   std::optional<Epilogue> epilogue;
   std::string fused_from;  // "Conv+BatchNormalization+Relu", for people; empty: the op's own name
+
+  size_t own_input_count() const;  // without captures and the epilogue's
+  std::string origin() const;      // what fused_from says
 };
 
 // Bodies are shared by all copies of their graph, and are known by who owns them.

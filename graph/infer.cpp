@@ -16,11 +16,6 @@ constexpr int kInferredBodyDepth = 8;
 constexpr int64_t kFoldedElements = 4096;
 constexpr int64_t kFoldedInputElements = 65536;
 
-size_t own_input_count(const Node& node) {
-  const size_t fused = node.epilogue ? static_cast<size_t>(node.epilogue->inputs) : 0;
-  return node.inputs.size() - fused - static_cast<size_t>(node.captures);
-}
-
 class Inference {
  public:
   Inference(const Limits& limits, int depth) : limits_(limits), depth_(depth) {}
@@ -35,7 +30,7 @@ class Inference {
       constants.push_back(id == ValueId::none ? Tensor() : graph.value(id).constant);
       types.back().layout = {};
     }
-    const size_t own = own_input_count(node);
+    const size_t own = node.own_input_count();
     const std::span<const TensorType> all(types);
     InferContext context(node, all.first(own), std::span<const Tensor>(constants).first(own));
     const std::span<const TensorType> captured = all.subspan(own, static_cast<size_t>(node.captures));

@@ -121,7 +121,7 @@ class PassRunner {
       type = type.without_shape();
     }
     for (size_t i = 0; i < captures; ++i) {
-      const TensorType& type = outer.value(node.inputs[own_input_count(node) + i]).type;
+      const TensorType& type = outer.value(node.inputs[node.own_input_count() + i]).type;
       copy->value(copy->inputs[formal + i]).type = without_inferred_symbols(type);
     }
     try {

@@ -155,7 +155,7 @@ Tensor LowerContext::packed(ValueId source, const std::string& format, const std
 
 void LowerContext::add(Step step) const {
   step.node = node.name;
-  step.op = node.fused_from.empty() ? std::string(node.op->name) : node.fused_from;
+  step.op = node.origin();
   out_.steps.push_back(std::move(step));
 }
 

@@ -148,7 +148,7 @@ class LayoutChooser {
       if (node.outputs[i] != ValueId::none) return plain(node);
     }
     std::vector<TensorType> types;
-    for (size_t slot = 0; slot < own_input_count(node); ++slot) {
+    for (size_t slot = 0; slot < node.own_input_count(); ++slot) {
       types.push_back(node.inputs[slot] == ValueId::none ? TensorType() : type(node.inputs[slot]));
       types.back().layout = {};
     }

@@ -168,8 +168,7 @@ class Folder {
       is_matmul ? add_behind(*add, sum) : set_bias(sum);
     }
     Node& node = graph_.node(id_);
-    node.fused_from = std::string(graph_.node(found->before).op->name) + "+" +
-                      (node.fused_from.empty() ? std::string(node.op->name) : node.fused_from);
+    node.fused_from = std::string(graph_.node(found->before).op->name) + "+" + node.origin();
     if (scales) rewriter_.set_input(id_, 1, rewriter_.add_constant(graph_.value(node.inputs[1]).name, factors));
     rewriter_.set_input(id_, 0, found->x);
     rewriter_.erase(found->before);

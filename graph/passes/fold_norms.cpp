@@ -66,8 +66,7 @@ bool fold_next(Rewriter& rewriter, NodeId id) {
     rewriter.set_input(id, 2, rewriter.add_constant(graph.node(id).name + "/bias", shift));
   }
   Node& folded = graph.node(id);
-  folded.fused_from = (folded.fused_from.empty() ? std::string(folded.op->name) : folded.fused_from) + "+" +
-                      std::string(graph.node(next).op->name);
+  folded.fused_from = folded.origin() + "+" + std::string(graph.node(next).op->name);
   const ValueId last = graph.node(next).outputs[0];
   rewriter.erase(next);
   rewriter.move_output(last, id);

@@ -150,7 +150,7 @@ std::optional<Match> match(const Rewriter& rewriter, const Graph& graph, NodeId 
   if (b.epilogue || b.inputs[0] != shares || b.inputs[1] == shares || b.outputs[0] == ValueId::none)
     return std::nullopt;
   if (a.epilogue && a.epilogue->expression.output != DType::f32) return std::nullopt;
-  for (size_t slot = own_input_count(a); slot < a.inputs.size(); ++slot) {
+  for (size_t slot = a.own_input_count(); slot < a.inputs.size(); ++slot) {
     if (graph.value(a.inputs[slot]).type.dtype != DType::f32) return std::nullopt;
   }
   const int rank = graph.value(b.inputs[1]).type.rank();

@@ -98,7 +98,7 @@ class Group {
 
   bool can_store(DType dtype) const {
     if (dtype == DType::f32) return true;
-    return (dtype == DType::u8 || dtype == DType::i8) && is_integer_product(graph_.node(root_));
+    return is_byte(dtype) && is_integer_product(graph_.node(root_));
   }
 
   // The group would end in float32 where its readers can take the bytes behind it: a quarter of the memory.
@@ -184,10 +184,6 @@ bool can_carry(const Graph& graph, const Node& node) {
   return std::all_of(node.outputs.begin() + 1, node.outputs.end(), [](ValueId id) { return id == ValueId::none; });
 }
 
-std::string described(const Node& node) {
-  return node.fused_from.empty() ? std::string(node.op->name) : node.fused_from;
-}
-
 // A mask as the zeros and ones that an epilogue reads.
 ValueId as_numbers(Rewriter& rewriter, const OpSchema& cast, ValueId mask, NodeId place) {
   Graph& graph = rewriter.graph();
@@ -210,13 +206,13 @@ void apply(Rewriter& rewriter, NodeId root, const Group& group, const OpSchema* 
     expression.inputs[i + 1] = DType::f32;
   }
   Node& node = graph.node(root);
-  std::string name = described(node);
+  std::string name = node.origin();
   const ValueId exit = group.exit();
   for (const NodeId member : group.members()) {
-    name += "+" + described(graph.node(member));
+    name += "+" + graph.node(member).origin();
     rewriter.erase(member);
   }
-  const size_t own = own_input_count(node) + static_cast<size_t>(node.captures);
+  const size_t own = node.own_input_count() + static_cast<size_t>(node.captures);
   node.inputs.resize(own + extras.size());
   for (size_t i = 0; i < extras.size(); ++i) rewriter.set_input(root, own + i, extras[i]);
   node.epilogue = Epilogue{std::move(expression), static_cast<int>(extras.size())};

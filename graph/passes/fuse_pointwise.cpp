@@ -84,10 +84,6 @@ class Group {
   std::set<std::pair<int, NodeId>> members_;
 };
 
-std::string described(const Node& node) {
-  return node.fused_from.empty() ? std::string(node.op->name) : node.fused_from;
-}
-
 void apply(Rewriter& rewriter, const OpSchema& schema, NodeId root, const Group& group, ExpressionBuilder builder) {
   Graph& graph = rewriter.graph();
   const ValueId result = graph.node(root).outputs[0];
@@ -104,7 +100,7 @@ void apply(Rewriter& rewriter, const OpSchema& schema, NodeId root, const Group&
             .outputs = {result},
             .epilogue = Epilogue{builder.finish(type.dtype), static_cast<int>(builder.inputs().size()) - 1}};
   for (const auto& [at, id] : group.members()) {
-    node.fused_from += (node.fused_from.empty() ? "" : "+") + described(graph.node(id));
+    node.fused_from += (node.fused_from.empty() ? "" : "+") + graph.node(id).origin();
     rewriter.erase(id);
   }
   rewriter.add(std::move(node), root);

@@ -20,11 +20,6 @@ struct Piece {
   int64_t begin = 0, end = 0, step = 1;
 };
 
-std::optional<int64_t> single(const Graph& graph, ValueId id) {
-  const auto numbers = integers_of(graph, id);
-  return numbers && numbers->size() == 1 ? std::optional((*numbers)[0]) : std::nullopt;
-}
-
 bool is_last_axis(const TensorType& type, int64_t axis) { return axis == -1 || axis == type.rank() - 1; }
 
 class Matcher {
@@ -57,10 +52,10 @@ class Matcher {
       return Piece{node.inputs[0], is_first ? 0 : size / 2, is_first ? size / 2 : size, 1};
     }
     if (node.version < 10) return std::nullopt;
-    const auto begin = single(graph_, node.inputs[1]), end = single(graph_, node.inputs[2]);
-    const auto axis = single(graph_, input_or_none(node, 3));
+    const auto begin = integer_of(graph_, node.inputs[1]), end = integer_of(graph_, node.inputs[2]);
+    const auto axis = integer_of(graph_, input_or_none(node, 3));
     const auto step =
-        input_or_none(node, 4) == ValueId::none ? std::optional<int64_t>(1) : single(graph_, node.inputs[4]);
+        input_or_none(node, 4) == ValueId::none ? std::optional<int64_t>(1) : integer_of(graph_, node.inputs[4]);
     if (!begin || !end || !axis || !step || !is_last_axis(type, *axis) || *step < 1) return std::nullopt;
     if (*begin < 0 || *end < 0) return std::nullopt;
     return Piece{node.inputs[0], *begin, std::min(*end, size), *step};

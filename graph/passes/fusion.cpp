@@ -14,7 +14,6 @@ bool is_in(const std::array<std::string_view, N>& names, const Node& node) {
   return node.op->domain.empty() && std::find(names.begin(), names.end(), node.op->name) != names.end();
 }
 
-bool is_byte(DType dtype) { return dtype == DType::u8 || dtype == DType::i8; }
 // What QuantizeLinear makes of float32.
 bool is_quantized(DType dtype) { return is_byte(dtype) || dtype == DType::u16 || dtype == DType::i16; }
 // Every value of the type is a float32.
@@ -40,7 +39,7 @@ bool types_allow(const Graph& graph, const Node& node, DType output) {
     return id == ValueId::none ? DType::undefined : graph.value(id).type.dtype;
   };
   const auto all_inputs = [&](auto&& allowed) {
-    for (size_t slot = 0; slot < own_input_count(node); ++slot) {
+    for (size_t slot = 0; slot < node.own_input_count(); ++slot) {
       if (node.inputs[slot] != ValueId::none && !allowed(dtype_of_input(slot))) return false;
     }
     return true;

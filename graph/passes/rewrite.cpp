@@ -27,13 +27,8 @@ bool has_bodies(const Node& node) {
   });
 }
 
-size_t own_input_count(const Node& node) {
-  const size_t fused = node.epilogue ? static_cast<size_t>(node.epilogue->inputs) : 0;
-  return node.inputs.size() - fused - static_cast<size_t>(node.captures);
-}
-
 ValueId input_or_none(const Node& node, size_t slot) {
-  return slot < own_input_count(node) ? node.inputs[slot] : ValueId::none;
+  return slot < node.own_input_count() ? node.inputs[slot] : ValueId::none;
 }
 
 Tensor constant_of(const Graph& graph, ValueId id) { return id == ValueId::none ? Tensor() : graph.value(id).constant; }
@@ -55,6 +50,11 @@ std::optional<std::vector<int64_t>> integers_of(const Graph& graph, ValueId id) 
     return std::vector<int64_t>(elements.begin(), elements.end());
   }
   return std::nullopt;
+}
+
+std::optional<int64_t> integer_of(const Graph& graph, ValueId id) {
+  const auto numbers = integers_of(graph, id);
+  return numbers && numbers->size() == 1 ? std::optional((*numbers)[0]) : std::nullopt;
 }
 
 std::vector<int64_t> order_of(const Graph& graph, const Node& transpose) {

@@ -16,7 +16,6 @@ bool is_op(const Node& node, std::string_view name);                            
 bool is_one_of(const Node& node, std::initializer_list<std::string_view> ops);  // of ai.onnx
 bool is_lathe_op(const Node& node, std::string_view name);
 bool has_bodies(const Node& node);
-size_t own_input_count(const Node& node);  // without captures and the epilogue's
 ValueId input_or_none(const Node& node, size_t slot);
 
 // The constant behind a value; undefined when it has none (or is absent).
@@ -25,6 +24,8 @@ Tensor constant_of(const Graph& graph, ValueId id);
 std::optional<float> scalar_of(const Graph& graph, ValueId id);
 // The elements of an int64 or int32 constant.
 std::optional<std::vector<int64_t>> integers_of(const Graph& graph, ValueId id);
+// The one element of such a constant.
+std::optional<int64_t> integer_of(const Graph& graph, ValueId id);
 
 // The order of axes of a Transpose; empty where that is any and the rank is not known.
 std::vector<int64_t> order_of(const Graph& graph, const Node& transpose);

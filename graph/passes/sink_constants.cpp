@@ -30,7 +30,7 @@ void sink(Node& node, size_t capture, const Tensor& tensor) {
     }
   }
   for (auto& [name, attribute] : changed) node.attributes.set(name, std::move(attribute));
-  node.inputs.erase(node.inputs.begin() + static_cast<std::ptrdiff_t>(own_input_count(node) + capture));
+  node.inputs.erase(node.inputs.begin() + static_cast<std::ptrdiff_t>(node.own_input_count() + capture));
   --node.captures;
 }
 
@@ -41,7 +41,7 @@ bool sink_constants(Graph& graph, const PassContext&) {
   for (const NodeId id : graph.order()) {
     Node& node = graph.node(id);
     for (size_t capture = static_cast<size_t>(node.captures); capture-- > 0;) {
-      const Tensor tensor = constant_of(graph, node.inputs[own_input_count(node) + capture]);
+      const Tensor tensor = constant_of(graph, node.inputs[node.own_input_count() + capture]);
       if (!tensor.defined()) continue;
       sink(node, capture, tensor);
       changed = true;

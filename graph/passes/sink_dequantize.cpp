@@ -10,7 +10,7 @@ constexpr int kMaxPoolOfBytes = 12;  // the version that takes them
 
 bool has_bytes(const Graph& graph, const Dequantized& value) {
   const DType dtype = graph.value(value.bytes).type.dtype;
-  return value.is_per_tensor() && (dtype == DType::u8 || dtype == DType::i8) && *value.scale.data<float>() > 0;
+  return value.is_per_tensor() && is_byte(dtype) && *value.scale.data<float>() > 0;
 }
 
 int zero_of(const Graph& graph, ValueId id) {

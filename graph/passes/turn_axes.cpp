@@ -95,7 +95,7 @@ class Turner {
     }
     const size_t first = node_.version == 10 ? 1 : 2;
     Ints slots;
-    for (size_t slot = first; slot < own_input_count(node_); ++slot) {
+    for (size_t slot = first; slot < node_.own_input_count(); ++slot) {
       const ValueId list = node_.inputs[slot];
       if (list == ValueId::none || (graph_.value(list).is_constant() && graph_.value(list).constant.size() == 0)) {
         continue;

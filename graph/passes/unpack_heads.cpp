@@ -19,16 +19,11 @@ struct Selected {
   int64_t index = 0;
 };
 
-std::optional<int64_t> single(const Graph& graph, ValueId id) {
-  const auto numbers = integers_of(graph, id);
-  return numbers && numbers->size() == 1 ? std::optional((*numbers)[0]) : std::nullopt;
-}
-
 std::optional<Selected> selected_by_gather(const Rewriter& rewriter, const Graph& graph, ValueId value) {
   const NodeId gather = rewriter.producer_if(value, "Gather");
   if (gather == NodeId::none) return std::nullopt;
   const Node& node = graph.node(gather);
-  const std::optional<int64_t> index = single(graph, node.inputs[1]);
+  const std::optional<int64_t> index = integer_of(graph, node.inputs[1]);
   if (!index || graph.value(node.inputs[1]).type.rank() != 0 || node.attributes.get_int("axis", 0) != 0) {
     return std::nullopt;
   }
@@ -44,10 +39,10 @@ std::optional<Selected> selected_by_slice(const Rewriter& rewriter, const Graph&
     if (axes != Perm{0} || starts.size() != 1) return std::nullopt;
     return Selected{node.inputs[0], starts[0]};
   }
-  const std::optional<int64_t> start = single(graph, node.inputs[1]);
+  const std::optional<int64_t> start = integer_of(graph, node.inputs[1]);
   const ValueId axes = input_or_none(node, 3), steps = input_or_none(node, 4);
-  if (!start || (axes != ValueId::none && single(graph, axes) != 0)) return std::nullopt;
-  if (steps != ValueId::none && single(graph, steps) != 1) return std::nullopt;
+  if (!start || (axes != ValueId::none && integer_of(graph, axes) != 0)) return std::nullopt;
+  if (steps != ValueId::none && integer_of(graph, steps) != 1) return std::nullopt;
   return Selected{node.inputs[0], *start};
 }
 

@@ -44,10 +44,10 @@ class Unroller {
 
   bool try_loop(NodeId id) {
     const Node node = rewriter_.graph().node(id);
-    if (!is_op(node, "Loop") || own_input_count(node) < 2) return false;
+    if (!is_op(node, "Loop") || node.own_input_count() < 2) return false;
     const std::shared_ptr<const Graph> body = node.attributes.get_graph("body");
     const std::optional<int64_t> trips = known_trips(rewriter_.graph(), node);
-    const size_t states = own_input_count(node) - 2, captures = static_cast<size_t>(node.captures);
+    const size_t states = node.own_input_count() - 2, captures = static_cast<size_t>(node.captures);
     if (body == nullptr || !trips || body->order().size() * static_cast<size_t>(*trips) > kMostNodes) return false;
     if (body->inputs.size() != states + 2 + captures || body->outputs.size() != node.outputs.size() + 1) return false;
     if (node.outputs.size() < states || !always_goes_on(*body)) return false;

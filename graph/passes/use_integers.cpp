@@ -10,7 +10,7 @@ using Perm = std::vector<int64_t>;
 
 bool are_bytes(const Graph& graph, const Dequantized& operand) {
   const DType dtype = graph.value(operand.bytes).type.dtype;
-  return dtype == DType::u8 || dtype == DType::i8;
+  return is_byte(dtype);
 }
 
 // The product of the scales, by column.

@@ -48,6 +48,7 @@ std::string_view name_of(DType dtype);
 bool is_float(DType dtype);    // real floating point of any width
 bool is_integer(DType dtype);  // signed or unsigned of any width; not bool
 bool is_signed(DType dtype);
+bool is_byte(DType dtype);  // u8 or i8
 
 template <class T>
 constexpr DType dtype_of() {

@@ -36,12 +36,6 @@ class Lowering {
     if (operand < 0 || static_cast<size_t>(operand) >= user) throw JitError("an expression uses a later node");
   }
 
-  static int operands_of(ExprOp op) {
-    if (op == ExprOp::input || op == ExprOp::constant) return 0;
-    if (op == ExprOp::select) return 3;
-    return op >= ExprOp::add ? 2 : 1;
-  }
-
   void count_uses() {
     is_merged_.assign(uses_.size(), false);
     uses_.back() = 1;
@@ -49,7 +43,7 @@ class Lowering {
       if (uses_[i] == 0) continue;
       const ExprNode& node = expression_.nodes[i];
       const int operands[] = {node.a, node.b, node.c};
-      for (int k = 0; k < operands_of(node.op); ++k) {
+      for (int k = 0; k < operand_count(node.op); ++k) {
         check_operand(i, operands[k]);
         ++uses_[static_cast<size_t>(operands[k])];
       }
@@ -132,7 +126,7 @@ class Lowering {
   }
 
   Id lower(const ExprNode& node) {
-    switch (operands_of(node.op)) {
+    switch (operand_count(node.op)) {
       case 0:
         return builder_.constant(node.value);
       case 1:

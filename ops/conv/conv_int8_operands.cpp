@@ -9,10 +9,8 @@ namespace lathe {
 namespace {
 
 bool can_read(DType dtype) {
-  return dtype == DType::f32 || dtype == DType::i32 || dtype == DType::u8 || dtype == DType::i8;
+  return dtype == DType::f32 || dtype == DType::i32 || is_byte(dtype);
 }
-
-bool is_byte(DType dtype) { return dtype == DType::u8 || dtype == DType::i8; }
 
 }  // namespace
 

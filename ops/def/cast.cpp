@@ -76,7 +76,6 @@ void reference_cast_like(ReferenceContext& context) {
   context.outputs[0] = cast_elements(context.inputs[0], context.inputs[1].dtype(), rounding_of(context.node));
 }
 
-bool is_byte(DType dtype) { return dtype == DType::u8 || dtype == DType::i8; }
 bool is_exact(DType dtype) { return dtype == DType::f32 || dtype == DType::boolean || is_byte(dtype); }
 
 // Through float32, where that changes nothing.

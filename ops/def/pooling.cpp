@@ -216,8 +216,6 @@ bool expand_lp(ExpandContext& context) {
   return true;
 }
 
-bool is_byte(DType dtype) { return dtype == DType::u8 || dtype == DType::i8; }
-
 bool accepts_blocked(const Node& node, std::span<const TensorType> inputs, int) {
   if (node.outputs.size() > 1 && node.outputs[1] != ValueId::none) return false;
   const bool has_kernel = inputs[0].dtype == DType::f32 || (is_byte(inputs[0].dtype) && node.op->name == "MaxPool");

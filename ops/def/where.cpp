@@ -35,7 +35,7 @@ void reference(ReferenceContext& context) {
 
 std::optional<Expression> express(const Node&, std::span<const TensorType> inputs, const ConstantOf&) {
   const DType dtype = inputs[1].dtype;
-  const bool fits = dtype == DType::f32 || dtype == DType::boolean || dtype == DType::u8 || dtype == DType::i8;
+  const bool fits = dtype == DType::f32 || dtype == DType::boolean || is_byte(dtype);
   if (!fits || inputs[0].dtype != DType::boolean || inputs[2].dtype != dtype) return std::nullopt;
   ExpressionWriter w(inputs);
   const int condition = w.x(0), yes = w.x(1);

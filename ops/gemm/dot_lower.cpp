@@ -164,7 +164,6 @@ bool lower_thin_product(LowerContext& context, const ProductNode& product, const
   bound.c = operands.c;
   for (const ExtraInput& extra : product.extra) bound.inputs.push_back(context.buffer(extra.value));
   Step step;
-  step.op = context.node.fused_from.empty() ? std::string(context.node.op->name) : context.node.fused_from;
   step.kernel = bound.product->text();
   step.reads = {operands.a, b};
   step.reads.insert(step.reads.end(), bound.inputs.begin(), bound.inputs.end());

@@ -190,7 +190,6 @@ template <class Bound>
 void add_product_step(LowerContext& context, const ProductNode& product, const GemmProblem& problem, Bound bound,
                       const Tensor& weights, const std::vector<BufferId>& reads = {}) {
   Step step;
-  step.op = context.node.fused_from.empty() ? std::string(context.node.op->name) : context.node.fused_from;
   step.kernel = bound.plan().key();
   step.reads = {bound.a, bound.b};
   step.reads.insert(step.reads.end(), bound.inputs.begin(), bound.inputs.end());

@@ -143,7 +143,6 @@ Step make_step(const LowerContext& context, const Fused& fused, std::vector<Poin
 // A function of one byte that gives a byte and costs more than to look it up: the loop runs for all bytes, once.
 bool add_byte_table(LowerContext& context, const Fused& fused) {
   constexpr double kFlopWorthLookingUp = 10;
-  const auto is_byte = [](DType dtype) { return dtype == DType::u8 || dtype == DType::i8; };
   if (fused.operands.size() != 1 || !is_byte(fused.expression.inputs[0]) || !is_byte(fused.expression.output) ||
       flop_per_element(fused.expression) < kFlopWorthLookingUp)
     return false;

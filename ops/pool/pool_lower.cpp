@@ -14,8 +14,6 @@
 namespace lathe {
 namespace {
 
-bool is_byte(DType dtype) { return dtype == DType::u8 || dtype == DType::i8; }
-
 // Elements that each output of one axis has, with or without padding.
 std::vector<int> counts_of(const Window& window, size_t axis, int64_t in, int64_t out, bool with_padding) {
   std::vector<int> counts;

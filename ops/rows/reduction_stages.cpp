@@ -138,7 +138,7 @@ std::vector<ReductionStage> reduction_stages(const Dims& dims, const std::vector
 
 bool has_plain_reduction(DType dtype, PlainReduce op) {
   const bool is_order = op == PlainReduce::maximum || op == PlainReduce::minimum;
-  if (dtype == DType::boolean || dtype == DType::u8 || dtype == DType::i8) return is_order;
+  if (dtype == DType::boolean || is_byte(dtype)) return is_order;
   return dtype == DType::i64 || dtype == DType::i32 || dtype == DType::f64;
 }
 

@@ -44,5 +44,6 @@ std::string_view name_of(DType dtype) { return dtype == DType::object ? "object"
 bool is_float(DType dtype) { return facts_of(dtype).kind == Kind::real; }
 bool is_integer(DType dtype) { return facts_of(dtype).kind == Kind::integer; }
 bool is_signed(DType dtype) { return facts_of(dtype).is_signed; }
+bool is_byte(DType dtype) { return dtype == DType::u8 || dtype == DType::i8; }
 
 }  // namespace lathe

@@ -269,6 +269,8 @@ std::string node_text(const ExprNode& node, std::span<const std::string> texts, 
 
 }  // namespace
 
+int operand_count(ExprOp op) { return facts_of(op).operands; }
+
 std::string to_string(const Expression& expression) {
   check_nodes(expression);
   const std::vector<int> uses = count_uses(expression);

@@ -47,6 +47,8 @@ enum class ExprOp : uint8_t {
   select,
 };
 
+int operand_count(ExprOp op);  // how many of a, b, c; 0 for input and constant
+
 struct ExprNode {
   ExprOp op = ExprOp::constant;
   int a = -1, b = -1, c = -1;  // indices of earlier nodes; for `input`, a is the input's number
