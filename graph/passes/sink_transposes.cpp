@@ -21,7 +21,7 @@ bool is_pointwise(const Node& node) {
          !node.attributes.has("broadcast") && node.outputs.size() == 1 &&
          !is_one_of(node, {"QuantizeLinear", "DequantizeLinear"}) &&
          // Older ones have slopes per channel, not by broadcasting.
-         !(is_one_of(node, {"PRelu"}) && node.version < 9);
+         !(is_one_of(node, {"PRelu"}) && node.version < 7);
 }
 
 class Sinker {

@@ -144,24 +144,12 @@ void infer_biased(InferContext& context) {
 
 // --- PRelu -----------------------------------------------------------------------------------------------------------
 
-constexpr int kSlopeByNumpySince = 7;
-
-// Before opset 7 a slope of rank 1 belongs to axis 1.
-bool is_of_channels(const Node& node, int slope_rank, int rank) {
-  return node.version < kSlopeByNumpySince && slope_rank == 1 && rank > 2;
-}
-
-Dims slope_dims(const Node& node, Dims dims, int rank) {
-  if (is_of_channels(node, static_cast<int>(dims.size()), rank))
-    dims.insert(dims.end(), static_cast<size_t>(rank) - 2, 1);
-  return dims;
-}
-
 // An old slope gets the axes that NumPy's rule asks for.
 bool expand_prelu(ExpandContext& context) {
   const TensorType x = context.input_type(0), slope = context.input_type(1);
-  if (!x.has_rank || !slope.has_rank || !is_of_channels(context.node, slope.rank(), x.rank())) return false;
-  std::vector<int64_t> dims(static_cast<size_t>(x.rank()) - 1, 1);
+  if (!x.has_rank || !slope.has_rank) return false;
+  Dims dims = aligned_dims(context.node, 1, Dims(slope.dims.size(), 1), x.rank());
+  if (dims.size() == slope.dims.size()) return false;
   dims[0] = -1;
   const Tensor shape = Tensor::from<int64_t>({static_cast<int64_t>(dims.size())}, dims);
   const ValueId aligned = context.add("Reshape", {context.input(1), context.constant(shape)});
@@ -172,7 +160,7 @@ bool expand_prelu(ExpandContext& context) {
 void reference_prelu(ReferenceContext& context) {
   require_equal_types(context);
   const Tensor& x = context.inputs[0];
-  const std::vector<Dims> dims = {x.dims(), slope_dims(context.node, context.inputs[1].dims(), x.rank())};
+  const std::vector<Dims> dims = operand_dims(context);
   if (broadcast_dims(context.node, dims) != x.dims()) context.fail("the slope does not broadcast to the input");
   Tensor result = make_output(context, x.dtype(), x.dims());
   visit_elements<kNumbers>(context, x.dtype(),
@@ -182,21 +170,16 @@ void reference_prelu(ReferenceContext& context) {
 
 void infer_prelu(InferContext& context) {
   const TensorType& x = context.input(0);
-  TensorType slope = context.input(1);
-  if (x.has_rank && slope.has_rank) {
-    const size_t rank = slope_dims(context.node, Dims(slope.dims.size(), 1), x.rank()).size();
-    slope.dims.resize(rank, Dim{1, ""});
-    const TensorType operands[] = {x, slope};
-    const TensorType both = broadcast_types(context, x.dtype, operands);
-    if (x.is_static() && both.is_static() && both.dims != x.dims) {
-      context.fail("the slope " + to_string(slope) + " does not broadcast to the input " + to_string(x));
-    }
+  const TensorType operands[] = {x, context.input(1)};
+  const TensorType both = broadcast_types(context, x.dtype, operands);
+  if (x.is_static() && both.is_static() && both.dims != x.dims) {
+    context.fail("the slope " + to_string(context.input(1)) + " does not broadcast to the input " + to_string(x));
   }
   infer_same(context);
 }
 
 std::optional<Expression> express_prelu(const Node& node, std::span<const TensorType> inputs, const ConstantOf&) {
-  if (!all_float32(inputs) || node.version < kSlopeByNumpySince) return std::nullopt;
+  if (!all_float32(inputs) || has_legacy_alignment(node)) return std::nullopt;
   Writer w(inputs);
   const int x = w.x(0);
   const int scaled = w.mul(x, w.x(1));
@@ -330,7 +313,6 @@ bool lower_activation(LowerContext& context) {
 }
 
 bool lower_prelu(LowerContext& context) {
-  if (context.node.version < kSlopeByNumpySince) return false;  // rows are broadcast by NumPy's rule
   return lower_pointwise(context) || lower_binary_rows(context, functors::PRelu{});
 }
 

@@ -19,15 +19,21 @@ Dim broadcast_dim(const InferContext& context, const Dim& a, const Dim& b) {
   return {};
 }
 
+bool is_prelu(const Node& node) { return node.op->name == "PRelu"; }
+
 }  // namespace
 
 bool has_legacy_alignment(const Node& node) {
-  return node.version < kFirstNumpyVersion && node.op->domain.empty() && node.attributes.has("axis") &&
-         node.attributes.get_int("broadcast", 0) != 0;
+  if (node.version >= kFirstNumpyVersion || !node.op->domain.empty()) return false;
+  return is_prelu(node) || (node.attributes.has("axis") && node.attributes.get_int("broadcast", 0) != 0);
 }
 
 Dims aligned_dims(const Node& node, int i, Dims dims, int rank) {
   if (i != 1 || !has_legacy_alignment(node)) return dims;
+  if (is_prelu(node)) {
+    if (dims.size() == 1 && rank > 2) dims.insert(dims.end(), static_cast<size_t>(rank) - 2, 1);
+    return dims;
+  }
   int64_t axis = node.attributes.get_int("axis", -1);
   if (axis < 0) axis += rank;
   const int64_t trailing = rank - axis - static_cast<int64_t>(dims.size());

@@ -1,5 +1,6 @@
 #pragma once
-// NumPy's broadcasting, with the attributes `broadcast` and `axis` that stood for it before opset 7.
+// NumPy's broadcasting, with what stood for it before opset 7: the attributes `broadcast` and `axis`, and slopes of
+// PRelu, which belonged to axis 1 when they had one axis.
 #include <span>
 #include <vector>
 
@@ -8,9 +9,9 @@
 namespace lathe {
 
 // The extents of operand `i` of `node`, for broadcasting by NumPy's rule: as they are, but for a second operand that an
-// old `axis` attribute aligns inside the first, which gets trailing ones. `rank`: of the first operand.
+// old operator aligns inside the first, which gets trailing ones. `rank`: of the first operand.
 Dims aligned_dims(const Node& node, int i, Dims dims, int rank);
-// True when that changes anything: such a node cannot become a part of an expression.
+// True when that may change anything: such a node cannot become a part of an expression.
 bool has_legacy_alignment(const Node& node);
 
 // The broadcast of all operands' extents. Throws Error(invalid_argument) naming the node.
