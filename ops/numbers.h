@@ -60,6 +60,7 @@ double real_scalar(const Context& context, const Tensor& tensor, const std::stri
 // The extents before, of and behind one axis, as products.
 struct AxisSplit {
   int64_t outer = 1, extent = 1, inner = 1;
+  int64_t row() const { return extent * inner; }  // elements of each of the outer ones
 };
 AxisSplit split_at(const Dims& dims, int64_t axis);
 

@@ -1,7 +1,6 @@
 // An Einsum of two operands that is a product of matrices (or of stacks of them) becomes a MatMul between Transposes,
 // which the other passes know: attention in this spelling, too.
 #include <algorithm>
-#include <cctype>
 
 #include "graph/passes/einsum_letters.h"
 #include "graph/passes/passes.h"
@@ -19,22 +18,10 @@ struct Equation {
   std::string stack, rows, columns, sum;  // in all three; in a and the result; in b and the result; in a and b
 };
 
-bool is_repeated(const std::string& letters) {
-  return std::any_of(letters.begin(), letters.end(),
-                     [&](char letter) { return std::count(letters.begin(), letters.end(), letter) > 1; });
-}
-
 std::optional<Equation> equation_of(const Node& node) {
-  const std::string text = those(node.attributes.get_string("equation", ""), [](char c) { return c != ' '; });
-  const size_t comma = text.find(','), arrow = text.find("->");
-  if (comma == std::string::npos || arrow == std::string::npos || comma > arrow) return std::nullopt;
-  Equation found{.a = text.substr(0, comma), .b = text.substr(comma + 1, arrow - comma - 1)};
-  found.result = text.substr(arrow + 2);
-  for (const std::string* letters : {&found.a, &found.b, &found.result}) {
-    const bool are_letters = std::all_of(letters->begin(), letters->end(),
-                                         [](char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; });
-    if (!are_letters || is_repeated(*letters)) return std::nullopt;
-  }
+  const std::optional<EinsumLetters> letters = letters_of(node);
+  if (!letters || letters->operands.size() != 2) return std::nullopt;
+  Equation found{.a = letters->operands[0], .b = letters->operands[1], .result = letters->result};
   found.stack = those(found.a, [&](char c) { return has(found.b, c) && has(found.result, c); });
   found.sum = those(found.a, [&](char c) { return has(found.b, c) && !has(found.result, c); });
   found.rows = those(found.a, [&](char c) { return !has(found.b, c) && has(found.result, c); });

@@ -35,9 +35,7 @@ std::optional<Dequantized> dequantized(Rewriter& rewriter, ValueId id) {
 }
 
 bool can_center(const Tensor& bytes, const Tensor& zeros) {
-  const auto has_bytes = [](const Tensor& tensor) {
-    return is_byte(tensor.dtype());
-  };
+  const auto has_bytes = [](const Tensor& tensor) { return is_byte(tensor.dtype()); };
   if (!bytes.defined() || !has_bytes(bytes) || bytes.rank() == 0 || bytes.size() == 0) return false;
   return !zeros.defined() || (has_bytes(zeros) && (zeros.size() == 1 || zeros.size() == bytes.dims()[0]));
 }

@@ -1,7 +1,6 @@
 // An Einsum of several operands becomes Einsums of two, the cheapest first; what sums along an axis of one operand
 // alone becomes ReduceSum, and what sums nothing Mul of operands that spread.
 #include <algorithm>
-#include <cctype>
 #include <map>
 
 #include "graph/passes/einsum_letters.h"
@@ -21,31 +20,6 @@ struct Term {
   std::string letters;
 };
 
-struct Equation {
-  std::vector<std::string> operands;
-  std::string result;
-};
-
-bool are_different_letters(const std::string& letters) {
-  return std::all_of(letters.begin(), letters.end(), [&](char c) {
-    return std::isalpha(static_cast<unsigned char>(c)) != 0 && std::count(letters.begin(), letters.end(), c) == 1;
-  });
-}
-
-std::optional<Equation> equation_of(const Node& node) {
-  const std::string text = those(node.attributes.get_string("equation", ""), [](char c) { return c != ' '; });
-  const size_t arrow = text.find("->");
-  if (arrow == std::string::npos) return std::nullopt;
-  Equation equation{.result = text.substr(arrow + 2)};
-  for (size_t begin = 0, end = 0; end != arrow; begin = end + 1) {
-    end = std::min(text.find(',', begin), arrow);
-    equation.operands.push_back(text.substr(begin, end - begin));
-    if (!are_different_letters(equation.operands.back())) return std::nullopt;
-  }
-  if (equation.operands.size() != node.inputs.size() || !are_different_letters(equation.result)) return std::nullopt;
-  return equation;
-}
-
 class Splitter {
  public:
   Splitter(Rewriter& rewriter, const PassContext& context, NodeId id)
@@ -55,7 +29,7 @@ class Splitter {
     const Node& node = graph_.node(id_);
     if (!is_op(node, "Einsum") || node.epilogue || node.outputs[0] == ValueId::none) return;
     if (node.inputs.size() > kMostOperands) return;
-    const std::optional<Equation> equation = equation_of(node);
+    const std::optional<EinsumLetters> equation = letters_of(node);
     if (!equation || !collect(node, *equation)) return;
     result_ = equation->result;
     const ValueId output = node.outputs[0];
@@ -71,7 +45,7 @@ class Splitter {
 
  private:
   // Extents of a letter are certainly equal wherever it stands: none of them spreads.
-  bool collect(const Node& node, const Equation& equation) {
+  bool collect(const Node& node, const EinsumLetters& equation) {
     for (size_t i = 0; i < equation.operands.size(); ++i) {
       const std::string& letters = equation.operands[i];
       const TensorType& type = graph_.value(node.inputs[i]).type;

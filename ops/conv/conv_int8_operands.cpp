@@ -8,9 +8,7 @@
 namespace lathe {
 namespace {
 
-bool can_read(DType dtype) {
-  return dtype == DType::f32 || dtype == DType::i32 || is_byte(dtype);
-}
+bool can_read(DType dtype) { return dtype == DType::f32 || dtype == DType::i32 || is_byte(dtype); }
 
 }  // namespace
 

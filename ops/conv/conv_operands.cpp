@@ -207,8 +207,7 @@ std::optional<BoundEpilogue> bind_conv_operands(const LowerContext& context, con
   if (inputs.size() > ConvEpilogue::kMaxOperands) return std::nullopt;
   for (ValueId id : inputs) {
     const TensorType& type = context.type(id);
-    const bool is_readable =
-        type.dtype == DType::f32 || type.dtype == DType::i32 || is_byte(type.dtype);
+    const bool is_readable = type.dtype == DType::f32 || type.dtype == DType::i32 || is_byte(type.dtype);
     if (!is_readable || type.rank() > static_cast<int>(dims.size())) return std::nullopt;
     const Operand operand{context.buffer(id), aligned(type.extents(), dims.size()), type.layout.channel_block,
                           type.dtype};

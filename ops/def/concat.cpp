@@ -4,6 +4,7 @@
 #include "ops/copy/channel_gather.h"
 #include "ops/copy/copy_elements.h"
 #include "ops/copy/copy_step.h"
+#include "ops/numbers.h"
 #include "ops/op_def.h"
 #include "ops/shape_arguments.h"
 
@@ -119,26 +120,20 @@ bool lower(LowerContext& context) {
   const int block = whole.layout.channel_block;
   if (block != 0 && axis != 1) return false;
   if (block != 0 && !are_whole_blocks(context, block)) return gather_blocks(context);
-  const Dims dims = whole.storage_dims();
-  int64_t outer = 1, inner = 1;
-  for (size_t d = 0; d < dims.size(); ++d) (static_cast<int64_t>(d) < axis ? outer : inner) *= dims[d];
-  const int64_t row = inner;  // elements of the whole for one outer index
+  const AxisSplit split = split_at(whole.storage_dims(), axis);
   std::vector<CopyJob> jobs;
   int64_t offset = 0;
   for (int i = 0; i < context.input_count(); ++i) {
     const TensorType& type = context.input_type(i);
     if (type.layout != whole.layout) return false;
-    int64_t part_row = 1;
-    const Dims part = type.storage_dims();
-    for (size_t d = static_cast<size_t>(axis); d < part.size(); ++d) part_row *= part[d];
-    const int64_t at = offset;
+    const int64_t part_row = split_at(type.storage_dims(), axis).row(), at = offset;
     offset += part_row;
-    if (outer * part_row == 0) continue;
+    if (split.outer * part_row == 0) continue;
     // A value that is joined to itself can lie in one place only.
     const auto& inputs = context.node.inputs;
     const bool is_first_use =
         std::find(inputs.begin(), inputs.begin() + i, inputs[static_cast<size_t>(i)]) == inputs.begin() + i;
-    if (outer == 1 && is_first_use &&
+    if (split.outer == 1 && is_first_use &&
         context.place_inside(context.input(i), context.output(0), static_cast<size_t>(at) * element_bytes)) {
       continue;
     }
@@ -146,7 +141,7 @@ bool lower(LowerContext& context) {
                     context.buffer(context.output(0)),
                     0,
                     at,
-                    {{outer, part_row, row}, {part_row, 1, 1}}});
+                    {{split.outer, part_row, split.row()}, {part_row, 1, 1}}});
   }
   return jobs.empty() || add_copy_step(context, whole.dtype, std::move(jobs));
 }

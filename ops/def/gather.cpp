@@ -6,6 +6,7 @@
 #include "ops/copy/copy_elements.h"
 #include "ops/copy/copy_step.h"
 #include "ops/copy/gather_indices.h"
+#include "ops/numbers.h"
 #include "ops/op_def.h"
 #include "ops/shape_arguments.h"
 #include "src/base/thread_team.h"
@@ -27,28 +28,15 @@ void infer_gather(InferContext& context) {
   context.set_output(0, std::move(result));
 }
 
-// Extents before, of and behind the gathered axis.
-struct AxisSplit {
-  int64_t outer = 1, extent = 1, inner = 1;
-};
-AxisSplit split_at(const Dims& dims, size_t axis) {
-  AxisSplit split;
-  for (size_t i = 0; i < dims.size(); ++i) {
-    (i < axis ? split.outer : i == axis ? split.extent : split.inner) *= dims[i];
-  }
-  return split;
-}
-
 void reference_gather(ReferenceContext& context) {
   const Tensor data = spread_elements(context.inputs[0]);
   const Tensor& indices = context.inputs[1];
-  const auto axis = static_cast<size_t>(axis_within(context, context.node.attributes.get_int("axis", 0), data.rank()));
+  const int64_t axis = axis_within(context, context.node.attributes.get_int("axis", 0), data.rank());
   const AxisSplit split = split_at(data.dims(), axis);
   const std::vector<int64_t> picks = indices_within(context, indices, split.extent);
-  const auto at = static_cast<ptrdiff_t>(axis);
-  Dims dims(data.dims().begin(), data.dims().begin() + at);
+  Dims dims(data.dims().begin(), data.dims().begin() + axis);
   dims.insert(dims.end(), indices.dims().begin(), indices.dims().end());
-  dims.insert(dims.end(), data.dims().begin() + at + 1, data.dims().end());
+  dims.insert(dims.end(), data.dims().begin() + axis + 1, data.dims().end());
   Tensor result = make_output(context, data.dtype(), dims);
   const auto count = static_cast<int64_t>(picks.size());
   for (int64_t i = 0; i < count; ++i) {
@@ -162,7 +150,7 @@ bool lower_gather(LowerContext& context) {
   const bool is_wide = context.input_type(1).dtype == DType::i64;
   int64_t axis = context.node.attributes.get_int("axis", 0);
   if (axis < 0) axis += data.rank();
-  const AxisSplit split = split_at(data.extents(), static_cast<size_t>(axis));
+  const AxisSplit split = split_at(data.extents(), axis);
   int64_t count = 1;
   for (const int64_t extent : index_dims) count *= extent;
   if (!indices.defined() || !all_within(indices, split.extent) || count > 16) {

@@ -219,14 +219,17 @@ void keep_slices(const Tensor& data, const AxisSplit& split, const bool* conditi
   }
 }
 
+// The attribute `axis`; where there is none, all elements become one axis.
+int64_t axis_or_flattened(const ReferenceContext& context, Tensor& data) {
+  if (context.node.attributes.has("axis"))
+    return axis_within(context, context.node.attributes.get_int("axis", 0), data.rank());
+  data = data.reshaped({data.size()});
+  return 0;
+}
+
 void run_compress(ReferenceContext& context) {
   Tensor data = spread_elements(context.inputs[0]);
-  int64_t axis = 0;
-  if (context.node.attributes.has("axis")) {
-    axis = axis_within(context, context.node.attributes.get_int("axis", 0), data.rank());
-  } else {
-    data = data.reshaped({data.size()});
-  }
+  const int64_t axis = axis_or_flattened(context, data);
   const AxisSplit split = split_at(data.dims(), axis);
   if (context.inputs[1].rank() != 1) context.fail("the condition must have one axis");
   if (context.inputs[1].dtype() != DType::boolean) context.fail("the condition is not of bool");
@@ -310,12 +313,7 @@ UniqueSlices unique_slices(const AxisSplit& split, bool is_sorted, const Less& l
 
 void run_unique(ReferenceContext& context) {
   Tensor data = context.inputs[0];
-  int64_t axis = 0;
-  if (context.node.attributes.has("axis")) {
-    axis = axis_within(context, context.node.attributes.get_int("axis", 0), data.rank());
-  } else {
-    data = data.reshaped({data.size()});
-  }
+  const int64_t axis = axis_or_flattened(context, data);
   const AxisSplit split = split_at(data.dims(), axis);
   const bool is_sorted = context.node.attributes.get_int("sorted", 1) != 0;
   UniqueSlices unique;

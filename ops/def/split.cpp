@@ -2,6 +2,7 @@
 #include "ops/copy/channel_gather.h"
 #include "ops/copy/copy_elements.h"
 #include "ops/copy/copy_step.h"
+#include "ops/numbers.h"
 #include "ops/op_def.h"
 #include "ops/shape_arguments.h"
 
@@ -110,9 +111,7 @@ bool lower(LowerContext& context) {
   if (axis < 0) axis += whole.rank();
   const int block = whole.layout.channel_block;
   if (block != 0 && axis != 1) return false;
-  const Dims dims = whole.storage_dims();
-  int64_t outer = 1, row = 1;
-  for (size_t d = 0; d < dims.size(); ++d) (static_cast<int64_t>(d) < axis ? outer : row) *= dims[d];
+  const AxisSplit split = split_at(whole.storage_dims(), axis);
   std::vector<CopyJob> jobs;
   int64_t offset = 0, channels = 0;
   for (size_t i = 0; i < context.node.outputs.size(); ++i) {
@@ -126,15 +125,12 @@ bool lower(LowerContext& context) {
       continue;
     }
     // Blocks that parts share are counted once.
-    if (block != 0) offset = channels / block * (row / dims[1]);
+    if (block != 0) offset = channels / block * split.inner;
     channels += type.dims[static_cast<size_t>(axis)].extent;
-    int64_t part_row = 1;
-    const Dims part = type.storage_dims();
-    for (size_t d = static_cast<size_t>(axis); d < part.size(); ++d) part_row *= part[d];
-    const int64_t at = offset;
+    const int64_t part_row = split_at(type.storage_dims(), axis).row(), at = offset;
     offset += part_row;
-    if (outer * part_row == 0) continue;
-    if (outer == 1 &&
+    if (split.outer * part_row == 0) continue;
+    if (split.outer == 1 &&
         context.view_of(context.output(output), context.input(0), static_cast<size_t>(at) * element_bytes)) {
       continue;
     }
@@ -142,7 +138,7 @@ bool lower(LowerContext& context) {
                     context.buffer(context.output(output)),
                     at,
                     0,
-                    {{outer, row, part_row}, {part_row, 1, 1}}});
+                    {{split.outer, split.row(), part_row}, {part_row, 1, 1}}});
   }
   return jobs.empty() || add_copy_step(context, whole.dtype, std::move(jobs));
 }

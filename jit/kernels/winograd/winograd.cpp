@@ -69,14 +69,18 @@ class TransformEmitter : public Emitter {
     return into;
   }
 
-  // Frequencies of one column lie frequency_bytes * size apart; row r of a column that begins at `base`.
-  void load_frequency_strides(const Gpr& call) {
-    mov(frequency_, qword[call + offsetof(WinogradCall, frequency_bytes)]);
+  void load_arguments() {
+    mov(source_, qword[call_ + offsetof(WinogradCall, source)]);
+    mov(target_, qword[call_ + offsetof(WinogradCall, target)]);
+    mov(tiles_left_, qword[call_ + offsetof(WinogradCall, tiles)]);
+    mov(row_bytes_, qword[call_ + offsetof(WinogradCall, row_bytes)]);
+    mov(frequency_, qword[call_ + offsetof(WinogradCall, frequency_bytes)]);
     imul(strides_[0], frequency_, form_.size());
     lea(strides_[1], ptr[strides_[0] + strides_[0] * 2]);
     lea(strides_[2], ptr[strides_[0] + strides_[0] * 4]);
     lea(strides_[3], ptr[strides_[1] + strides_[0] * 4]);
   }
+  // Frequencies of one column lie frequency_bytes * size apart; row r of a column that begins at `base`.
   Xbyak::RegExp frequency_at(const Gpr& base, int row) const {
     if (row == 0) return Xbyak::RegExp(base);
     int odd = row, scale = 1;
@@ -116,11 +120,7 @@ class InputEmitter : public TransformEmitter {
   std::shared_ptr<const CodePages> emit(const std::string& name) {
     begin();
     open_frame();
-    mov(source_, qword[call_ + offsetof(WinogradCall, source)]);
-    mov(target_, qword[call_ + offsetof(WinogradCall, target)]);
-    mov(tiles_left_, qword[call_ + offsetof(WinogradCall, tiles)]);
-    mov(row_bytes_, qword[call_ + offsetof(WinogradCall, row_bytes)]);
-    load_frequency_strides(call_);
+    load_arguments();
     loop_down(tiles_left_, [&] {
       transform_rows();
       transform_columns();
@@ -189,11 +189,7 @@ class OutputEmitter : public TransformEmitter {
   std::shared_ptr<const CodePages> emit(const std::string& name) {
     begin();
     open_frame();
-    mov(source_, qword[call_ + offsetof(WinogradCall, source)]);
-    mov(target_, qword[call_ + offsetof(WinogradCall, target)]);
-    mov(tiles_left_, qword[call_ + offsetof(WinogradCall, tiles)]);
-    mov(row_bytes_, qword[call_ + offsetof(WinogradCall, row_bytes)]);
-    load_frequency_strides(call_);
+    load_arguments();
     if (bias_) {
       mov(scratch_, qword[call_ + offsetof(WinogradCall, bias)]);
       load(*bias_, Xbyak::RegExp(scratch_));
