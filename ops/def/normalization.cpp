@@ -1,6 +1,7 @@
 // Normalization of the last axes: LayerNormalization, RMSNormalization, and com.microsoft's variants that add first.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "graph/expand.h"
 #include "jit/kernels/rows/normalize.h"
@@ -101,50 +102,55 @@ std::vector<double> broadcast_reals(const ReferenceContext& context, const Tenso
   return result;
 }
 
-void reference(ReferenceContext& context) {
-  const Tensor& data = context.inputs[0];
-  const Variant variant = variant_of(context.node);
-  const Dims& dims = data.dims();
-  const auto input = [&](int slot) {
-    return slot >= 0 && context.has_input(static_cast<size_t>(slot)) ? context.inputs[static_cast<size_t>(slot)]
-                                                                     : Tensor();
-  };
-  std::vector<double> x = reals_of(data);
-  for (const int slot : {variant.skip, variant.skip_bias}) {
-    if (!input(slot).defined()) continue;
-    const std::vector<double> added = broadcast_reals(context, input(slot), dims);
-    for (size_t i = 0; i < x.size(); ++i) x[i] += added[i];
-  }
-  const std::vector<double> sums = x;
-  const size_t first = first_axis(context, data.rank());
-  Dims statistics = dims;
-  int64_t columns = 1;
-  for (size_t i = first; i < dims.size(); ++i) {
-    columns *= dims[i];
-    statistics[i] = 1;
-  }
-  const int64_t rows = columns == 0 ? 0 : data.size() / columns;
-  const auto epsilon = static_cast<double>(context.node.attributes.get_float("epsilon", variant.epsilon));
-  std::vector<double> means, deviations;
+struct Statistics {
+  std::vector<double> means, deviations;  // of each row; the latter as 1 / the root of the variance
+};
+
+Statistics normalize_rows(std::vector<double>& x, int64_t rows, int64_t columns, bool centers, double epsilon) {
+  Statistics result;
   for (int64_t row = 0; row < rows; ++row) {
     double* at = x.data() + row * columns;
     double mean = 0, square = 0;
-    if (variant.centers) {
+    if (centers) {
       for (int64_t i = 0; i < columns; ++i) mean += at[i];
       mean /= static_cast<double>(columns);
     }
     for (int64_t i = 0; i < columns; ++i) square += (at[i] - mean) * (at[i] - mean);
     const double deviation = 1 / std::sqrt(square / static_cast<double>(columns) + epsilon);
     for (int64_t i = 0; i < columns; ++i) at[i] = (at[i] - mean) * deviation;
-    means.push_back(mean);
-    deviations.push_back(deviation);
+    result.means.push_back(mean);
+    result.deviations.push_back(deviation);
   }
-  const std::vector<double> scale = broadcast_reals(context, input(variant.scale), dims);
-  for (size_t i = 0; i < x.size(); ++i) x[i] *= scale[i];
-  if (input(variant.bias).defined()) {
-    const std::vector<double> bias = broadcast_reals(context, input(variant.bias), dims);
-    for (size_t i = 0; i < x.size(); ++i) x[i] += bias[i];
-  }
+  return result;
+}
+
+void reference(ReferenceContext& context) {
+  const Tensor& data = context.inputs[0];
+  const Variant variant = variant_of(context.node);
+  const Dims& dims = data.dims();
+  std::vector<double> x = reals_of(data);
+  // op(element, what `slot` has there), if it is given.
+  const auto each = [&](int slot, auto op) {
+    if (slot < 0 || !context.has_input(static_cast<size_t>(slot))) return;
+    const std::vector<double> other = broadcast_reals(context, context.inputs[static_cast<size_t>(slot)], dims);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = op(x[i], other[i]);
+  };
+  each(variant.skip, std::plus<double>());
+  each(variant.skip_bias, std::plus<double>());
+  const std::vector<double> sums = x;
+  const size_t first = first_axis(context, data.rank());
+  Dims of_rows = dims;
+  std::fill(of_rows.begin() + static_cast<std::ptrdiff_t>(first), of_rows.end(), 1);
+  int64_t columns = 1, count = 1;
+  for (size_t i = first; i < dims.size(); ++i) columns *= dims[i];
+  for (const int64_t extent : of_rows) count *= extent;
+  const int64_t rows = columns == 0 ? 0 : count;
+  const auto epsilon = static_cast<double>(context.node.attributes.get_float("epsilon", variant.epsilon));
+  Statistics statistics = normalize_rows(x, rows, columns, variant.centers, epsilon);
+  statistics.means.resize(static_cast<size_t>(count));
+  statistics.deviations.resize(static_cast<size_t>(count));
+  each(variant.scale, std::multiplies<double>());
+  each(variant.bias, std::plus<double>());
   context.outputs[0] = tensor_of_reals(context, data.dtype(), dims, x);
   const auto stash = static_cast<DType>(context.node.attributes.get_int("stash_type", 1));
   const DType dtype = bits_of(data.dtype()) >= 32 ? data.dtype() : is_float(stash) ? stash : DType::f32;
@@ -152,14 +158,8 @@ void reference(ReferenceContext& context) {
     if (slot <= 0 || static_cast<size_t>(slot) >= context.outputs.size()) return;
     context.outputs[static_cast<size_t>(slot)] = tensor_of_reals(context, as, shape, values);
   };
-  if (rows == 0) {
-    int64_t count = 1;
-    for (const int64_t extent : statistics) count *= extent;
-    means.assign(static_cast<size_t>(count), 0.0);
-    deviations = means;
-  }
-  set(variant.mean_output, dtype, statistics, means);
-  set(variant.deviation_output, dtype, statistics, deviations);
+  set(variant.mean_output, dtype, of_rows, statistics.means);
+  set(variant.deviation_output, dtype, of_rows, statistics.deviations);
   set(variant.sum_output, data.dtype(), dims, sums);
 }
 
@@ -188,13 +188,13 @@ struct RowBuffers {
 
 // Numbers of a call.
 struct RowNumbers {
-  int64_t rows, columns;
-  int64_t bytes;  // of an element of the result
-  float epsilon, factor;
+  int64_t rows = 1, columns = 1;
+  int64_t bytes = 4;  // of an element of the result
+  float epsilon = 0, factor = 1;
 };
 
-void run(const Kernel<NormalizeFn>& kernel, const RowBuffers& buffers, const RowNumbers& numbers,
-         const StepArgs& args) {
+void normalize(const Kernel<NormalizeFn>& kernel, const RowBuffers& buffers, const RowNumbers& numbers,
+               const StepArgs& args) {
   const auto [rows, columns, bytes, epsilon, factor] = numbers;
   const Range range = split_evenly(rows, args.share, args.shares);
   if (range.begin == range.end) return;
@@ -219,84 +219,116 @@ void run(const Kernel<NormalizeFn>& kernel, const RowBuffers& buffers, const Row
   kernel(&call);
 }
 
-bool lower(LowerContext& context) {
-  const TensorType& type = context.input_type(0);
-  const Variant variant = variant_of(context.node);
-  if (type.dtype != DType::f32) return false;
-  const Dims dims = type.extents();
-  const InferContext messages(context.node, {}, {});
-  int64_t columns = 1, rows = 1;
-  for (size_t i = 0; i < dims.size(); ++i) (i < first_axis(messages, type.rank()) ? rows : columns) *= dims[i];
-  if (rows * columns == 0) return columns != 0;
-  NormalizePlan plan{
-      .isa = context.target.isa, .centers = variant.centers, .joins_passes = context.target.accuracy == Accuracy::fast};
-  RowBuffers buffers{context.buffer(context.input(0)), context.buffer(context.output(0))};
-  Step step;
-  // Takes an input of exactly `count` elements; false: it is there, with another extent.
-  const auto take = [&](int slot, int64_t count, bool& flag, BufferId& id) {
-    if (slot < 0 || !context.has_input(slot)) return true;
-    int64_t own = 1;
-    const Dims extents = context.input_type(slot).extents();
-    for (const int64_t extent : extents) own *= extent;
-    if (own != count || context.input_type(slot).dtype != DType::f32) return false;
-    // The same count with a 1 in the middle of the normalized axes would broadcast, not match.
-    if (count == columns && extents.size() > 0 && extents.back() != dims.back()) return false;
-    flag = true;
-    id = context.buffer(context.input(slot));
-    step.reads.push_back(id);
-    return true;
-  };
-  step.reads = {buffers.from};
-  step.writes = {buffers.to};
-  if (!take(variant.scale, columns, plan.has_scale, buffers.scale) ||
-      !take(variant.bias, columns, plan.has_bias, buffers.bias) ||
-      !take(variant.skip, rows * columns, plan.adds_skip, buffers.skip) ||
-      !take(variant.skip_bias, columns, plan.adds_bias, buffers.skip_bias)) {
-    return false;
+class Lowering {
+ public:
+  explicit Lowering(LowerContext& context)
+      : context_(context),
+        variant_(variant_of(context.node)),
+        dims_(context.input_type(0).extents()),
+        buffers_{context.buffer(context.input(0)), context.buffer(context.output(0))} {
+    plan_.isa = context.target.isa;
+    plan_.centers = variant_.centers;
+    plan_.joins_passes = context.target.accuracy == Accuracy::fast;
+    const size_t first = first_axis(InferContext(context.node, {}, {}), context.input_type(0).rank());
+    for (size_t i = 0; i < dims_.size(); ++i) (i < first ? numbers_.rows : numbers_.columns) *= dims_[i];
+    numbers_.epsilon = context.node.attributes.get_float("epsilon", variant_.epsilon);
+    step_.reads = {buffers_.from};
+    step_.writes = {buffers_.to};
   }
-  const auto give = [&](int slot, BufferId& id) {
-    if (slot < 0 || !context.has_output(slot)) return false;
-    id = context.buffer(context.output(slot));
-    step.writes.push_back(id);
+
+  bool run() {
+    if (context_.input_type(0).dtype != DType::f32) return false;
+    if (elements() == 0) return numbers_.columns != 0;
+    if (!take(variant_.scale, numbers_.columns, plan_.has_scale, buffers_.scale) ||
+        !take(variant_.bias, numbers_.columns, plan_.has_bias, buffers_.bias) ||
+        !take(variant_.skip, elements(), plan_.adds_skip, buffers_.skip) ||
+        !take(variant_.skip_bias, numbers_.columns, plan_.adds_bias, buffers_.skip_bias)) {
+      return false;
+    }
+    if (plan_.adds_skip) give(variant_.sum_output, buffers_.sum);
+    if (!store_bytes()) return false;
+    give_statistics();
+    add_step();
     return true;
-  };
-  if (plan.adds_skip) give(variant.sum_output, buffers.sum);
-  RowNumbers numbers{rows, columns, 4, context.node.attributes.get_float("epsilon", variant.epsilon), 1};
-  if (const auto& epilogue = context.node.epilogue) {
+  }
+
+ private:
+  int64_t elements() const { return numbers_.rows * numbers_.columns; }
+
+  // An input of exactly `count` elements; false: it is there, with another extent.
+  bool take(int slot, int64_t count, bool& flag, BufferId& id) {
+    if (slot < 0 || !context_.has_input(slot)) return true;
+    const Dims extents = context_.input_type(slot).extents();
+    int64_t own = 1;
+    for (const int64_t extent : extents) own *= extent;
+    if (own != count || context_.input_type(slot).dtype != DType::f32) return false;
+    // The same count with a 1 in the middle of the normalized axes would broadcast, not match.
+    if (count == numbers_.columns && !extents.empty() && extents.back() != dims_.back()) return false;
+    flag = true;
+    id = context_.buffer(context_.input(slot));
+    step_.reads.push_back(id);
+    return true;
+  }
+
+  void give(int slot, BufferId& id) {
+    if (slot < 0 || !context_.has_output(slot)) return;
+    id = context_.buffer(context_.output(slot));
+    step_.writes.push_back(id);
+  }
+
+  // What the kernel writes for itself alone.
+  void give_scratch(BufferId& id, const Dims& dims) {
+    if (id != BufferId::none) return;
+    id = context_.scratch(checked_bytes(DType::f32, dims));
+    step_.reads.push_back(id);
+    step_.writes.push_back(id);
+  }
+
+  // False: the epilogue is no rounding to bytes.
+  bool store_bytes() {
+    const auto& epilogue = context_.node.epilogue;
+    if (!epilogue) return true;
     const auto stored = as_requantization(epilogue->expression);
     if (!stored) return false;
-    plan.store = stored->store;
-    plan.store.is_bounded = false;
-    numbers.factor = stored->factor;
-    numbers.bytes = 1;
-    if (plan.adds_skip && buffers.sum == BufferId::none) {
-      buffers.sum = context.scratch(checked_bytes(DType::f32, {rows, columns}));
-      step.reads.push_back(buffers.sum);
-      step.writes.push_back(buffers.sum);
-    }
+    plan_.store = stored->store;
+    plan_.store.is_bounded = false;
+    numbers_.factor = stored->factor;
+    numbers_.bytes = 1;
+    if (plan_.adds_skip) give_scratch(buffers_.sum, {numbers_.rows, numbers_.columns});
+    return true;
   }
-  const bool has_means = give(variant.mean_output, buffers.means);
-  const bool has_deviations = give(variant.deviation_output, buffers.deviations);
-  plan.writes_statistics = has_means || has_deviations;
-  if (plan.writes_statistics) {
-    const auto bytes = static_cast<size_t>(rows) * sizeof(float);
-    for (BufferId* id : {&buffers.means, &buffers.deviations}) {
-      if (*id != BufferId::none) continue;
-      *id = context.scratch(bytes);
-      step.reads.push_back(*id);
-      step.writes.push_back(*id);
-    }
+
+  void give_statistics() {
+    give(variant_.mean_output, buffers_.means);
+    give(variant_.deviation_output, buffers_.deviations);
+    plan_.writes_statistics = buffers_.means != BufferId::none || buffers_.deviations != BufferId::none;
+    if (!plan_.writes_statistics) return;
+    give_scratch(buffers_.means, {numbers_.rows});
+    give_scratch(buffers_.deviations, {numbers_.rows});
   }
-  const Kernel<NormalizeFn> kernel = normalize_kernel(plan);
-  step.kernel = to_string(plan);
-  const auto elements = static_cast<double>(rows * columns);
-  step.flop = 8 * elements;
-  step.bytes = static_cast<double>((plan.adds_skip ? 8 : 4) + numbers.bytes) * elements;
-  step.threads = step.bytes > 128e3 && rows > 1 ? context.target.threads : 1;
-  step.run = [kernel, buffers, numbers](const StepArgs& args) { run(kernel, buffers, numbers, args); };
-  context.add(std::move(step));
-  return true;
-}
+
+  void add_step() {
+    step_.kernel = to_string(plan_);
+    const auto count = static_cast<double>(elements());
+    step_.flop = 8 * count;
+    step_.bytes = static_cast<double>((plan_.adds_skip ? 8 : 4) + numbers_.bytes) * count;
+    step_.threads = step_.bytes > 128e3 && numbers_.rows > 1 ? context_.target.threads : 1;
+    step_.run = [kernel = normalize_kernel(plan_), buffers = buffers_, numbers = numbers_](const StepArgs& args) {
+      normalize(kernel, buffers, numbers, args);
+    };
+    context_.add(std::move(step_));
+  }
+
+  LowerContext& context_;
+  const Variant variant_;
+  const Dims dims_;
+  NormalizePlan plan_;
+  RowBuffers buffers_;
+  RowNumbers numbers_;
+  Step step_;
+};
+
+bool lower(LowerContext& context) { return Lowering(context).run(); }
 
 }  // namespace
 
