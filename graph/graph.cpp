@@ -100,19 +100,6 @@ void Graph::sort() {
   order_ = std::move(sorted);
 }
 
-void Graph::replace_uses(ValueId from, ValueId to) {
-  for (NodeId id : order_) std::replace(node(id).inputs.begin(), node(id).inputs.end(), from, to);
-  std::replace(outputs.begin(), outputs.end(), from, to);
-}
-
-void Graph::remove_node(NodeId id) {
-  for (ValueId output : node(id).outputs) {
-    if (output != ValueId::none) value(output).producer = NodeId::none;
-  }
-  const auto found = std::find(order_.begin(), order_.end(), id);
-  if (found != order_.end()) order_.erase(found);
-}
-
 void Graph::drop_unused_constants() {
   std::vector<bool> is_used(values_.size(), false);
   const auto mark = [&](const std::vector<ValueId>& ids) {

@@ -83,10 +83,6 @@ class Graph : public std::enable_shared_from_this<Graph> {
   bool is_output(ValueId id) const;
   bool is_input(ValueId id) const;
 
-  // Every use of `from`, graph outputs included, becomes `to`. `from` keeps its producer.
-  void replace_uses(ValueId from, ValueId to);
-  // Takes the node out of order(); its outputs lose their producer. Requires: no uses are left.
-  void remove_node(NodeId id);
   // Drops constants that nobody uses (their memory) and nothing else; ids stay.
   void drop_unused_constants();
 

@@ -74,7 +74,7 @@ enum class LayoutRole : uint8_t {
   plain_only,    // needs plain inputs, gives plain outputs
   any_same,      // pointwise: any layout, if all non-scalar inputs and outputs of full rank share it
   blocked,       // prefers blocked input 0 and output 0 (convolution, pooling): see OpSchema::accepts_blocked
-  channel_join,  // Concat on axis 1 (Split: channel_part): blocked when every part's channels are whole blocks
+  channel_join,  // Concat on axis 1 (Split: channel_part): blocked when most of what it joins is (what it splits)
   channel_part,
 };
 

@@ -116,18 +116,6 @@ void reference_unary(ReferenceContext& context) {
 }
 
 template <class F, unsigned Set>
-void reference_test(ReferenceContext& context) {  // one input, bool output
-  const Tensor& x = context.inputs[0];
-  Tensor result = make_output(context, DType::boolean, x.dims());
-  const F f = functor_for<F>(context.node);
-  visit_elements<Set>(context, x.dtype(), [&]<class T>() {
-    const T* in = elements_of<T>(x);
-    for (int64_t i = 0; i < x.size(); ++i) elements_of<bool>(result)[i] = f(static_cast<Computing<T>>(in[i]));
-  });
-  context.outputs[0] = std::move(result);
-}
-
-template <class F, unsigned Set>
 void reference_binary(ReferenceContext& context) {
   require_equal_types(context);
   const std::vector<Dims> dims = operand_dims(context);

@@ -75,22 +75,6 @@ TEST(Graph, UsesListEverySlot) {
   EXPECT_TRUE(uses[index_of(chain.y)].empty());
 }
 
-TEST(Graph, ReplaceUsesReachesInputsAndOutputs) {
-  Chain chain;
-  chain.graph.replace_uses(chain.a, chain.x);
-  EXPECT_THAT(chain.graph.node(chain.third).inputs, ElementsAre(chain.x, chain.b));
-  chain.graph.replace_uses(chain.y, chain.b);
-  EXPECT_TRUE(chain.graph.is_output(chain.b));
-  EXPECT_FALSE(chain.graph.is_output(chain.y));
-}
-
-TEST(Graph, ARemovedNodeLeavesItsOutputsWithoutProducer) {
-  Chain chain;
-  chain.graph.remove_node(chain.second);
-  EXPECT_THAT(chain.graph.order(), ElementsAre(chain.first, chain.third));
-  EXPECT_EQ(chain.graph.value(chain.b).producer, NodeId::none);
-}
-
 TEST(Graph, DropsOnlyConstantsThatNobodyUses) {
   Chain chain;
   const ValueId used = chain.graph.add_constant("used", Tensor::scalar<float>(1));

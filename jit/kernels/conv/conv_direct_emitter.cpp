@@ -189,7 +189,7 @@ void DirectEmitter::emit_block(int lanes, bool more_follow, bool stays_in_block)
   if (!more_follow) return;
   if (source_moved_ != 0) sub(source_, static_cast<uint32_t>(source_moved_));
   if (!stays_in_block) add(source_, source_block_);
-  const int64_t all = int64_t{plan_taps()} * lanes * step_bytes - weights_moved_;
+  const int64_t all = int64_t{window_taps()} * lanes * step_bytes - weights_moved_;
   if (all != 0) add(weights_, static_cast<uint32_t>(all));
 }
 

@@ -56,7 +56,7 @@ class DirectEmitter : public Emitter {
     return is_lead_ || (plan_.half_last && block == plan_.blocks - 1) ? Vec(Xbyak::Ymm(vec.getIdx())) : vec;
   }
   // Taps of the whole window, border or not: their weights are skipped.
-  int plan_taps() const { return shape_->taps_in_window; }
+  int window_taps() const { return shape_->taps_in_window; }
   void begin_round() { prefetched_ = 0; }
   void prefetch_line() { prefetcht1(ptr[prefetch_ + 64 * prefetched_++]); }
 
