@@ -165,15 +165,20 @@ struct BoundStrassen : ProductBuffers {
   std::shared_ptr<const StrassenProduct> product;
   int part = 0;  // of k
   BufferId sums = BufferId::none;
-  bool is_own = false;  // each thread has its own sums
+  bool is_own = false;   // each thread has its own sums
+  bool by_rows = false;  // each thread has those of its rows
 
   const GemmPlan& plan() const { return product->plan(); }
   bool visits_once(int64_t) const { return product->parts() == 1; }
   int steps() const { return product->parts(); }
   const void* streams(const Tensor& weights) const { return product->packed_part(weights.data<float>(), part); }
   void operator()(const StepArgs& args) const {
-    const auto* made = is_own ? args.own<const float>(sums) : args.at<const float>(sums);
-    product->run(part, bind(args), made, args.share, args.shares);
+    product->run(part, bind(args), sums_of(args, args.thread), args.share, args.shares);
+  }
+  StrassenProduct::Sums sums_of(const StepArgs& args, int thread) const {
+    const auto stride = static_cast<int64_t>(args.thread_bytes / sizeof(float));
+    if (by_rows) return {args.own<float>(sums, 0), stride};
+    return {is_own ? args.own<float>(sums, thread) : args.at<float>(sums), 0};
   }
 };
 
@@ -236,19 +241,15 @@ void add_sums_step(LowerContext& context, const GemmProblem& problem, const Boun
   step.kernel = "sums of blocks";
   step.reads = {bound.a};
   step.writes = {bound.sums};
-  step.bytes =
-      4.0 * static_cast<double>(problem.m * problem.k / bound.product->parts() + bound.product->sums_elements());
+  step.bytes = 4.0 * static_cast<double>(problem.m * problem.k / bound.product->parts() +
+                                         bound.product->pieces() * bound.product->sums_of_piece());
   step.threads = problem.threads;
-  step.run = [=, a_stride = bound.operands.a_stride, a = bound.a, sums = bound.sums, is_own = bound.is_own,
-              part = bound.part, product = bound.product](const StepArgs& args) {
+  step.run = [bound](const StepArgs& args) {
     GemmOperands operands;
-    operands.a = args.at<const float>(a);
-    operands.a_stride = a_stride;
-    if (is_own) {
-      product->sum(part, operands, args.own<float>(sums, args.share), 0, 1);
-    } else {
-      product->sum(part, operands, args.at<float>(sums), args.share, args.shares);
-    }
+    operands.a = args.at<const float>(bound.a);
+    operands.a_stride = bound.operands.a_stride;
+    const StrassenProduct::Sums sums = bound.sums_of(args, args.share);
+    bound.product->sum(bound.part, operands, sums, bound.is_own ? 0 : args.share, bound.is_own ? 1 : args.shares);
   };
   context.add(std::move(step));
 }
@@ -292,9 +293,10 @@ bool lower_strassen(LowerContext& context, const ProductNode& product, const Gem
   bound.a = product.form.transpose_a ? turned_a(context, product) : context.buffer(context.input(0));
   bound.b = context.constant_buffer(weights);
   bound.all_begin_there = plan.split == GemmSplit::rows;
-  bound.is_own = plan.split == GemmSplit::columns && pays_own_copies(problem.threads);
-  const size_t sums_bytes = checked_bytes(DType::f32, {bound.product->sums_elements()});
-  bound.sums = bound.is_own ? context.thread_scratch(sums_bytes) : context.scratch(sums_bytes);
+  bound.by_rows = plan.split == GemmSplit::rows;
+  bound.is_own = !bound.by_rows && pays_own_copies(problem.threads);
+  const size_t sums_bytes = checked_bytes(DType::f32, {bound.product->sums_of_piece()});
+  bound.sums = bound.is_own || bound.by_rows ? context.thread_scratch(sums_bytes) : context.scratch(sums_bytes);
   if (const int64_t elements = bound.product->scratch_elements(); elements > 0) {
     bound.scratch = context.thread_scratch(checked_bytes(DType::f32, {elements}));
   }

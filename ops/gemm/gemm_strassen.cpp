@@ -123,33 +123,35 @@ StrassenProduct::Piece StrassenProduct::piece_of(long number) const {
   const Range units =
       split_evenly(static_cast<long>(problem_.m / unit), static_cast<int>(number), static_cast<int>(pieces_));
   const bool is_low = (units.end - units.begin) * unit != core_.shape().m;
-  return {is_low ? *low_ : core_, units.begin * unit, number * sums_of_piece()};
+  return {is_low ? *low_ : core_, units.begin * unit};
 }
 
-void StrassenProduct::sum(int part, const GemmOperands& operands, float* sums, int share, int shares) const noexcept {
+void StrassenProduct::sum(int part, const GemmOperands& operands, const Sums& sums, int share,
+                          int shares) const noexcept {
   const float* a = operands.a + part * core_.shape().k;
   const StrassenMatrix layout{operands.a_stride, vector_lanes(problem_.isa)};
-  if (pieces_ == 1) return core_.sum(a, layout, sums, share, shares);
+  if (pieces_ == 1) return core_.sum(a, layout, sums.first, share, shares);
   const Range mine = split_evenly(static_cast<long>(pieces_), share, shares);
   for (long number = mine.begin; number < mine.end; ++number) {
     const Piece piece = piece_of(number);
-    piece.core.sum(a + piece.row * operands.a_stride, layout, sums + piece.sums, 0, 1);
+    piece.core.sum(a + piece.row * operands.a_stride, layout, sums.first + number * sums.stride, 0, 1);
   }
 }
 
 // Shares are pieces, or groups of columns of them.
-void StrassenProduct::run(int part, const GemmOperands& operands, const float* sums, int share,
+void StrassenProduct::run(int part, const GemmOperands& operands, const Sums& sums, int share,
                           int shares) const noexcept {
   const int groups = std::max(1, shares / static_cast<int>(pieces_));
   const Range mine = split_evenly(static_cast<long>(pieces_) * groups, share, shares);
   for (long item = mine.begin; item < mine.end; ++item) {
-    const Piece piece = piece_of(item / groups);
+    const long number = item / groups;
+    const Piece piece = piece_of(number);
     GemmOperands own = operands;
     own.c += piece.row * operands.c_stride;
     for (size_t i = 0; problem_.epilogue && i < problem_.epilogue->inputs.size(); ++i)
       own.inputs[i] += piece.row * operands.input_strides[i];
     if (item + 1 < mine.end) own.next_weights = nullptr;
-    run_piece(part, own, piece.core, sums + piece.sums, static_cast<int>(item % groups), groups);
+    run_piece(part, own, piece.core, sums.first + number * sums.stride, static_cast<int>(item % groups), groups);
   }
 }
 

@@ -29,20 +29,23 @@ class StrassenProduct {
   int parts() const { return parts_; }
   const float* packed_part(const float* packed, int part) const { return packed + part * core_.packed_elements(); }
   // Sums of A's blocks: all threads fill them, then all read them. By rows, each thread fills what it reads.
-  int64_t sums_elements() const { return pieces_ * sums_of_piece(); }
-  void sum(int part, const GemmOperands& operands, float* sums, int share, int shares) const noexcept;
+  struct Sums {
+    float* first;
+    int64_t stride;  // elements from one piece's to the next one's, sums_of_piece() or more
+  };
+  int64_t pieces() const { return pieces_; }
+  int64_t sums_of_piece() const;
+  void sum(int part, const GemmOperands& operands, const Sums& sums, int share, int shares) const noexcept;
   int64_t scratch_elements() const { return core_.aside_elements(); }  // of each thread
   // operands.b is all that was packed.
-  void run(int part, const GemmOperands& operands, const float* sums, int share, int shares) const noexcept;
+  void run(int part, const GemmOperands& operands, const Sums& sums, int share, int shares) const noexcept;
 
  private:
   // Rows that are a product of their own: all of them, or those of one thread.
   struct Piece {
     const Strassen& core;
     int64_t row;
-    int64_t sums;  // elements from the beginning of all sums
   };
-  int64_t sums_of_piece() const;
   Piece piece_of(long number) const;
   void run_piece(int part, const GemmOperands& operands, const Strassen& core, const float* sums, int share,
                  int shares) const noexcept;

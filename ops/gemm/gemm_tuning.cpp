@@ -33,7 +33,7 @@ class AnyProduct {
     if (plan.fast != FastProduct::none) {
       strassen_ = std::make_unique<StrassenProduct>(problem, plan);
       copies_ = plan.split == GemmSplit::columns && pays_own_copies(problem.threads) ? problem.threads : 1;
-      sums_ = bench_tensor(DType::f32, copies_ * strassen_->sums_elements());
+      sums_ = bench_tensor(DType::f32, copies_ * strassen_->pieces() * strassen_->sums_of_piece());
     } else {
       plain_ = std::make_unique<GemmProduct>(problem, plan, offsets_of(problem));
     }
@@ -54,14 +54,16 @@ class AnyProduct {
     const int threads = team.size(), shares = worthwhile_shares(flop_, threads);
     if (plain_)
       return team.run(threads, shares, [&](int share, int thread) { plain_->run(mine(thread), share, shares); });
-    auto* sums = sums_.mutable_data<float>();
-    const int64_t copy = copies_ > 1 ? strassen_->sums_elements() : 0;
+    const int64_t each = strassen_->sums_of_piece();
+    const auto sums = [&](int thread) {
+      return StrassenProduct::Sums{sums_.mutable_data<float>() + (copies_ > 1 ? thread * each : 0), each};
+    };
     for (int part = 0; part < strassen_->parts(); ++part) {
       team.run(threads, [&](int share) {
-        strassen_->sum(part, operands, sums + share * copy, copies_ > 1 ? 0 : share, copies_ > 1 ? 1 : threads);
+        strassen_->sum(part, operands, sums(share), copies_ > 1 ? 0 : share, copies_ > 1 ? 1 : threads);
       });
       team.run(threads, shares,
-               [&](int share, int thread) { strassen_->run(part, mine(thread), sums + thread * copy, share, shares); });
+               [&](int share, int thread) { strassen_->run(part, mine(thread), sums(thread), share, shares); });
     }
   }
 

@@ -45,7 +45,7 @@ class StrassenTest : public ::testing::TestWithParam<Isa> {
     std::vector<float> packed(static_cast<size_t>(product.packed_elements()), nan);
     product.pack({b.data(), k, n, n, 1}, 1, packed.data());
     std::vector<float> c(static_cast<size_t>(m * (n + gap)), nan);
-    std::vector<float> sums(static_cast<size_t>(product.sums_elements()), nan);
+    std::vector<float> sums(static_cast<size_t>(product.pieces() * product.sums_of_piece()), nan);
     std::vector<float> scratch(static_cast<size_t>(product.scratch_elements()), nan);
     GemmOperands operands;
     operands.a = a.data();
@@ -59,8 +59,9 @@ class StrassenTest : public ::testing::TestWithParam<Isa> {
     const int shares = problem.threads * (1 + static_cast<int>(m % 3));
     for (int part = 0; part < product.parts(); ++part) {
       for (int thread = 0; thread < problem.threads; ++thread)
-        product.sum(part, operands, sums.data(), thread, problem.threads);
-      for (int share = shares; share-- > 0;) product.run(part, operands, sums.data(), share, shares);
+        product.sum(part, operands, {sums.data(), product.sums_of_piece()}, thread, problem.threads);
+      for (int share = shares; share-- > 0;)
+        product.run(part, operands, {sums.data(), product.sums_of_piece()}, share, shares);
     }
     double error = 0, largest = 0;
     for (int64_t row = 0; row < m; ++row) {
@@ -89,7 +90,8 @@ class StrassenTest : public ::testing::TestWithParam<Isa> {
     std::vector<float> packed(static_cast<size_t>(product.packed_elements()));
     product.pack({b.data(), problem.k, problem.n, problem.n, 1}, 1, packed.data());
     std::vector<float> c(static_cast<size_t>(problem.m * problem.n)),
-        sums(static_cast<size_t>(product.sums_elements())), scratch(static_cast<size_t>(product.scratch_elements()));
+        sums(static_cast<size_t>(product.pieces() * product.sums_of_piece())),
+        scratch(static_cast<size_t>(product.scratch_elements()));
     GemmOperands operands;
     operands.a = a.data();
     operands.b = packed.data();
@@ -98,8 +100,10 @@ class StrassenTest : public ::testing::TestWithParam<Isa> {
     operands.a_stride = problem.k;
     operands.c_stride = problem.n;
     for (int part = 0; part < product.parts(); ++part) {
-      for (int thread = 0; thread < 2; ++thread) product.sum(part, operands, sums.data(), thread, 2);
-      for (int thread = 0; thread < 2; ++thread) product.run(part, operands, sums.data(), thread, 2);
+      for (int thread = 0; thread < 2; ++thread)
+        product.sum(part, operands, {sums.data(), product.sums_of_piece()}, thread, 2);
+      for (int thread = 0; thread < 2; ++thread)
+        product.run(part, operands, {sums.data(), product.sums_of_piece()}, thread, 2);
     }
     return c;
   }
