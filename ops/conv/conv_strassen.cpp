@@ -20,23 +20,44 @@ void choose_tile(StrassenShape& shape) {
   shape.vecs = 2;
   shape.rows = has_avx512(shape.isa) ? 14 : 6;
   if (!has_avx512(shape.isa)) return;
-  // Fewer broadcasts, where the panels come out even.
-  if (columns % 48 == 0) {
+  if (columns % 48 == 0) {  // fewer broadcasts
     shape.vecs = 3;
     shape.rows = 8;
-  } else if (columns % 64 == 0) {
-    shape.vecs = 4;
-    shape.rows = 6;
-  } else if (columns % 32 != 0) {  // 80, 112: single vectors, as direct convolutions have them
-    shape.vecs = 1;
-    shape.rows = 24;
-    shape.embed_broadcast = true;
+    return;
   }
+  // Of narrow panels each tile reads less from L2. Where they do not come out even (80, 112) they are of single
+  // vectors.
+  shape.embed_broadcast = true;
+  if (columns % 32 == 0) return;
+  shape.vecs = 1;
+  shape.rows = 24;
 }
 
 // Into how many pieces an image is cut at least.
 int64_t pieces_for(const ConvProblem& problem, int threads) {
   return problem.batch % threads == 0 ? 1 : std::clamp<int64_t>(pixels_of(problem) / 2, 1, threads);
+}
+
+// max(x0 + bias, 0) and the like; nullopt: nothing to do, or more inputs than a tile can have.
+std::optional<GemmEpilogue> epilogue_of(const ConvProblem& problem) {
+  GemmEpilogue result;
+  Expression& e = result.expression;
+  e.inputs = {DType::f32};
+  const int sum = e.add({ExprOp::input, 0});
+  if (problem.has_bias) {
+    e.inputs.push_back(DType::f32);
+    e.add({ExprOp::add, sum, e.add({ExprOp::input, 1})});
+  }
+  if (problem.epilogue.expression) e = extend_input(*problem.epilogue.expression, 0, e);
+  for (const ConvOperand operand : problem.epilogue.operands) {
+    result.inputs.push_back(operand == ConvOperand::full          ? GemmInputAccess::alike
+                            : operand == ConvOperand::per_channel ? GemmInputAccess::columns
+                                                                  : GemmInputAccess::uniform);
+  }
+  if (problem.has_bias) result.inputs.push_back(GemmInputAccess::columns);
+  const bool is_empty = !problem.has_bias && !problem.epilogue.expression;
+  if (is_empty || result.inputs.size() > size_t{kMaxGemmInputs}) return std::nullopt;
+  return result;
 }
 
 StrassenShape shape_by(const BilinearScheme& scheme, const ConvProblem& problem, Isa isa, int64_t pixels) {
@@ -48,11 +69,15 @@ StrassenShape shape_by(const BilinearScheme& scheme, const ConvProblem& problem,
   shape.k = problem.in_channels;
   shape.k_block = scheme.takes_sums() ? 4096 : 1024;
   shape.in_blocks = true;
+  // Channels a multiple of this apart find few sets of L2 when they are read again for each panel.
+  constexpr int64_t kFewSets = 16 << 10;
+  shape.reads_a = pixels_of(problem) * problem.lanes * 4 % kFewSets != 0;
+  shape.epilogue = epilogue_of(problem);
   choose_tile(shape);
   return shape;
 }
 
-constexpr double kOverhead = 10;  // strassen_gain()
+constexpr double kOverhead = 7;  // strassen_gain()
 constexpr int64_t kFewPixels = 256;
 
 bool has_few_pixels(const ConvProblem& problem, int threads) {
@@ -106,8 +131,8 @@ double least_gain(const ConvProblem& problem, const StrassenShape& shape, int th
   const int64_t pixels = pixels_of(problem);
   // Threads read all weights each, for fewer pixels.
   double gain = threads > 1 ? 0.065 : 0.02;
-  // C is visited several times: 128 channels to 512 of 28x28 pixels and a residual, 1.6 MB, take 6 % less directly.
-  if (pixels * shape.n * 4 > static_cast<int64_t>(cpu_facts().l2_bytes)) gain = std::max(gain, 0.04);
+  // C is visited several times: 128 channels to 512 of 28x28 pixels and a residual, 1.6 MB, take no longer directly.
+  if (pixels * shape.n * 4 > static_cast<int64_t>(cpu_facts().l2_bytes)) gain = std::max(gain, 0.06);
   // Large pictures are out of the caches.
   if (pixels > 1024) gain = std::max(gain, pixels < 4096 ? 0.04 : 0.06);
   // 128 channels to 1,024 of 32x32 pixels: 105 GFLOP/s against 115.
@@ -206,6 +231,8 @@ void StrassenConv::run_piece(const ConvArguments& arguments, const Piece& piece,
   operands.c = arguments.target + piece.image * problem_.out_blocks() * problem_.target_block_bytes() / 4 + first;
   operands.sums = sums;
   operands.next_weights = next;
+  std::array<const float*, kMaxGemmInputs> inputs = {};
+  operands.inputs = inputs_of(arguments, piece, inputs);
   core.sum(operands.a, operands.a_layout, sums, 0, 1);
   core.run(operands, 0, 1, [&](int64_t row, int64_t rows, int64_t column, int64_t) {
     if (!finish_) return;
@@ -213,6 +240,20 @@ void StrassenConv::run_piece(const ConvArguments& arguments, const Piece& piece,
     for (int64_t i = 0; i < columns; ++i)
       finish(arguments, piece, row, rows, column + i * (problem_.out_channels / columns));
   });
+}
+
+// As the core's epilogue has them.
+std::span<const float* const> StrassenConv::inputs_of(const ConvArguments& arguments, const Piece& piece,
+                                                      std::array<const float*, kMaxGemmInputs>& inputs) const noexcept {
+  if (!core_.shape().epilogue) return {};
+  const size_t count = problem_.epilogue.operands.size();
+  for (size_t i = 0; i < count; ++i) {
+    const char* at = static_cast<const char*>(arguments.operands[i]) + piece.image * operand_batch_bytes_[i];
+    if (problem_.epilogue.operands[i] == ConvOperand::full) at += piece.begin * problem_.lanes * 4;
+    inputs[i] = reinterpret_cast<const float*>(at);
+  }
+  if (problem_.has_bias) inputs[count] = arguments.bias;
+  return {inputs.data(), core_.shape().epilogue->inputs.size()};
 }
 
 // The blocks of one panel.

@@ -1,7 +1,9 @@
 #pragma once
 // A pointwise convolution by fewer products of blocks (ops/gemm/strassen.h), bound to its kernels. Its pixels are cut
 // into pieces, each a product by itself: threads exchange no sums.
+#include <array>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "jit/kernels/conv/conv_finish.h"
@@ -41,6 +43,8 @@ class StrassenConv {
   Piece piece_of(int64_t number) const;
   int64_t most_pixels() const;  // of a piece
   void run_piece(const ConvArguments& arguments, const Piece& piece, float* sums, const void* next) const noexcept;
+  std::span<const float* const> inputs_of(const ConvArguments& arguments, const Piece& piece,
+                                          std::array<const float*, kMaxGemmInputs>& inputs) const noexcept;
   void finish(const ConvArguments& arguments, const Piece& piece, int64_t row, int64_t rows,
               int64_t column) const noexcept;
 

@@ -31,7 +31,8 @@ Isa kernel_isa(Isa isa) { return has_avx512(isa) ? Isa::avx512 : Isa::avx2; }
 bool has_quadrants(const StrassenShape& shape) {
   return shape.m >= 2 && shape.n > 0 && shape.k > 0 && shape.k_block > 0 && shape.row_block > 1 && shape.rows > 0 &&
          shape.rows < 32 && shape.vecs > 0 && (shape.aside || !shape.scales_rows) &&
-         (!shape.in_blocks || shape.vecs <= 4) && (shape.aside || !shape.scheme->packs_sums || shape.m % 2 == 0) &&
+         (!shape.in_blocks || shape.vecs <= 4) && (!shape.epilogue || !shape.aside) &&
+         (shape.in_blocks || !shape.reads_a) && (shape.aside || !shape.scheme->packs_sums || shape.m % 2 == 0) &&
          shape.n % (shape.scheme->columns * shape.width()) == 0 && parts_of_k(shape) > 0;
 }
 
@@ -55,9 +56,18 @@ Strassen::Strassen(const StrassenShape& shape) : shape_(shape) {
   blocks_ = parts_of_k(shape);
   block_k_ = shape.k / blocks_ / scheme().inner;
   if (blocks_ > 1 && scheme().takes_sums()) throw JitError("C comes from several passes over k");
+  for (int64_t product = 0; product < products(); ++product)
+    sum_of_.push_back(block_of_a(product) >= 0 ? -1 : sum_count_++);
   make_parts();
   make_folds();
   emit_kernels();
+}
+
+int Strassen::block_of_a(int64_t product) const {
+  const auto& a = scheme().products[static_cast<size_t>(product)].a;
+  const auto one = std::find(a.begin(), a.end(), 1);
+  const bool is_alone = one != a.end() && std::count(a.begin(), a.end(), 0) + 1 == static_cast<long>(a.size());
+  return shape_.reads_a && is_alone ? static_cast<int>(one - a.begin()) : -1;
 }
 
 // The first to touch a block of C sets it.
@@ -65,12 +75,14 @@ void Strassen::make_folds() {
   std::array<bool, 6> is_set = {};
   for (const BilinearScheme::Product& product : scheme().products) {
     std::vector<Fold> folds;
-    if (product.takes >= 0) folds.push_back({product.takes, GemmFold::take});
+    if (product.takes >= 0) folds.push_back({product.takes, GemmFold::take, false});
     for (int block = 0; block < scheme().c_blocks(); ++block) {
       const auto i = static_cast<size_t>(block);
       if (product.c[i] == 0) continue;
       const bool sets = !is_set[i] || product.takes == block;
-      folds.push_back({block, product.c[i] < 0 ? GemmFold::subtract : sets ? GemmFold::set : GemmFold::add});
+      const bool is_last = std::all_of(&product + 1, scheme().products.data() + scheme().products.size(),
+                                       [&](const BilinearScheme::Product& later) { return later.c[i] == 0; });
+      folds.push_back({block, product.c[i] < 0 ? GemmFold::subtract : sets ? GemmFold::set : GemmFold::add, is_last});
       is_set[i] = true;
     }
     folds_.push_back(std::move(folds));
@@ -92,7 +104,7 @@ void Strassen::make_parts() {
     part.tall = part.half - part.tiles * (part.height - 1);
     part.sums = sums;
     row = part.end;
-    sums += blocks_ * products() * sums_stride(part);
+    sums += blocks_ * sum_count_ * sums_stride(part);
     parts_.push_back(part);
   }
 }
@@ -103,15 +115,17 @@ void Strassen::emit_kernels() {
   sums.rows = scheme().rows;
   sums.columns = scheme().inner;
   sums.scaled = shape_.scales_rows;
-  for (const BilinearScheme::Product& product : scheme().products)
-    sums.sums.emplace_back(product.a.begin(), product.a.begin() + scheme().a_blocks());
+  for (int64_t product = 0; product < products(); ++product) {
+    const auto& a = scheme().products[static_cast<size_t>(product)].a;
+    if (sum_of_[static_cast<size_t>(product)] >= 0) sums.sums.emplace_back(a.begin(), a.begin() + scheme().a_blocks());
+  }
   sums_ = block_sums(sums);
   products_.resize(kMostHeight);
   for (const Part& part : parts_) {
     emit_products(part.height);
     if (part.tall < part.tiles) emit_products(part.height - 1);
   }
-  if (shape_.aside) return;
+  if (!has_last_row()) return;
   GemmTilePlan row;
   row.isa = kernel_isa(shape_.isa);
   row.vecs = shape_.vecs;
@@ -131,6 +145,7 @@ GemmTilePlan Strassen::tile_plan(int height) const {
   tile.a_in_chunks = true;
   tile.embed_broadcast = shape_.embed_broadcast;
   tile.apart = shape_.in_blocks;
+  tile.fetches_folds = !shape_.aside;
   // A product prefetches the sums of B that come next; without such sums, one pass over all products the blocks of the
   // next panels. Each pass also fetches the rows of C that it completes.
   const int64_t passes = products() * parts_[0].tiles;
@@ -147,18 +162,25 @@ void Strassen::emit_products(int height) {
   Products& kernels = products_[static_cast<size_t>(height)];
   if (!kernels[0].empty()) return;
   GemmTilePlan tile = tile_plan(height);
-  for (size_t later = 0; later < (blocks_ > 1 ? 2 : 1); ++later) {
-    for (size_t i = 0; i < folds_.size(); ++i) {
+  for (int64_t block = 0; block < blocks_; ++block) {
+    std::vector<GemmTile>& tiles = kernels[place_of(block)];
+    for (size_t i = 0; tiles.size() < folds_.size(); ++i) {
       tile.folds = {};
+      tile.completes = {};
       for (size_t fold = 0; fold < folds_[i].size(); ++fold) {
         const GemmFold how = folds_[i][fold].how;
-        tile.folds[fold] = later == 1 && how == GemmFold::set ? GemmFold::add : how;
+        tile.folds[fold] = block > 0 && how == GemmFold::set ? GemmFold::add : how;
+        tile.completes[fold] = shape_.epilogue && block + 1 == blocks_ && folds_[i][fold].is_last;
       }
+      const bool completes_any = std::find(tile.completes.begin(), tile.completes.end(), true) != tile.completes.end();
+      tile.epilogue = completes_any ? shape_.epilogue : std::nullopt;
       tile.b_sign = scheme().packs_sums ? 0 : b_operand(scheme().products[i]).sign;
-      kernels[later].push_back(gemm_tile(tile));
+      tiles.push_back(gemm_tile(tile));
     }
   }
 }
+
+size_t Strassen::place_of(int64_t block) const { return block == 0 ? 0 : block + 1 < blocks_ ? 1 : 2; }
 
 int64_t Strassen::Part::tile_of(int64_t row_of_half) const {
   const int64_t in_tall = tall * height;
@@ -196,9 +218,12 @@ float* Strassen::place_in_c(const Operands& operands, const Panel& panel, int bl
 
 float* Strassen::place_in_c_itself(const Operands& operands, const Panel& panel, int column_of_blocks,
                                    int64_t row) const {
-  const int64_t column = panel.number * shape_.width() + column_of_blocks * (shape_.n / scheme().columns);
-  return operands.c + column / vector_lanes(shape_.isa) * operands.c_layout.vector_stride +
+  return operands.c + column_of(panel, column_of_blocks) / vector_lanes(shape_.isa) * operands.c_layout.vector_stride +
          row * operands.c_layout.row_stride;
+}
+
+int64_t Strassen::column_of(const Panel& panel, int column_of_blocks) const {
+  return panel.number * shape_.width() + column_of_blocks * (shape_.n / scheme().columns);
 }
 
 // The share's next panels; what comes behind its last ones is not always known.
@@ -224,7 +249,6 @@ void Strassen::run_panel(const Operands& operands, const Panel& panel) const noe
   const StrassenMatrix c = c_layout(operands);
   GemmTileArgs args = {};
   args.k = block_k_;
-  args.a_stride_bytes = block_k_ * 4;
   args.c_stride_bytes = c.row_stride * 4;
   args.input_stride_bytes[0] = args.input_stride_bytes[1] = args.input_stride_bytes[2] = args.c_stride_bytes;
   args.c_vector_bytes = c.vector_stride * 4;
@@ -251,39 +275,50 @@ void Strassen::run_product(int64_t product, const Operands& operands, const Pane
   const BOperand b = scheme().packs_sums ? BOperand{static_cast<int>(product)} : b_operand(terms);
   args.b = block_of_b(operands, panel.block, panel.number, b.first);
   args.b_second_bytes = int64_t{b.second - b.first} * block_k_ * shape_.width() * 4;
-  const float* a = operands.sums + part.sums + (panel.block * products() + product) * sums_stride(part);
+  const int64_t lanes = vector_lanes(shape_.isa), sum = sum_of_[static_cast<size_t>(product)];
+  const int a_block = block_of_a(product);
+  const float* a = sum < 0 ? block_in_a(operands.a, operands.a_layout, part, panel.block, a_block)
+                           : operands.sums + part.sums + (panel.block * sum_count_ + sum) * sums_stride(part);
+  const int64_t a_row = sum < 0 ? lanes : block_k_;  // rows of one tile begin so far behind those of the last
+  args.a_stride_bytes = a_row * 4;
   for (int shorter = 0; shorter < 2; ++shorter) {
     args.tiles = shorter == 0 ? part.tall : part.tiles - part.tall;
     if (args.tiles == 0) continue;
     const int64_t row = shorter == 0 ? 0 : part.tall * part.height;
-    args.a = a + row * block_k_;
+    args.a = a + row * a_row;
+    args.a_chunk_bytes = (sum < 0 ? operands.a_layout.vector_stride : (part.height - shorter) * lanes) * 4;
     const std::vector<Fold>& folds = folds_[static_cast<size_t>(product)];
     args.c = place_in_c(operands, panel, folds[0].block, row);
     for (size_t i = 1; i < folds.size(); ++i) args.inputs[i - 1] = place_in_c(operands, panel, folds[i].block, row);
-    products_[static_cast<size_t>(part.height - shorter)][panel.block > 0 ? 1 : 0][static_cast<size_t>(product)]
-        .entry()(&args);
+    for (size_t i = 0; i < folds.size(); ++i) give_inputs(operands, panel, folds[i].block, i, args);
+    products_[static_cast<size_t>(part.height - shorter)][place_of(panel.block)][static_cast<size_t>(product)].entry()(
+        &args);
   }
 }
 
-// One row: lanes of A from its own memory, a vector of them after the other when they lie apart.
+// What the epilogue reads for a matrix.
+void Strassen::give_inputs(const Operands& operands, const Panel& panel, int block, size_t fold,
+                           GemmTileArgs& args) const noexcept {
+  if (!shape_.epilogue) return;
+  const int64_t column = column_of(panel, block % scheme().columns);
+  for (size_t i = 0; i < operands.inputs.size(); ++i) {
+    const bool by_column = shape_.epilogue->inputs[i] == GemmInputAccess::columns;
+    args.fold_inputs[fold][i] = operands.inputs[i] + (by_column ? column : 0);
+    args.alike_bytes[i] = reinterpret_cast<intptr_t>(operands.inputs[i]) - reinterpret_cast<intptr_t>(operands.c);
+  }
+}
+
 void Strassen::run_last_row(const Operands& operands, const Panel& panel) const noexcept {
-  const int64_t lanes = vector_lanes(shape_.isa), row = shape_.m - 1;
   GemmTileArgs args = {};
   args.tiles = 1;
   args.c_vector_bytes = c_layout(operands).vector_stride * 4;
-  args.k = operands.a_layout.vector_stride == lanes ? block_k_ : lanes;
+  args.k = block_k_;
   for (int column = 0; column < scheme().columns; ++column) {
-    args.c = place_in_c_itself(operands, panel, column, row);
-    bool is_first = panel.block == 0;
+    args.c = place_in_c_itself(operands, panel, column, shape_.m - 1);
     for (int inner = 0; inner < scheme().inner; ++inner) {
-      const float* b = block_of_b(operands, panel.block, panel.number, scheme().columns * inner + column);
-      for (int64_t k = 0; k < block_k_; k += args.k) {
-        const int64_t vector = ((scheme().inner * panel.block + inner) * block_k_ + k) / lanes;
-        args.a = operands.a + row * operands.a_layout.row_stride + vector * operands.a_layout.vector_stride;
-        args.b = b + k * shape_.width();
-        row_[is_first ? 0 : 1].entry()(&args);
-        is_first = false;
-      }
+      args.a = operands.sums + sums_of_blocks() + (scheme().inner * panel.block + inner) * block_k_;
+      args.b = block_of_b(operands, panel.block, panel.number, scheme().columns * inner + column);
+      row_[panel.block == 0 && inner == 0 ? 0 : 1].entry()(&args);
     }
   }
 }

@@ -1,14 +1,17 @@
 #pragma once
 // The core of products by fewer products of blocks (ops/gemm/bilinear_scheme.h, one level), for matrix products and
 // pointwise convolutions. The rows of A come in parts, its columns in others; each pair is one such product: sums of
-// A's blocks are made ahead, and each product of blocks is added from registers to the blocks of C that it belongs to.
-// Of an odd number of rows the last one is computed directly, or one in the middle twice.
+// A's blocks are made ahead, and each product of blocks is added from registers to the blocks of C that it belongs to,
+// with the epilogue when it is a block's last. Of an odd number of rows the last one is computed directly, or one in
+// the middle twice.
 //
 // Error: up to about three times that of the plain product, 1e-6 of the largest output at k = 1,024. A sum of rows of
 // very different size would give the small ones the error of the large ones, and rows of zeros results: so rows are
 // first scaled to one size ("outside scaling": Ballard, Benson, Druinsky, Lipshitz, Schwartz, "Improving the numerical
 // stability of fast matrix multiplication", 2016), and errors are relative to each row.
 #include <array>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "jit/kernels/gemm/block_sums.h"
@@ -30,6 +33,9 @@ struct StrassenShape {
   bool aside = false;        // C is gathered in memory of each thread, dense and near, until it is complete
   bool scales_rows = false;  // the caller multiplies C's rows by row_sizes(); A's rows are contiguous
   bool in_blocks = false;    // A and C are stored in blocks of a vector's channels: [channels / lanes][m][lanes]
+  bool reads_a = false;      // with in_blocks: products by a block of A alone read A itself, not a copy
+  // Applied to C in place, where rows are even in number; else the caller's to apply to the last one.
+  std::optional<GemmEpilogue> epilogue;
 
   int64_t width() const { return int64_t{vecs} * vector_lanes(isa); }  // columns of a panel
 };
@@ -72,6 +78,7 @@ class Strassen {
   struct Operands {
     const float *a, *sums, *b;
     float* c;
+    std::span<const float* const> inputs;  // of the shape's epilogue, at C's first row and column
     StrassenMatrix a_layout, c_layout;
     const void* next_weights;  // what is streamed afterwards; may be null
     float* aside = nullptr;    // aside_elements() of this thread's own
@@ -82,7 +89,8 @@ class Strassen {
   int64_t aside_stride() const;
 
   // Columns are split into shares. finish(row, rows, column, aside_row): C is complete for these rows and the panels
-  // that begin at `column` and n / columns of blocks, twice that ... behind it, in place or aside from `aside_row`.
+  // that begin at `column` and n / columns of blocks, twice that ... behind it, in place or aside from `aside_row`. Not
+  // for rows to which the shape's epilogue was applied.
   template <class Finish>
   void run(const Operands& operands, int share, int shares, Finish finish) const noexcept {
     const Range mine = split_evenly(panels(), share, shares);
@@ -122,7 +130,9 @@ class Strassen {
   template <class Finish>
   void finish_part(const Part& part, int64_t column, Finish finish) const noexcept {
     const bool is_twice = part.bottom < part.row + part.half;  // a row in both halves
-    if (!is_twice) return finish(part.row, part.end - part.row, column, int64_t{0});
+    const int64_t done = shape_.epilogue ? 2 * part.half : 0;
+    if (part.row + done == part.end) return;
+    if (!is_twice) return finish(part.row + done, part.end - part.row - done, column, int64_t{0});
     finish(part.row, part.half, column, int64_t{0});
     finish(part.row + part.half, part.end - part.row - part.half, column, part.half + 1);
   }
@@ -134,44 +144,60 @@ class Strassen {
   // From the sums for one product to those for the next.
   int64_t sums_stride(const Part& part) const { return part.half * block_k_ + kSumsGap; }
   int64_t sums_of_blocks() const;  // elements
+  // The last row of an odd number, for which there is no sum: its copy behind the sums.
+  bool has_last_row() const { return !shape_.aside && shape_.m % 2 != 0; }
+  // The block of A that is the product's whole sum and is read where it lies; -1: none.
+  int block_of_a(int64_t product) const;
   const RowScale* row_scales(const float* sums) const {
     return reinterpret_cast<const RowScale*>(row_sizes(sums) + shape_.m);
   }
   void find_sizes(Range rows, const float* a, int64_t row_stride, float* sums) const noexcept;
+  // A block of A, of this block of k.
+  const float* block_in_a(const float* a, const StrassenMatrix& a_layout, const Part& part, int64_t block,
+                          int number) const;
   // Addresses of one block of k, from this row of the halves on.
   BlockSumsArgs sums_from(const Part& part, int64_t block, int64_t row, const float* a, const StrassenMatrix& a_layout,
                           float* sums) const noexcept;
   void sum_tile(const Part& part, int64_t block, Range rows, const float* a, const StrassenMatrix& a_layout,
                 float* sums) const noexcept;
+  void copy_last_row(const float* a, const StrassenMatrix& a_layout, float* to) const noexcept;
   void sum_vectors(const Part& part, int64_t block, const float* a, const StrassenMatrix& a_layout,
                    float* sums) const noexcept;
   void make_parts();
   void make_folds();
   void emit_kernels();
   void emit_products(int height);
+  size_t place_of(int64_t block) const;  // among Products
   GemmTilePlan tile_plan(int height) const;
   void run_panel(const Operands& operands, const Panel& panel) const noexcept;
   void run_product(int64_t product, const Operands& operands, const Panel& panel, GemmTileArgs& args) const noexcept;
+  void give_inputs(const Operands& operands, const Panel& panel, int block, size_t fold,
+                   GemmTileArgs& args) const noexcept;
   void run_last_row(const Operands& operands, const Panel& panel) const noexcept;
   const float* block_of_b(const Operands& operands, int64_t block, int64_t panel, int64_t number) const;
   const void* weights_behind(const Operands& operands, const Panel& panel) const;
   StrassenMatrix c_layout(const Operands& operands) const;
   // A row of a block of C, or of what stands for it aside.
   float* place_in_c(const Operands& operands, const Panel& panel, int block, int64_t row_of_half) const;
+  int64_t column_of(const Panel& panel, int column_of_blocks) const;
   float* place_in_c_itself(const Operands& operands, const Panel& panel, int column_of_blocks, int64_t row) const;
 
   StrassenShape shape_;
   int64_t blocks_ = 0, block_k_ = 0;  // of k; rows of a block of B
   std::vector<Part> parts_;
   BlockSums sums_;
+  std::vector<int64_t> sum_of_;  // by product: the number of its sum; -1: A itself
+  int64_t sum_count_ = 0;
   struct Fold {
     int block;  // of C
     GemmFold how;
+    bool is_last;  // of the products
   };
-  std::vector<std::vector<Fold>> folds_;                  // by product
-  using Products = std::array<std::vector<GemmTile>, 2>;  // [is it a later block of k][product]
-  std::vector<Products> products_;                        // by height
-  std::array<GemmTile, 2> row_;                           // the first to touch C, the others
+  std::vector<std::vector<Fold>> folds_;  // by product
+  // [first, later, last of several blocks of k][product]
+  using Products = std::array<std::vector<GemmTile>, 3>;
+  std::vector<Products> products_;  // by height
+  std::array<GemmTile, 2> row_;     // the first to touch C, the others
 };
 
 }  // namespace lathe

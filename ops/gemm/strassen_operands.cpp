@@ -44,12 +44,12 @@ RowSize size_of_row(uint32_t largest) {
 }  // namespace
 
 int64_t Strassen::sums_of_blocks() const {
-  return parts_.back().sums + blocks_ * products() * sums_stride(parts_.back());
+  return parts_.back().sums + blocks_ * sum_count_ * sums_stride(parts_.back());
 }
 
 int64_t Strassen::sums_elements() const {
   constexpr int64_t kScaleFloats = sizeof(RowScale) / sizeof(float);
-  return sums_of_blocks() + (shape_.scales_rows ? shape_.m * (1 + kScaleFloats) : 0);
+  return sums_of_blocks() + (shape_.scales_rows ? shape_.m * (1 + kScaleFloats) : 0) + (has_last_row() ? shape_.k : 0);
 }
 
 void Strassen::find_sizes(Range rows, const float* a, int64_t row_stride, float* sums) const noexcept {
@@ -90,6 +90,7 @@ void Strassen::sum(const float* a, const StrassenMatrix& a_layout, float* sums, 
   // Of vectors that lie in so few sets of the caches all those of a row cannot be there at once: one after the other.
   constexpr int64_t kFewSets = 16 << 10, kFarApart = 128 << 10;
   const int64_t apart = a_layout.vector_stride * 4;
+  if (has_last_row() && share == 0) copy_last_row(a, a_layout, sums + sums_of_blocks());
   const bool by_vector = shares == 1 && !shape_.scales_rows && apart >= kFarApart && apart % kFewSets == 0;
   for (const Part& part : parts_) {
     const Range mine = split_evenly(static_cast<long>(part.half), share, shares);
@@ -111,13 +112,26 @@ void Strassen::sum(const float* a, const StrassenMatrix& a_layout, float* sums, 
   }
 }
 
+const float* Strassen::block_in_a(const float* a, const StrassenMatrix& a_layout, const Part& part, int64_t block,
+                                  int number) const {
+  const int64_t row = number < scheme().inner ? part.row : part.bottom;
+  const int64_t vector = (scheme().inner * block + number % scheme().inner) * block_k_ / vector_lanes(shape_.isa);
+  return a + row * a_layout.row_stride + vector * a_layout.vector_stride;
+}
+
+void Strassen::copy_last_row(const float* a, const StrassenMatrix& a_layout, float* to) const noexcept {
+  const int64_t lanes = vector_lanes(shape_.isa);
+  a += (shape_.m - 1) * a_layout.row_stride;
+  for (int64_t k = 0; k < shape_.k; k += lanes, a += a_layout.vector_stride)
+    std::memcpy(to + k, a, static_cast<size_t>(lanes) * 4);
+}
+
 BlockSumsArgs Strassen::sums_from(const Part& part, int64_t block, int64_t row, const float* a,
                                   const StrassenMatrix& a_layout, float* sums) const noexcept {
   const int64_t lanes = vector_lanes(shape_.isa), tile = part.tile_of(row), first = part.row_of(tile);
   BlockSumsArgs args;
-  args.in =
-      a + (part.row + row) * a_layout.row_stride + scheme().inner * block * block_k_ / lanes * a_layout.vector_stride;
-  args.out = sums + part.sums + block * products() * sums_stride(part) + first * block_k_ + (row - first) * lanes;
+  args.in = block_in_a(a, a_layout, part, block, 0) + row * a_layout.row_stride;
+  args.out = sums + part.sums + block * sum_count_ * sums_stride(part) + first * block_k_ + (row - first) * lanes;
   args.in_block_row_bytes = (part.bottom - part.row) * a_layout.row_stride * 4;
   args.in_block_column_bytes = block_k_ / lanes * a_layout.vector_stride * 4;
   args.out_sum_bytes = sums_stride(part) * 4;

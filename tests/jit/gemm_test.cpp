@@ -44,11 +44,12 @@ struct TileCase {
   GemmTilePlan plan;
   int64_t k = 0, tiles = 1, tail_lanes = 0, gap = 0;  // gap: elements between rows
   int64_t fetch_left = 0;
+  bool rows_together = false;  // A's chunks are of all tiles' rows
 };
 
 std::ostream& operator<<(std::ostream& out, const TileCase& test) {
   return out << test.plan.key() << " k=" << test.k << " tiles=" << test.tiles << " tail=" << test.tail_lanes
-             << " gap=" << test.gap;
+             << " gap=" << test.gap << (test.rows_together ? " rows together" : "");
 }
 
 // The tile's operands, each ending at a guard page, and the product by plain loops.
@@ -97,13 +98,23 @@ class TileBench {
     args.fetch = c_.data();
     args.fetch_left = test_.fetch_left;
     args.fetch_stride_bytes = c_stride_ * 4;
-    if (test_.plan.a_in_chunks) args.a_stride_bytes = test_.k * 4;
+    if (test_.plan.a_in_chunks) {
+      args.a_stride_bytes = (test_.rows_together ? lanes_ : test_.k) * 4;
+      args.a_chunk_bytes = (test_.rows_together ? rows_ : test_.plan.rows) * lanes_ * 4;
+    }
     if (test_.plan.apart) args.c_stride_bytes = lanes_ * 4;
     for (int i = 1; i < test_.plan.fold_count(); ++i) {
       more_.push_back(std::make_unique<GuardedFloats>(c_.size()));
       for (size_t at = 0; at < c_.size(); ++at) (*more_.back())[at] = before_[at];
       args.inputs[i - 1] = more_.back()->data();
       args.input_stride_bytes[i - 1] = args.c_stride_bytes;
+    }
+    for (size_t i = 0; i < GemmTilePlan::kMostFolds; ++i) {
+      if (!test_.plan.completes[i]) continue;
+      const float* matrix = i == 0 ? args.c : args.inputs[i - 1];
+      args.alike_bytes[0] = completes_one() ? (residual_.data() - matrix) * 4 : 0;
+      args.fold_inputs[i][1] = bias_.data();
+      args.fold_inputs[i][2] = bias_.data();
     }
     kernel(&args);
     const int64_t fetched = std::min(test_.fetch_left, test_.plan.fetch_rows * test_.tiles);
@@ -122,7 +133,9 @@ class TileBench {
         }
         auto [sum, magnitude] = product(row, column);
         if (test_.plan.folds[0] == GemmFold::take) sum += before_[i];
-        ASSERT_NEAR(after, folded(test_.plan.folds[number + 1], before_[i], sum), tolerance(magnitude))
+        sum = folded(test_.plan.folds[number + 1], before_[i], sum);
+        if (test_.plan.completes[number + 1]) sum = completed(sum, i, column);
+        ASSERT_NEAR(after, sum, tolerance(magnitude))
             << "matrix " << number + 2 << " row " << row << " column " << column;
       }
     }
@@ -139,7 +152,8 @@ class TileBench {
       auto [sum, magnitude] = product(row, column);
       if (test_.plan.accumulate) sum += before_[i];
       sum = folded(test_.plan.folds[0], before_[i], sum);
-      if (test_.plan.epilogue) {
+      if (test_.plan.completes[0]) sum = completed(sum, i, column);
+      if (test_.plan.epilogue && !test_.plan.folds_product()) {
         const float uniform = bias_[columns_ >= rows_ ? static_cast<size_t>(row) : 0];
         const float inputs[] = {static_cast<float>(sum), bias_[static_cast<size_t>(column)], residual_[i], uniform};
         sum = evaluate(test_.plan.epilogue->expression, inputs);
@@ -154,9 +168,9 @@ class TileBench {
     for (int64_t row = 0; row < rows_; ++row) {
       for (int64_t k = 0; k < test_.k; ++k) {
         const int64_t chunk = row / height * (test_.k / lanes_) + k / lanes_;
+        const int64_t place = test_.rows_together ? k / lanes_ * rows_ + row : chunk * height + row % height;
         chunks_.resize(static_cast<size_t>(rows_ * test_.k));
-        chunks_[static_cast<size_t>((chunk * height + row % height) * lanes_ + k % lanes_)] =
-            a_[static_cast<size_t>(row * a_stride_ + k)];
+        chunks_[static_cast<size_t>(place * lanes_ + k % lanes_)] = a_[static_cast<size_t>(row * a_stride_ + k)];
       }
     }
     return chunks_.data();
@@ -187,6 +201,13 @@ class TileBench {
   static double folded(GemmFold fold, double before, double product) {
     if (fold == GemmFold::take) return before;
     return fold == GemmFold::add ? before + product : fold == GemmFold::subtract ? before - product : product;
+  }
+  bool completes_one() const { return std::count(test_.plan.completes.begin(), test_.plan.completes.end(), true) == 1; }
+  // Of several matrices each is alike to itself, as it was before.
+  double completed(double sum, size_t i, int64_t column) {
+    const float inputs[] = {static_cast<float>(sum), completes_one() ? residual_[i] : before_[i],
+                            bias_[static_cast<size_t>(column)], bias_[0]};
+    return evaluate(test_.plan.epilogue->expression, inputs);
   }
   double tolerance(double magnitude) const { return static_cast<double>(test_.k + 8) * 1.2e-7 * magnitude * 4; }
 
@@ -289,13 +310,34 @@ TEST_P(GemmTileTest, TakesAsThereAreRowsOfAWithoutAProduct) {
   }
 }
 
+// max(x0 + x1 * sigmoid(x2), x3), with registers to spare or not.
+GemmEpilogue alike_columns_uniform() {
+  GemmEpilogue epilogue;
+  Expression& e = epilogue.expression;
+  e.inputs.assign(4, DType::f32);
+  const auto input = [&](int i) { return e.add({ExprOp::input, i}); };
+  const int gate = e.add({ExprOp::sigmoid, input(2)});
+  const int sum = e.add({ExprOp::add, input(0), e.add({ExprOp::mul, input(1), gate})});
+  e.add({ExprOp::max, sum, input(3)});
+  epilogue.inputs = {GemmInputAccess::alike, GemmInputAccess::columns, GemmInputAccess::uniform};
+  return epilogue;
+}
+
+// Some of the matrices or none.
+void complete_some(GemmTilePlan& plan, std::mt19937& random) {
+  for (size_t i = 0; i < static_cast<size_t>(plan.fold_count()); ++i) {
+    plan.completes[i] = plan.folds[i] != GemmFold::take && random() % 3 == 0;
+    if (plan.completes[i]) plan.epilogue = alike_columns_uniform();
+  }
+}
+
 TEST_P(GemmTileTest, FoldsTheProductIntoOneOrSeveralMatrices) {
   std::mt19937 random(20250102);
   const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
-  for (int round = 0; round < 40; ++round) {
+  for (int round = 0; round < 80; ++round) {
     TileCase test;
     test.plan.isa = GetParam();
-    test.plan.rows = pick(1, 4);
+    test.plan.rows = pick(1, GetParam() == Isa::avx2 ? 4 : 6);
     test.plan.vecs = pick(1, GetParam() == Isa::avx2 ? 2 : 4);
     test.plan.prefetch_lines = pick(0, 1);
     const int count = pick(1, GemmTilePlan::kMostFolds);
@@ -306,6 +348,8 @@ TEST_P(GemmTileTest, FoldsTheProductIntoOneOrSeveralMatrices) {
     if (pick(0, 2) == 0) test.plan.folds[0] = GemmFold::take;
     test.plan.apart = pick(0, 1);
     test.plan.b_sign = pick(-1, 1);
+    test.plan.fetches_folds = pick(0, 1);
+    complete_some(test.plan, random);
     test.k = pick(0, 40);
     if (pick(0, 1) == 1) {
       test.plan.a_in_chunks = true;
@@ -314,6 +358,7 @@ TEST_P(GemmTileTest, FoldsTheProductIntoOneOrSeveralMatrices) {
       test.plan.fetch_rows = pick(0, 3);
       test.plan.fetch_matrices = pick(1, 3);
       test.fetch_left = pick(0, 8);
+      test.rows_together = pick(0, 1);
     }
     test.tiles = pick(1, 3);
     test.gap = pick(0, 1) * pick(1, 20);
@@ -326,12 +371,22 @@ TEST_P(GemmTileTest, FoldsTheProductIntoOneOrSeveralMatrices) {
   }
 }
 
-TEST_P(GemmTileTest, RefusesToFoldWithAnEpilogue) {
+TEST_P(GemmTileTest, HasAnEpilogueOfFoldsWhereOneCompletesAMatrixOnly) {
   GemmTilePlan plan;
   plan.isa = GetParam();
-  plan.folds[0] = GemmFold::add;
+  plan.folds = {GemmFold::take, GemmFold::add};
   EXPECT_TRUE(plan.is_valid());
-  plan.epilogue = bias_residual_gelu(false);
+  plan.epilogue = alike_columns_uniform();
+  EXPECT_FALSE(plan.is_valid());
+  plan.completes[1] = true;
+  EXPECT_TRUE(plan.is_valid());
+  plan.completes[0] = true;
+  EXPECT_FALSE(plan.is_valid());
+  plan.completes = {false, false, true};
+  EXPECT_FALSE(plan.is_valid());
+  plan = GemmTilePlan();
+  plan.isa = GetParam();
+  plan.epilogue = alike_columns_uniform();
   EXPECT_FALSE(plan.is_valid());
 }
 

@@ -14,6 +14,7 @@ std::shared_ptr<const CodePages> GemmTileEmitter::emit() {
   load_arguments();
   L(next_tile_);
   fetch_targets();
+  fetch_folds();
   zero_accumulators();
   multiply();
   add_earlier_blocks();
@@ -74,6 +75,32 @@ void GemmTileEmitter::fetch_targets() {
   mov(ptr[args_ + offsetof(GemmTileArgs, fetch)], row_at);
 }
 
+void GemmTileEmitter::fetch_folds() {
+  if (!plan_.fetches_folds) return;
+  load_vector_bytes();
+  for (size_t i = 0; i < static_cast<size_t>(plan_.fold_count()); ++i) {
+    const int matrix = i == 0 ? kC : kInputs + 8 * static_cast<int>(i - 1);
+    if (plan_.folds[i] == GemmFold::set) {
+      mov(c_, ptr[rsp + matrix]);
+      fetch_rows([&](const Xbyak::Address& at) { prefetchw(at); });
+    }
+    for (size_t slot = 0; plan_.completes[i] && slot < plan_.epilogue->inputs.size(); ++slot) {
+      if (plan_.epilogue->inputs[slot] != GemmInputAccess::alike) continue;
+      mov(c_, ptr[rsp + matrix]);
+      add(c_, ptr[args_ + offsetof(GemmTileArgs, alike_bytes) + 8 * slot]);
+      fetch_rows([&](const Xbyak::Address& at) { prefetcht0(at); });
+    }
+  }
+}
+
+template <class Fetch>
+void GemmTileEmitter::fetch_rows(Fetch fetch) {
+  for (int row = 0; row < plan_.rows; ++row) {
+    for (int v = 0; v < plan_.vecs; ++v) fetch(ptr[vector_at(c_, v)]);
+    if (row + 1 < plan_.rows) add(c_, ptr[args_ + offsetof(GemmTileArgs, c_stride_bytes)]);
+  }
+}
+
 // --- C += A * B
 
 void GemmTileEmitter::zero_accumulators() {
@@ -104,6 +131,7 @@ void GemmTileEmitter::add_rows(Frame matrix, size_t stride) {
 void GemmTileEmitter::multiply() {
   if (plan_.a_in_chunks) {
     mov(a_[0], ptr[rsp + kA]);
+    mov(a_stride_[0], ptr[args_ + offsetof(GemmTileArgs, a_chunk_bytes)]);
   } else {
     point_at_a(ptr[rsp + kA], ptr[args_ + offsetof(GemmTileArgs, a_stride_bytes)]);
   }
@@ -130,7 +158,7 @@ void GemmTileEmitter::rank1_updates(int steps, int lines) {
   PrefetchPace paced(steps * plan_.rows, lines);
   PrefetchPace paced_a(steps * plan_.rows, plan_.a_in_chunks ? chunk_bytes() / kCacheLine : 0);
   const auto pace = [&] {  // called once a row of each step
-    paced_a.next_slot([&](int line) { prefetcht0(ptr[a_[0] + kChunksAhead * chunk_bytes() + line * kCacheLine]); });
+    paced_a.next_slot([&](int line) { prefetcht0(ptr[a_[0] + a_stride_[0] * kChunksAhead + line * kCacheLine]); });
     paced.next_slot([&](int line) { prefetcht1(ptr[prefetch_ + line * kCacheLine]); });
   };
   for (int k = 0; k < steps; ++k) {
@@ -141,7 +169,7 @@ void GemmTileEmitter::rank1_updates(int steps, int lines) {
     }
     if (plan_.b_in_place) add(b_, ptr[args_ + offsetof(GemmTileArgs, b_stride_bytes)]);
   }
-  plan_.a_in_chunks ? add(a_[0], chunk_bytes()) : advance_a(steps);
+  plan_.a_in_chunks ? add(a_[0], a_stride_[0]) : advance_a(steps);
   if (!plan_.b_in_place) add(b_, steps * plan_.vecs * vec_bytes());
   if (lines) add(prefetch_, lines * kCacheLine);
 }

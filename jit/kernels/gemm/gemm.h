@@ -18,10 +18,11 @@
 namespace lathe {
 
 // How one extra input of the epilogue (slot 1, 2, ...) lies over the tile; its row stride is an argument (0: the same
-// for all rows).
+// for all rows). With folds `columns` and `uniform` are the same for all rows.
 enum class GemmInputAccess : uint8_t {
   columns,  // one value per column, consecutive
   uniform,  // one value for all columns
+  alike,    // with folds only: as the matrix that is complete, which lies GemmTileArgs::alike_bytes before it
 };
 
 struct GemmEpilogue {
@@ -45,8 +46,9 @@ struct GemmTilePlan {
   bool embed_broadcast = false;  // FMA with a broadcast memory operand: no register for A (AVX-512)
   bool accumulate = false;       // add C, as it was before
   bool starts_at_a = false;      // add A's rows, as wide as C's: with k = 0 the epilogue from A to C
-  // A comes tile by tile, dense: a vector's length of k of each row, one row behind the other, then the next length.
-  // k is a multiple of it and k_unroll is it. What is soon read is fetched ahead, also a little behind the last tile.
+  // A comes tile by tile: a vector's length of k of each row, one row behind the other, then the next length,
+  // GemmTileArgs::a_chunk_bytes behind. k is a multiple of it and k_unroll is it. What is soon read is fetched ahead,
+  // also a little behind the last tile.
   bool a_in_chunks = false;
   // Before each tile: so many rows of so many matrices from GemmTileArgs::fetch, as wide as C's, soon to be written.
   int fetch_rows = 0, fetch_matrices = 0;
@@ -57,12 +59,14 @@ struct GemmTilePlan {
   bool bf16 = false;
   bool widens = false;  // with bf16: C is float32
   std::optional<GemmEpilogue> epilogue;
-  // Into C and into further matrices, GemmTileArgs::inputs[0], [1], [2], all unmasked and without an epilogue. All
-  // none: the product goes to C alone, by what stands above.
+  // Into C and into further matrices, GemmTileArgs::inputs[0], [1], [2], all unmasked. All none: the product goes to C
+  // alone, by what stands above.
   static constexpr int kMostFolds = 4;
   std::array<GemmFold, kMostFolds> folds = {};  // none follows the last one
-  bool apart = false;  // with folds: the vectors of a row lie GemmTileArgs::c_vector_bytes apart; at most four
-  int b_sign = 0;      // 1, -1: B plus or minus a second packed B, GemmTileArgs::b_second_bytes behind the first
+  std::array<bool, kMostFolds> completes = {};  // these matrices are complete with it: the epilogue is applied to them
+  bool fetches_folds = false;  // before each tile: what is set, for writing; what is alike, for reading
+  bool apart = false;          // with folds: the vectors of a row lie GemmTileArgs::c_vector_bytes apart; at most four
+  int b_sign = 0;  // 1, -1: B plus or minus a second packed B, GemmTileArgs::b_second_bytes behind the first
 
   bool operator==(const GemmTilePlan&) const = default;
   bool folds_product() const { return folds[0] != GemmFold::none; }
@@ -72,6 +76,9 @@ struct GemmTilePlan {
   bool holds_a() const;
   bool is_valid() const;
   std::string key() const;
+
+ private:
+  bool has_fitting_epilogue() const;
 };
 
 inline constexpr int kMaxGemmInputs = 8;
@@ -83,7 +90,7 @@ struct GemmTileArgs {
   int64_t k;      // >= 0
   int64_t tiles;  // >= 1: row tiles, one below the other
   int64_t a_stride_bytes, b_stride_bytes, c_stride_bytes;
-  int64_t b_second_bytes, c_vector_bytes;
+  int64_t a_chunk_bytes, b_second_bytes, c_vector_bytes;
   const void* prefetch;  // first line to prefetch; on return the first one not yet prefetched
   float* fetch;          // rows of the first matrix to fetch for writing, if the plan does so; overwritten
   int64_t fetch_left;    // rows that are left; overwritten
@@ -91,6 +98,9 @@ struct GemmTileArgs {
   int64_t tail_lanes;                   // valid lanes of the last vector, when the plan is masked
   const float* inputs[kMaxGemmInputs];  // of slots 1, 2, ...: at the tile's first row and column
   int64_t input_stride_bytes[kMaxGemmInputs];
+  // With folds, by slot: from a matrix to what is alike; and for each matrix the others, at its first column.
+  int64_t alike_bytes[kMaxGemmInputs];
+  const float* fold_inputs[GemmTilePlan::kMostFolds][kMaxGemmInputs];
 };
 
 using GemmTile = Kernel<void(GemmTileArgs*)>;

@@ -3,6 +3,7 @@
 // gemm_finish.cpp. Nobody else includes it.
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "jit/expression/epilogue.h"
@@ -35,6 +36,10 @@ class GemmTileEmitter : public RowTileEmitter {
   void load_arguments();
   void copy_to_frame(int to, size_t from);
   void fetch_targets();
+  void fetch_folds();
+  // The rows of a tile: fetch(address) for each vector.
+  template <class Fetch>
+  void fetch_rows(Fetch fetch);
 
   // --- C += A * B
   void zero_accumulators();
@@ -73,8 +78,10 @@ class GemmTileEmitter : public RowTileEmitter {
   bool must_spill() const {
     if (!epilogue_) return false;
     const int left = static_cast<int>(work_.size()) + free_vecs() - (needs_late_mask() ? 1 : 0);
-    return epilogue_->temps_needed() > left;
+    return temps_needed() > left;
   }
+  // Of a fold the sum is one, too.
+  int temps_needed() const { return epilogue_->temps_needed() + (plan_.folds_product() ? 1 : 0); }
 
   void finish_tile();
   // The registers of A's addresses are free between tiles.
@@ -84,7 +91,12 @@ class GemmTileEmitter : public RowTileEmitter {
   template <class Accumulator>
   void finish_row(const std::vector<Gpr>& inputs, const std::vector<Vec>& temps, const Vec& mask, Accumulator get);
   void fold_vector(const Vec& product, int v, const std::vector<Gpr>& inputs, const std::vector<Vec>& temps);
-  void fold(GemmFold how, const Vec& product, const Xbyak::RegExp& at, const Vec& temp);
+  // The register where the sum is: `product` itself when it is set or was taken.
+  Vec fold(GemmFold how, const Vec& product, const Xbyak::RegExp& at, const Vec& temp);
+  void complete(size_t fold, const Vec& sum, const Gpr& row, int v, std::span<const Xbyak::Xmm> temps);
+  // Of rows whose vectors may lie apart.
+  Xbyak::RegExp vector_at(const Gpr& row, int v) const;
+  void load_vector_bytes();
 
   // --- AVX2 against AVX-512: mask vector against opmask.
   void load_mask(const Vec& vec);
@@ -92,6 +104,11 @@ class GemmTileEmitter : public RowTileEmitter {
   void store_columns(const Xbyak::RegExp& at, const Vec& vec, int v, const Vec& mask);
   void store_bf16(const Xbyak::RegExp& at, const Vec& vec, int v);
   void emit_constants();
+
+  // Free where they are needed: between the products of tiles.
+  const Gpr& vector_bytes() const { return k_left_; }
+  const Gpr& vector_bytes_x3() const { return a_stride_[3]; }
+  const Gpr& input_at() const { return b_; }
 
   int rows_x_vecs() const { return plan_.rows * plan_.vecs; }
   const Vec& acc(int row, int v) const { return acc_[static_cast<size_t>(row * plan_.vecs + v)]; }

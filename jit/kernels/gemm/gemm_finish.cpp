@@ -11,17 +11,14 @@ void GemmTileEmitter::finish_tile() {
   std::vector<Gpr> inputs = input_pointers();
   std::vector<Vec> temps = work_;
   while (free_vecs() > 0) temps.push_back(claim_vec("temp"));
-  if (plan_.apart) {
-    mov(tmp_, ptr[args_ + offsetof(GemmTileArgs, c_vector_bytes)]);
-    lea(a_stride_[3], ptr[tmp_ + tmp_ * 2]);
-  }
+  load_vector_bytes();
   const std::vector<Vec> claimed(temps.begin() + static_cast<long>(work_.size()), temps.end());
   if (spills_) {
     finish_rows_in_loop(inputs, temps);
   } else {
     finish_rows_in_registers(inputs, temps);
   }
-  if (epilogue_ && static_cast<int>(temps.size()) + (spills_ ? rows_x_vecs() - 1 : 0) < epilogue_->temps_needed()) {
+  if (epilogue_ && static_cast<int>(temps.size()) + (spills_ ? rows_x_vecs() - 1 : 0) < temps_needed()) {
     throw JitError("the epilogue needs more registers than there are: " + plan_.key());
   }
   for (const Vec& vec : claimed) release(vec);
@@ -99,27 +96,66 @@ void GemmTileEmitter::finish_row(const std::vector<Gpr>& inputs, const std::vect
   }
 }
 
+void GemmTileEmitter::load_vector_bytes() {
+  if (!plan_.apart) return;
+  mov(vector_bytes(), ptr[args_ + offsetof(GemmTileArgs, c_vector_bytes)]);
+  lea(vector_bytes_x3(), ptr[vector_bytes() + vector_bytes() * 2]);
+}
+
+Xbyak::RegExp GemmTileEmitter::vector_at(const Gpr& row, int v) const {
+  if (!plan_.apart) return row + v * vec_bytes();
+  if (v == 0) return row;
+  return v == 3 ? row + vector_bytes_x3() : row + vector_bytes() * v;
+}
+
 void GemmTileEmitter::fold_vector(const Vec& product, int v, const std::vector<Gpr>& inputs,
                                   const std::vector<Vec>& temps) {
   const size_t count = inputs.size() + 1;
   for (size_t i = 0; i < count; ++i) {
     const Gpr& row = i == 0 ? c_ : inputs[i - 1];
-    Xbyak::RegExp at = row + v * vec_bytes();
-    if (plan_.apart) at = v == 0 ? Xbyak::RegExp(row) : v == 3 ? row + a_stride_[3] : row + tmp_ * v;
-    fold(plan_.folds[i], product, at, temps[(static_cast<size_t>(v) * count + i) % temps.size()]);
+    const Xbyak::RegExp at = vector_at(row, v);
+    if (!plan_.completes[i]) {
+      const Vec sum = fold(plan_.folds[i], product, at, temps[(static_cast<size_t>(v) * count + i) % temps.size()]);
+      if (plan_.folds[i] != GemmFold::take) store(at, sum);
+      continue;
+    }
+    const Vec sum = fold(plan_.folds[i], product, at, temps[0]);
+    if (sum.getIdx() == product.getIdx()) vmovaps(temps[0], product);  // which others may still need
+    complete(i, temps[0], row, v, std::vector<Xbyak::Xmm>(temps.begin() + 1, temps.end()));
+    store(at, temps[0]);
   }
 }
 
-void GemmTileEmitter::fold(GemmFold how, const Vec& product, const Xbyak::RegExp& at, const Vec& temp) {
-  if (how == GemmFold::set) return store(at, product);
-  if (how == GemmFold::take) return vaddps(product, product, ptr[at]);
-  if (how == GemmFold::add) {
-    vaddps(temp, product, ptr[at]);
-  } else {
-    load(temp, at);
-    vsubps(temp, temp, product);
+auto GemmTileEmitter::fold(GemmFold how, const Vec& product, const Xbyak::RegExp& at, const Vec& temp) -> Vec {
+  switch (how) {
+    case GemmFold::take:
+      vaddps(product, product, ptr[at]);
+      return product;
+    case GemmFold::add:
+      vaddps(temp, product, ptr[at]);
+      return temp;
+    case GemmFold::subtract:
+      load(temp, at);
+      vsubps(temp, temp, product);
+      return temp;
+    default:
+      return product;
   }
-  store(at, temp);
+}
+
+void GemmTileEmitter::complete(size_t fold, const Vec& sum, const Gpr& row, int v, std::span<const Xbyak::Xmm> temps) {
+  epilogue_->apply(sum, temps, [&](int slot, const Xbyak::Xmm& into) {
+    const size_t i = static_cast<size_t>(slot - 1);
+    const GemmInputAccess access = plan_.epilogue->inputs[i];
+    if (access == GemmInputAccess::alike) {
+      mov(input_at(), row);
+      add(input_at(), ptr[args_ + offsetof(GemmTileArgs, alike_bytes) + 8 * i]);
+      return load(into, vector_at(input_at(), v));
+    }
+    mov(input_at(), ptr[args_ + offsetof(GemmTileArgs, fold_inputs) + 8 * (fold * kMaxGemmInputs + i)]);
+    access == GemmInputAccess::uniform ? broadcast(into, Xbyak::RegExp(input_at()))
+                                       : load(into, input_at() + v * vec_bytes());
+  });
 }
 
 void GemmTileEmitter::store_columns(const Xbyak::RegExp& at, const Vec& vec, int v, const Vec& mask) {

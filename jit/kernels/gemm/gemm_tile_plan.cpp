@@ -24,6 +24,21 @@ int GemmTilePlan::fold_count() const {
   return static_cast<int>(std::find(folds.begin(), folds.end(), GemmFold::none) - folds.begin());
 }
 
+// An epilogue belongs to folds that complete a matrix, and the other way round.
+bool GemmTilePlan::has_fitting_epilogue() const {
+  const bool completes_any =
+      std::any_of(completes.begin(), completes.end(), [](bool is_complete) { return is_complete; });
+  if (!folds_product()) {
+    return !completes_any && !fetches_folds &&
+           (!epilogue || std::count(epilogue->inputs.begin(), epilogue->inputs.end(), GemmInputAccess::alike) == 0);
+  }
+  for (int i = 0; i < kMostFolds; ++i) {
+    const GemmFold fold = folds[static_cast<size_t>(i)];
+    if (completes[static_cast<size_t>(i)] && (fold == GemmFold::none || fold == GemmFold::take)) return false;
+  }
+  return completes_any == epilogue.has_value();
+}
+
 bool GemmTilePlan::is_valid() const {
   if (rows < 1 || rows > kMostRows || vecs < 1 || k_unroll < 1 || k_unroll > 16) return false;
   if (prefetch_lines < 0 || (embed_broadcast && !has_avx512(isa))) return false;
@@ -31,7 +46,8 @@ bool GemmTilePlan::is_valid() const {
   if (std::any_of(folds.begin() + fold_count(), folds.end(), [](GemmFold fold) { return fold != GemmFold::none; })) {
     return false;
   }
-  if (folds_product() && (epilogue || masked || accumulate)) return false;
+  if (folds_product() && (masked || accumulate)) return false;
+  if (!has_fitting_epilogue()) return false;
   if (a_in_chunks && (k_unroll != vector_lanes(isa) || bf16 || starts_at_a)) return false;
   if (fetch_rows < 0 || fetch_rows > kMostRows || fetch_matrices < 0 || fetch_matrices > 3) return false;
   if (apart && (!folds_product() || vecs > 4)) return false;
@@ -46,7 +62,7 @@ bool GemmTilePlan::is_valid() const {
 
 std::string to_string(const GemmEpilogue& epilogue) {
   std::string text = to_string(epilogue.expression) + " ";
-  for (const GemmInputAccess access : epilogue.inputs) text += access == GemmInputAccess::columns ? 'c' : 'u';
+  for (const GemmInputAccess access : epilogue.inputs) text += "cua"[static_cast<size_t>(access)];
   return text;
 }
 
@@ -55,7 +71,11 @@ std::string GemmTilePlan::key() const {
                                  prefetch_lines, embed_broadcast ? " embed" : "", accumulate ? " acc" : "",
                                  starts_at_a ? " from A" : "", masked ? " masked" : "", b_in_place ? " inplace" : "");
   static constexpr std::string_view kFolds[] = {"", " set", " add", " subtract", " take"};
-  for (int i = 0; i < fold_count(); ++i) text += kFolds[static_cast<size_t>(folds[static_cast<size_t>(i)])];
+  for (size_t i = 0; i < static_cast<size_t>(fold_count()); ++i) {
+    text += kFolds[static_cast<size_t>(folds[i])];
+    if (completes[i]) text += '!';
+  }
+  if (fetches_folds) text += " fetched";
   if (apart) text += " apart";
   if (a_in_chunks) text += " chunks";
   if (fetch_rows > 0) text += fmt::format(" fetch{}x{}", fetch_rows, fetch_matrices);
