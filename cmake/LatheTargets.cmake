@@ -6,6 +6,19 @@ function(lathe_library name)
   target_link_libraries(${name} PUBLIC ${ARGN})
 endfunction()
 
+# lathe_precompile(NAME HEADERS...): standard headers, and these, are read once for a target of many files; they are a
+# third of what each costs to build. Not beside a compiler cache, which looks at every header of a file.
+function(lathe_precompile name)
+  get_target_property(sources ${name} SOURCES)
+  list(LENGTH sources files)
+  if(files GREATER 15 AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    target_precompile_headers(${name} PRIVATE <algorithm> <cmath> <functional> <map> <memory> <optional> <span> <string>
+                                              <vector> <fmt/format.h> ${ARGN})
+    # As with -Wrestrict below: g++ 12 sees what is not there, and of precompiled headers is not silent about it.
+    target_compile_options(${name} PRIVATE -Wno-stringop-overflow -Wno-array-bounds)
+  endif()
+endfunction()
+
 function(lathe_options name)
   target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                                             $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
