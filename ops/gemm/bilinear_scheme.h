@@ -18,7 +18,7 @@ struct BilinearScheme {
   };
   std::string_view name;
   int rows, inner, columns;
-  // In an order in which no block of C is subtracted from first.
+  // In an order in which no block of C is subtracted from first, or taken behind the last product that it is part of.
   std::span<const Product> products;
   // Sums of B's blocks are packed; else they are made, of two blocks at most, while the kernel loads them.
   bool packs_sums;

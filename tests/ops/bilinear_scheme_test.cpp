@@ -58,6 +58,18 @@ TEST_P(BilinearSchemeTest, HasOnlyTermsThatItsKernelsCanTake) {
   }
 }
 
+// A block gets its epilogue with its last product: nothing is taken from it afterwards.
+TEST_P(BilinearSchemeTest, TakesBlocksOnlyBeforeTheyAreComplete) {
+  const BilinearScheme& scheme = *GetParam();
+  for (size_t i = 0; i < scheme.products.size(); ++i) {
+    if (scheme.products[i].takes < 0) continue;
+    const auto taken = static_cast<size_t>(scheme.products[i].takes);
+    EXPECT_TRUE(std::any_of(scheme.products.begin() + static_cast<long>(i), scheme.products.end(),
+                            [&](const BilinearScheme::Product& later) { return later.c[taken] != 0; }))
+        << "product " << i;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Schemes, BilinearSchemeTest, ::testing::Values(&kStrassen222, &kHopcroftKerr233),
                          [](const auto& test) { return "S" + std::string(test.param->name); });
 
