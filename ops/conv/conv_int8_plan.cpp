@@ -15,7 +15,8 @@ constexpr double kLatencyCycles = 4;  // of a dot product
 constexpr double kNarrowPairs = 0.613, kNarrowLoad = 0.066;
 // The same of crossed pairs: four instructions for two of them.
 constexpr double kCrossedPairs = 0.434, kCrossedLoad = 0.155;
-constexpr double kBroadcastLoads = 0.6;  // a broadcast, in loads of whole vectors
+// A broadcast, in loads of whole vectors: where these are two halves, and where two of them pass in a cycle.
+constexpr double kBroadcastLoads = 0.6, kBroadcastOfTwo = 1;
 // Weights that stay in L1 beside the input; beyond, they come from L2 at so many bytes a cycle.
 constexpr int64_t kWeightsInL1 = 20 << 10;
 constexpr double kL2BytesPerCycle = 24;
@@ -23,14 +24,16 @@ constexpr int64_t kInputInCache = 512 << 10;  // input that stays in L2 between 
 constexpr int64_t kGroupInput = 256 << 10;    // input of one tile group
 
 // Cycles of one group of channels for a whole tile.
-double step_cycles(const ConvInt8Problem& problem, int64_t pixels, int64_t blocks, int64_t steps) {
+double step_cycles(const ConvInt8Problem& problem, int64_t pixels, int64_t blocks, int64_t steps,
+                   const CoreRates& rates) {
   const bool needs_temp = dot_needs_temp(problem.isa, problem.dot), is_crossed = problem.dot == Int8Dot::crossed;
   const auto dots = static_cast<double>(pixels * blocks);
   const bool is_wide = has_avx512(problem.isa);
-  // Two narrow vectors or one wide one in a cycle; pairs take a second instruction.
-  const double products = dots * (is_wide ? 1 : 0.5) * (needs_temp ? 1.5 : 1);
-  const double loads =
-      (static_cast<double>(pixels) * kBroadcastLoads + static_cast<double>(blocks)) * (is_wide ? 1 : 0.5);
+  // Two narrow vectors or one or two wide ones in a cycle; pairs take a second instruction.
+  const double per_cycle = is_wide ? rates.wide_products : 2;
+  const double products = dots / per_cycle * (needs_temp ? 1.5 : 1);
+  const double broadcast = is_wide && per_cycle > 1 ? kBroadcastOfTwo : kBroadcastLoads;
+  const double loads = (static_cast<double>(pixels) * broadcast + static_cast<double>(blocks)) / per_cycle;
   const int64_t weight_bytes = blocks * problem.shape.lanes * 4;
   const double streaming =
       weight_bytes * steps > kWeightsInL1 ? static_cast<double>(weight_bytes) / kL2BytesPerCycle : 0;
@@ -52,7 +55,7 @@ Parts parts_of(int64_t count, int64_t most) {
 }
 
 // Cycles of one image for all channels.
-double cost_of(const ConvInt8Problem& problem, const ConvInt8Tile& tile) {
+double cost_of(const ConvInt8Problem& problem, const ConvInt8Tile& tile, const CoreRates& rates) {
   const ConvShape& shape = problem.shape.phases[0];
   const int64_t steps = problem.depth() * shape.taps();
   const Parts blocks = parts_of(problem.shape.out_blocks(), tile.blocks);
@@ -60,7 +63,7 @@ double cost_of(const ConvInt8Problem& problem, const ConvInt8Tile& tile) {
   const auto add_tiles = [&](int64_t pixels, int64_t count) {
     const auto add_groups = [&](int64_t width, int64_t groups) {
       if (groups == 0) return;
-      const double each = static_cast<double>(steps) * step_cycles(problem, pixels, width, steps) + kTileCycles;
+      const double each = static_cast<double>(steps) * step_cycles(problem, pixels, width, steps, rates) + kTileCycles;
       cycles += each * static_cast<double>(count * groups);
     };
     if (count == 0) return;
@@ -118,7 +121,7 @@ bool can_cross(const ConvInt8Problem& problem) {
          groups % 2 == 0 && in_lanes % 2 == 0 && problem.in_channels == 2 * groups;
 }
 
-ConvInt8Tile choose_conv_int8_tile(const ConvInt8Problem& problem) {
+ConvInt8Tile choose_conv_int8_tile(const ConvInt8Problem& problem, const CoreRates& rates) {
   const ConvShape& shape = problem.shape.phases[0];
   const int registers = vector_registers(problem.isa);
   ConvInt8Tile best;
@@ -132,7 +135,7 @@ ConvInt8Tile choose_conv_int8_tile(const ConvInt8Problem& problem) {
       for (int cols = 1; cols <= std::min<int64_t>(registers, width); ++cols) {
         const ConvInt8Tile tile{blocks, rows, cols, 0};
         if (!fits(problem, tile)) continue;
-        const double cost = cost_of(problem, tile);
+        const double cost = cost_of(problem, tile, rates);
         if (best_cost >= 0 && cost >= best_cost) continue;
         best = tile;
         best_cost = cost;

@@ -48,7 +48,7 @@ struct ConvInt8Tile {
   int ahead = 0;           // ConvInt8Plan::ahead
 };
 // Throws JitError when there is none.
-ConvInt8Tile choose_conv_int8_tile(const ConvInt8Problem& problem);
+ConvInt8Tile choose_conv_int8_tile(const ConvInt8Problem& problem, const CoreRates& rates = core_rates());
 // Where finishing the outputs takes a good part of the time: tiles that do so beside the next one's sums. May still not
 // fit the registers that the epilogue leaves.
 std::optional<ConvInt8Tile> overlapped_conv_int8_tile(const ConvInt8Problem& problem);

@@ -10,7 +10,7 @@
 namespace lathe {
 namespace {
 
-// Costs in cycles of one multiply-add of full width, as measured on Zen 4; ratios matter, not their absolute size.
+// Costs in cycles, as measured on Zen 4; ratios matter, not their absolute size.
 constexpr double kCallCycles = 60;            // start and end of a tile: arguments, latencies
 constexpr double kStoreCycles = 2;            // start and store of one accumulator
 constexpr double kLatencyCycles = 4;          // of a multiply-add
@@ -19,12 +19,12 @@ constexpr int64_t kGroupInput = 256 << 10;    // input of one tile group
 constexpr int64_t kPanelBytes = 256 << 10;    // weights of one chunk
 
 // Cycles of one input channel for a whole tile.
-double step_cycles(const ConvPlan& plan, int64_t pixels, int64_t blocks) {
+double step_cycles(const ConvPlan& plan, int64_t pixels, int64_t blocks, const CoreRates& rates) {
   const auto products = static_cast<double>(pixels * blocks);
-  if (!has_avx512(plan.isa)) {
+  if (!has_avx512(plan.isa) || rates.wide_products == 2) {
     // Two multiply-adds and two loads in a cycle.
-    const double loads = (static_cast<double>(pixels) * 1.2 + static_cast<double>(blocks)) / 2;
-    return std::max({products / 2, loads, kLatencyCycles});
+    const double broadcasts = plan.embedded ? products : static_cast<double>(pixels) * 1.2;
+    return std::max({products / 2, (broadcasts + static_cast<double>(blocks)) / 2, kLatencyCycles});
   }
   // One multiply-add in a cycle. A broadcast as operand is nearly free; one that feeds a single multiply-add is not.
   const double loads =
@@ -49,7 +49,7 @@ void for_parts(const Parts& parts, Body body) {
 }
 
 // Cycles of the whole problem on one of `threads` threads.
-double cost_of(const ConvPlan& plan, const ConvProblem& problem, int threads) {
+double cost_of(const ConvPlan& plan, const ConvProblem& problem, int threads, const CoreRates& rates) {
   const ConvShape& shape = problem.phases[0];
   const double steps = static_cast<double>(problem.in_channels / problem.groups) * shape.taps();
   const Parts blocks = parts_of(problem.out_blocks(), plan.blocks);
@@ -59,7 +59,7 @@ double cost_of(const ConvPlan& plan, const ConvProblem& problem, int threads) {
     tiles += count;
     for_parts(blocks, [&](int64_t b, int64_t groups) {
       const double tile =
-          steps * step_cycles(plan, pixels, b) + kCallCycles + kStoreCycles * static_cast<double>(pixels * b);
+          steps * step_cycles(plan, pixels, b, rates) + kCallCycles + kStoreCycles * static_cast<double>(pixels * b);
       cycles += tile * static_cast<double>(count * groups);
     });
   };
@@ -144,14 +144,14 @@ bool prefers_ahead(const ConvPlan& plan, const ConvProblem& problem) {
 }
 
 // Of few steps for each output, the end of a tile is a large part: small tiles let it run beside the next one's
-// multiply-adds. Two blocks of outputs read the input once: 96 > 24 channels at 56x56 takes 5 % less than with one, 64
-// > 18 6 %, 3x3 stems up to 4 %.
-void shrink_tile(ConvPlan& plan, const ConvProblem& problem) {
+// multiply-adds, where one in a cycle leaves room. Two blocks of outputs read the input once: 96 > 24 channels at 56x56
+// takes 5 % less than with one, 64 > 18 6 %, 3x3 stems up to 4 %.
+void shrink_tile(ConvPlan& plan, const ConvProblem& problem, const CoreRates& rates) {
   constexpr int64_t kFewSteps = 150;
   const ConvShape& shape = problem.phases[0];
   const bool has_few = problem.in_channels / problem.groups * shape.taps() <= kFewSteps;
   const bool runs_over_rows = plan.rows == 0 && shape.y.out > 1;
-  if (!has_avx512(plan.isa) || !has_few || runs_over_rows || shape.x.out < 12) return;
+  if (!has_avx512(plan.isa) || rates.wide_products > 1 || !has_few || runs_over_rows || shape.x.out < 12) return;
   ConvPlan small = plan;
   small.blocks = static_cast<int>(std::min<int64_t>(2, blocks_alike(problem)));
   small.rows = small.blocks == 1 && shape.y.out > 1 ? 2 : 1;
@@ -163,7 +163,7 @@ void shrink_tile(ConvPlan& plan, const ConvProblem& problem) {
 
 }  // namespace
 
-ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads) {
+ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads, const CoreRates& rates) {
   ConvPlan best;
   double best_cost = -1;
   const int registers = vector_registers(isa);
@@ -178,7 +178,7 @@ ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads) {
           ConvPlan plan{isa, blocks, rows, cols, embedded};
           plan.chunk = problem.most_blocks_at_once();
           if ((embedded && blocks > 1) || !is_valid(plan, problem) || !prefers(plan, problem)) continue;
-          const double cost = cost_of(plan, problem, threads);
+          const double cost = cost_of(plan, problem, threads, rates);
           if (best_cost >= 0 && cost >= best_cost) continue;
           best = plan;
           best_cost = cost;
@@ -186,9 +186,9 @@ ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads) {
       }
     }
   }
-  shrink_tile(best, problem);
+  shrink_tile(best, problem, rates);
   choose_blocking(best, problem);
-  const WinogradChoice winograd = choose_winograd(problem, isa, threads);
+  const WinogradChoice winograd = choose_winograd(problem, isa, threads, rates);
   if (winograd.outputs > 0 && winograd.cycles < best_cost * taps_inside(shape)) {
     best.winograd = winograd.outputs;
     best.winograd_group = winograd.tile_group;

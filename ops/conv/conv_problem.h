@@ -118,7 +118,7 @@ std::vector<ConvBlockGroup> make_block_groups(const ConvProblem& problem, int bl
 void read_exactly(const ConvProblem& problem, std::vector<ConvBlockGroup>& groups);
 
 // The choice without measurements, and what the tuner may try instead.
-ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads);
+ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads, const CoreRates& rates = core_rates());
 SearchSpace conv_search_space(const ConvProblem& problem, Isa isa, int threads);
 
 }  // namespace lathe

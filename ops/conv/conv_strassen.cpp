@@ -160,7 +160,7 @@ bool is_strassen(const ConvProblem& problem, Isa isa) {
 bool prefers_strassen(const ConvProblem& problem, Isa isa, int threads) {
   constexpr int64_t kFewestChannels = 128;
   const StrassenShape shape = shape_of(problem, isa, threads, pixels_of(problem));
-  if (!pays_strassen() || !is_strassen(problem, isa) || !has_quadrants(shape)) return false;
+  if (!pays_strassen(isa) || !is_strassen(problem, isa) || !has_quadrants(shape)) return false;
   const int64_t pixels = pixels_of(problem) / pieces_for(problem, threads);
   const int64_t fewest_pixels = has_avx512(isa) ? 48 : shape.scheme->packs_sums ? 64 : 128;
   if (pixels < fewest_pixels) return false;

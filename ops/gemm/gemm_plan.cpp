@@ -200,7 +200,7 @@ GemmPlan default_gemm_plan(const GemmProblem& problem) {
   plan.pack_b = problem.b == GemmOperandB::row_major && problem.m >= 4 * plan.rows &&
                 (problem.n >= 512 || shares_cache_set(problem.b_stride > 0 ? problem.b_stride : problem.n));
   while (!is_valid(plan, problem) && plan.vecs > 1) --plan.vecs;  // AVX2's mask takes a register
-  return problem.allows_strassen && pays_strassen() ? fast_plan(problem, plan) : plan;
+  return problem.allows_strassen && pays_strassen(problem.isa) ? fast_plan(problem, plan) : plan;
 }
 
 GemmPlan choose_gemm_plan(const GemmProblem& problem, PlanSource& plans) {

@@ -43,7 +43,9 @@ int64_t parts_of_k(const StrassenShape& shape) {
   return 0;
 }
 
-bool pays_strassen() { return cpu_facts().vendor == "AuthenticAMD"; }
+bool pays_strassen(Isa isa) {
+  return cpu_facts().vendor == "AuthenticAMD" && (!has_avx512(isa) || core_rates().wide_products == 1);
+}
 
 double strassen_gain(const BilinearScheme& scheme, int64_t n, int64_t k, double overhead) {
   const auto products = static_cast<double>(scheme.products.size());

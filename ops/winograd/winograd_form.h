@@ -37,6 +37,6 @@ struct WinogradChoice {
   int tile_group = 0;
   double cycles = 0;  // of one thread
 };
-WinogradChoice choose_winograd(const ConvProblem& problem, Isa isa, int threads);
+WinogradChoice choose_winograd(const ConvProblem& problem, Isa isa, int threads, const CoreRates& rates = core_rates());
 
 }  // namespace lathe

@@ -10,7 +10,8 @@ namespace {
 // In cycles on Zen 4; ratios matter, not their absolute size.
 constexpr double kInputCycles = 80;            // of one tile of a block
 constexpr double kOutputCycles = 260;          // of one tile of a block, with its epilogue
-constexpr double kMemoryBytes = 6;             // a cycle and thread: weights from memory
+constexpr double kMemoryPart = 0.75;           // of what a core can read: weights that come from memory
+constexpr double kTransformsOfTwo = 0.65;      // two multipliers: transforms run on both
 constexpr double kTileCallCycles = 60;         // start and store of one register tile of products
 constexpr double kEfficiency = 0.97;           // of the multipliers, in either algorithm
 constexpr int64_t kGroupBytes = 700 << 10;     // frequencies of a group, and weights beside them
@@ -19,15 +20,16 @@ constexpr int64_t kFewestTiles = 14;           // rows of a matrix product that 
 constexpr int kGain = 8;                       // percent that it must be faster
 
 // Cycles of one multiplication of a vector with the other's lanes.
-double cycles_of_dot(Isa isa, Int8Dot dot) {
+double cycles_of_dot(Isa isa, Int8Dot dot, const CoreRates& rates) {
   constexpr double kCrossed = 0.64;
   if (dot == Int8Dot::crossed) return kCrossed;
-  return (has_avx512(isa) ? 1 : 0.5) * (dot_needs_temp(int8_isa(isa), dot) ? 1.5 : 1);
+  return (has_avx512(isa) ? 1 / rates.wide_products : 0.5) * (dot_needs_temp(int8_isa(isa), dot) ? 1.5 : 1);
 }
 
 }  // namespace
 
-std::optional<int64_t> choose_winograd_int8(const WinogradInt8Problem& problem, Int8Dot dot, int threads) {
+std::optional<int64_t> choose_winograd_int8(const WinogradInt8Problem& problem, Int8Dot dot, int threads,
+                                            const CoreRates& rates) {
   const ConvProblem& shape = problem.conv.shape;
   const ConvShape& axes = shape.phases[0];
   const int64_t outputs = WinogradInt8::kOutputs,
@@ -35,7 +37,7 @@ std::optional<int64_t> choose_winograd_int8(const WinogradInt8Problem& problem, 
   const int64_t in = problem.in_blocks() * shape.lanes, blocks = shape.out_blocks();
   const auto dots = [&](int64_t pixels, Int8Dot kind) {
     return static_cast<double>(pixels * divide_up(in, group_of(kind)) * blocks) *
-           cycles_of_dot(problem.conv.isa, kind) / kEfficiency;
+           cycles_of_dot(problem.conv.isa, kind, rates) / kEfficiency;
   };
   const double direct = dots(shape.batch * axes.y.out * axes.x.out * axes.taps(), dot);
   const int64_t tile_bytes = WinogradInt8::kFrequencies * (in * 2 + blocks * shape.lanes * 4);
@@ -60,10 +62,12 @@ std::optional<int64_t> choose_winograd_int8(const WinogradInt8Problem& problem, 
                                            divide_up(rows, kFewestTiles) * divide_up(blocks, 2));
   const bool is_crossed = crosses_winograd_int8(problem, group);
   const double products = dots(frequencies, is_crossed ? Int8Dot::crossed : Int8Dot::pairs) + calls * kTileCallCycles;
-  const double transforms = static_cast<double>(tiles * in / shape.lanes) * kInputCycles +
-                            static_cast<double>(tiles * blocks) * kOutputCycles;
-  const double winograd =
-      std::max(products / threads, weights / kMemoryBytes / std::min(threads, 2)) + transforms / threads;
+  const bool has_two = has_avx512(problem.conv.isa) && rates.wide_products > 1;
+  const double transforms =
+      (has_two ? kTransformsOfTwo : 1) * (static_cast<double>(tiles * in / shape.lanes) * kInputCycles +
+                                          static_cast<double>(tiles * blocks) * kOutputCycles);
+  const double stream = weights / (kMemoryPart * rates.memory_bytes * std::min(threads, 2));
+  const double winograd = std::max(products / threads, stream) + transforms / threads;
   if (winograd * (100 + kGain) / 100 > direct / threads) return std::nullopt;
   return group;
 }

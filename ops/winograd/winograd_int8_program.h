@@ -18,7 +18,8 @@ namespace lathe {
 bool is_winograd_int8(const ConvProblem& shape);
 // Tiles that go through all parts before the next ones, or 0: all, part by part; nullopt: a direct convolution with
 // `dot` is faster.
-std::optional<int64_t> choose_winograd_int8(const WinogradInt8Problem& problem, Int8Dot dot, int threads);
+std::optional<int64_t> choose_winograd_int8(const WinogradInt8Problem& problem, Int8Dot dot, int threads,
+                                            const CoreRates& rates = core_rates());
 
 // Outputs along an axis whose last tile is a small one (WinogradInt8::kSmallOutputs). Only where all tiles are one
 // group.

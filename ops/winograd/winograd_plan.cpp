@@ -8,14 +8,12 @@
 namespace lathe {
 namespace {
 
-// In cycles of one multiply-add of full width on Zen 4, as the model of direct convolutions (conv_plan.cpp); fitted to
-// both forms of 78 tasks, in groups of all sizes, at 1 and 2 threads.
+// In cycles of Zen 4, as the model of direct convolutions (conv_plan.cpp); fitted to both forms of 78 tasks, in groups
+// of all sizes, at 1 and 2 threads.
 constexpr double kInputCycles = 5.5;        // of one vector through the input transform
 constexpr double kOutputCycles = 4.4;       // of one frequency's vector through the output transform
 constexpr double kTileCallCycles = 66;      // start and store of one register tile of products
 constexpr double kProductCycles = 80;       // start of one frequency's product
-constexpr double kMemoryBytes = 8;          // a cycle: weights from memory, for one thread
-constexpr double kAllMemoryBytes = 9;       // for all threads
 constexpr double kL3Bytes = 12;             // a cycle: weights that come again, frequencies that leave L2
 constexpr double kAgainPart = 0.1;          // of which waiting is seen
 constexpr double kJoinCycles = 9500;        // all threads wait for each other
@@ -50,11 +48,15 @@ AxisCount count_of(int64_t outputs, const std::vector<WinogradMatrices>& phases,
   return count;
 }
 
-double cycles_of(const ConvProblem& problem, Isa isa, int threads, const Extent& extent, bool is_all) {
+// Of two multipliers: transforms run on both, and stores do not take their turns.
+constexpr double kTransformsOfTwo = 0.65;
+
+double cycles_of(const ConvProblem& problem, Isa isa, int threads, const Extent& extent, bool is_all,
+                 const CoreRates& rates) {
   const auto in = static_cast<double>(problem.in_channels), in_blocks = static_cast<double>(problem.in_blocks());
   const auto out_blocks = static_cast<double>(problem.out_blocks()), lanes = static_cast<double>(problem.lanes);
   const auto tiles = static_cast<double>(extent.tiles), groups = static_cast<double>(extent.groups);
-  const double per_cycle = has_avx512(isa) ? 1 : 2;
+  const double per_cycle = has_avx512(isa) ? rates.wide_products : 2;
   const int64_t tile_rows = has_avx512(isa) ? 14 : 6;
   // Below eight rows the panels are wide, and wait for the weights.
   const double rows = std::max(8.0, static_cast<double>(extent.group)) / static_cast<double>(extent.group);
@@ -62,11 +64,12 @@ double cycles_of(const ConvProblem& problem, Isa isa, int threads, const Extent&
   const auto calls = static_cast<double>(divide_up(extent.group, tile_rows) * divide_up(problem.out_blocks(), 2));
   const double starts = extent.frequencies * groups * (calls * kTileCallCycles + kProductCycles);
   const double transforms =
-      tiles * (extent.inputs * in_blocks * kInputCycles + extent.frequencies * out_blocks * kOutputCycles);
+      (has_avx512(isa) && rates.wide_products > 1 ? kTransformsOfTwo : 1) * tiles *
+      (extent.inputs * in_blocks * kInputCycles + extent.frequencies * out_blocks * kOutputCycles);
   // The longest thread's part.
   const double part = is_all ? 1.0 / threads : static_cast<double>(divide_up(extent.groups, threads)) / groups;
   const double weights = extent.inputs * in * out_blocks * lanes * 4;
-  const double streams = weights / (threads > 1 ? kAllMemoryBytes : kMemoryBytes);
+  const double streams = weights / (threads > 1 ? rates.all_memory_bytes : rates.memory_bytes);
   const double group_bytes =
       static_cast<double>(extent.group) * (extent.inputs * in_blocks + extent.frequencies * out_blocks) * lanes * 4;
   const double near = static_cast<double>(kNearBytes);
@@ -79,11 +82,11 @@ double cycles_of(const ConvProblem& problem, Isa isa, int threads, const Extent&
 
 }  // namespace
 
-WinogradChoice choose_winograd(const ConvProblem& problem, Isa isa, int threads) {
+WinogradChoice choose_winograd(const ConvProblem& problem, Isa isa, int threads, const CoreRates& rates) {
   WinogradChoice best;
   for (int outputs = 2; outputs <= problem.most_winograd; ++outputs) {
     if (is_winograd_stem(problem, outputs)) {
-      const double cycles = winograd_stem_cycles(problem, outputs, isa, threads);
+      const double cycles = winograd_stem_cycles(problem, outputs, isa, threads, rates);
       if (best.outputs == 0 || cycles < best.cycles) best = {outputs, 0, cycles};
     }
     if (!is_winograd_of_blocks(problem, outputs)) continue;
@@ -110,7 +113,7 @@ WinogradChoice choose_winograd(const ConvProblem& problem, Isa isa, int threads)
         extent.groups = all ? 1 : divide_up(divide_up(extent.tiles, wanted), threads) * threads;
         extent.groups = std::min(extent.groups, extent.tiles);
         extent.group = divide_up(extent.tiles, extent.groups);
-        const double cycles = cycles_of(problem, isa, threads, extent, all);
+        const double cycles = cycles_of(problem, isa, threads, extent, all, rates);
         if (best.outputs > 0 && cycles >= best.cycles) continue;
         best = {outputs, all ? 0 : static_cast<int>(extent.group), cycles};
       }

@@ -46,7 +46,7 @@ bool is_winograd_stem(const ConvProblem& problem, int outputs) {
   return taps >= 5 && taps <= 7 && is_plain_axis(shape.y, taps) && is_plain_axis(shape.x, taps);
 }
 
-double winograd_stem_cycles(const ConvProblem& problem, int outputs, Isa isa, int threads) {
+double winograd_stem_cycles(const ConvProblem& problem, int outputs, Isa isa, int threads, const CoreRates& rates) {
   // Of a frequency's vector: its sum is stored, and goes through the output transform.
   constexpr double kStoreCycles = 2.5, kOutputCycles = 4.5, kPixelCycles = 1.3, kRowCycles = 8;
   const ConvShape& shape = problem.phases[0];
@@ -55,7 +55,7 @@ double winograd_stem_cycles(const ConvProblem& problem, int outputs, Isa isa, in
   double factors = 0;
   for (const WinogradClass& part : winograd_classes(form))
     factors += static_cast<double>(part.frequencies.size()) * part.slots * channels;
-  const double multiplies = factors * blocks / (has_avx512(isa) ? 1 : 2) * 1.05;
+  const double multiplies = factors * blocks / (has_avx512(isa) ? rates.wide_products : 2) * 1.05;
   const double ends = form.frequencies() * blocks * (kStoreCycles + kOutputCycles);
   const double halves = has_avx512(isa) ? 1 : 2;
   const double inputs =

@@ -10,7 +10,7 @@
 namespace lathe {
 
 // Cycles of one thread, as the model of the other algorithms.
-double winograd_stem_cycles(const ConvProblem& problem, int outputs, Isa isa, int threads);
+double winograd_stem_cycles(const ConvProblem& problem, int outputs, Isa isa, int threads, const CoreRates& rates);
 
 class WinogradStem {
  public:

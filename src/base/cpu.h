@@ -21,6 +21,15 @@ struct CpuFacts {
 };
 
 const CpuFacts& cpu_facts();
+
+// What a core does in a cycle, by its model: for rules that choose when nobody measured.
+struct CoreRates {
+  double wide_products = 1;  // multiply-adds or dot products on 512 bits; on 256 bits all do two
+  double memory_bytes = 8;   // read from memory by one core
+  double all_memory_bytes = 9;
+  bool operator==(const CoreRates&) const = default;
+};
+CoreRates core_rates(const CpuFacts& facts = cpu_facts());
 // The best set that CPU and operating system offer, capped by LATHE_ISA=avx2|avx512|avx512_vnni|avx512_bf16 (read
 // once). Throws Error(unsupported) without AVX2 and FMA, Error(invalid_argument) on another value of LATHE_ISA.
 Isa usable_isa();

@@ -29,6 +29,23 @@ TEST(Cpu, UsableIsaIsAtLeastAvx2) {
   EXPECT_EQ(name_of(Isa::avx512_bf16), "avx512_bf16");
 }
 
+CoreRates rates_of(const char* vendor, int family, int model) {
+  CpuFacts facts;
+  facts.vendor = vendor;
+  facts.family = family;
+  facts.model = model;
+  return core_rates(facts);
+}
+
+TEST(CoreRates, KnowCoresWithTwoWideMultipliers) {
+  EXPECT_EQ(rates_of("AuthenticAMD", 25, 17), CoreRates()) << "Zen 4";
+  EXPECT_EQ(rates_of("AuthenticAMD", 26, 2).wide_products, 2) << "Zen 5";
+  EXPECT_EQ(rates_of("GenuineIntel", 6, 207).wide_products, 2) << "Emerald Rapids";
+  EXPECT_LT(rates_of("GenuineIntel", 6, 207).memory_bytes, CoreRates().memory_bytes);
+  EXPECT_EQ(rates_of("GenuineIntel", 6, 0x8c).wide_products, 1) << "Tiger Lake";
+  EXPECT_EQ(rates_of("SomebodyElse", 1, 1), CoreRates());
+}
+
 TEST(Topology, PreferredCpusAreTheAffinityMask) {
   const std::vector<int> cpus = preferred_cpus();
   cpu_set_t mask;

@@ -51,7 +51,7 @@ TEST(ConvPlan, FetchesLargeOutputsAheadWhereFewChannelsAreMultiplied) {
 }
 
 TEST(ConvPlan, MultipliesDirectlyWhereFewStepsVisitALargeOutputAgainAndAgain) {
-  if (!pays_strassen()) GTEST_SKIP() << "block products do not pay here";
+  if (!pays_strassen(Isa::avx512)) GTEST_SKIP() << "block products do not pay here";
   const auto by_blocks = [](const ConvProblem& problem) { return choose_conv_plan(problem, Isa::avx512, 1).strassen; };
   const auto pixels = static_cast<int64_t>(cpu_facts().l2_bytes) / 4 / 512;  // as many as L2 holds outputs
   EXPECT_TRUE(by_blocks(pointwise(256, 512, 900)));

@@ -226,14 +226,14 @@ TEST_P(StrassenTest, IsTheRuleForLargeProductsOnlyAndWhereAddersAreFree) {
   GemmProblem problem{1, 128, 768, 768, GemmOperandB::packed, {}, GetParam()};
   EXPECT_EQ(rule(problem), FastProduct::none);
   problem.allows_strassen = true;
-  EXPECT_EQ(rule(problem), pays_strassen() ? FastProduct::hopcroft_kerr : FastProduct::none);
+  EXPECT_EQ(rule(problem), pays_strassen(GetParam()) ? FastProduct::hopcroft_kerr : FastProduct::none);
   problem.n = 1024;  // has no thirds
-  EXPECT_EQ(rule(problem), pays_strassen() ? FastProduct::strassen : FastProduct::none);
+  EXPECT_EQ(rule(problem), pays_strassen(GetParam()) ? FastProduct::strassen : FastProduct::none);
   problem.m = 16;
   EXPECT_EQ(rule(problem), FastProduct::none);
   problem = {1, 64, 768, 192, GemmOperandB::packed, {}, GetParam()};
   problem.allows_strassen = true;
-  EXPECT_EQ(rule(problem), pays_strassen() ? FastProduct::hopcroft_kerr : FastProduct::none);
+  EXPECT_EQ(rule(problem), pays_strassen(GetParam()) ? FastProduct::hopcroft_kerr : FastProduct::none);
   problem.k = 96;  // sums of A and visits to C cost more than is saved
   EXPECT_EQ(rule(problem), FastProduct::none);
   // One panel for two threads.
@@ -252,7 +252,7 @@ TEST_P(StrassenTest, FewThreadsHaveRowsOfTheirOwnWhereThereAreMany) {
     problem.threads = threads;
     return default_gemm_plan(problem).split;
   };
-  EXPECT_EQ(split(128, 2), pays_strassen() ? GemmSplit::rows : GemmSplit::columns);
+  EXPECT_EQ(split(128, 2), pays_strassen(GetParam()) ? GemmSplit::rows : GemmSplit::columns);
   EXPECT_EQ(split(128, 1), GemmSplit::columns);
   EXPECT_EQ(split(64, 2), GemmSplit::columns);    // each streams all of B
   EXPECT_EQ(split(4096, 8), GemmSplit::columns);  // too many for the memory
