@@ -34,8 +34,10 @@ void check_channels(int64_t in, int64_t expected, int64_t groups, int64_t out) {
 
 Dims tail(const Dims& dims) { return {dims.begin() + 2, dims.end()}; }
 
-// Pads of a transposed convolution, given or derived from the wanted output; returns the output's extent.
+// Pads of a transposed convolution, given or derived from the wanted output; returns the output's extent, -1 for one
+// that depends on an unknown input.
 int64_t transpose_output(Window& window, size_t axis, int64_t in, int64_t extra, int64_t wanted, bool is_upper) {
+  if (in < 0) return std::max<int64_t>(wanted, -1);
   const int64_t full = window.strides[axis] * (in - 1) + extra + window.span(axis);
   if (wanted >= 0) {
     const int64_t total = std::max<int64_t>(0, full - wanted);

@@ -27,7 +27,8 @@ struct ConvNode {
 };
 // From static extents of input and weights ([out][in / groups][window]). Throws std::invalid_argument.
 ConvNode read_conv(const Node& node, const Dims& in, const Dims& weights);
-// Weights are [in][out / groups][window]. The window's strides are those of the output.
+// Weights are [in][out / groups][window]. The window's strides are those of the output. Batch and spatial extents of
+// the input may be -1, unknown.
 ConvNode read_conv_transpose(const Node& node, const Dims& in, const Dims& weights);
 
 // nullopt: more of the shapes is unknown than the number of images, which is then 1, or something is wrong.

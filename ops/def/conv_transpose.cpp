@@ -20,14 +20,11 @@ void infer(InferContext& context) {
   TensorType type{in.dtype, true, std::vector<Dim>(in.dims.size()), {}};
   if (!type.dims.empty()) type.dims[0] = in.dims[0];
   if (weights.is_static() && in.dims.size() > 1 && in.dims[1].known()) {
-    // Axes whose extents are unknown are inferred with one pixel, and forgotten.
     Dims extents;
-    for (const Dim& dim : in.dims) extents.push_back(dim.known() ? dim.extent : 1);
+    for (const Dim& dim : in.dims) extents.push_back(dim.extent);
     const ConvNode conv = named(context, [&] { return read_conv_transpose(context.node, extents, weights.extents()); });
     type.dims[1].extent = conv.sizes.out_channels;
-    for (size_t i = 2; i < type.dims.size(); ++i) {
-      if (in.dims[i].known()) type.dims[i].extent = conv.sizes.out[i - 2];
-    }
+    for (size_t i = 2; i < type.dims.size(); ++i) type.dims[i].extent = conv.sizes.out[i - 2];
   }
   context.set_output(0, std::move(type));
 }

@@ -45,6 +45,13 @@ size_t first_axis(const Context& context, int64_t rank) {
   return static_cast<size_t>(axis_within(context, context.node.attributes.get_int("axis", -1), rank));
 }
 
+// Of mean and deviation: float64 data, too, have them in the type of the first stage.
+DType statistics_type(DType data, const Node& node) {
+  if (data == DType::f32) return data;
+  const auto stash = static_cast<DType>(node.attributes.get_int("stash_type", 1));
+  return is_float(stash) ? stash : DType::f32;
+}
+
 void infer(InferContext& context) {
   const TensorType& data = context.input(0);
   const Variant variant = variant_of(context.node);
@@ -56,9 +63,8 @@ void infer(InferContext& context) {
                  ", the data is " + std::string(name_of(data.dtype)));
   }
   context.set_output(0, data);
-  const auto stash = static_cast<DType>(context.node.attributes.get_int("stash_type", 1));
   TensorType statistics = data;
-  if (bits_of(data.dtype) < 32) statistics.dtype = is_float(stash) ? stash : DType::f32;
+  statistics.dtype = statistics_type(data.dtype, context.node);
   if (data.has_rank) {
     for (size_t i = first_axis(context, data.rank()); i < data.dims.size(); ++i) statistics.dims[i] = known_dim(1);
     for (const int slot : {variant.scale, variant.bias}) {
@@ -152,8 +158,7 @@ void reference(ReferenceContext& context) {
   each(variant.scale, std::multiplies<double>());
   each(variant.bias, std::plus<double>());
   context.outputs[0] = tensor_of_reals(context, data.dtype(), dims, x);
-  const auto stash = static_cast<DType>(context.node.attributes.get_int("stash_type", 1));
-  const DType dtype = bits_of(data.dtype()) >= 32 ? data.dtype() : is_float(stash) ? stash : DType::f32;
+  const DType dtype = statistics_type(data.dtype(), context.node);
   const auto set = [&](int slot, DType as, const Dims& shape, const std::vector<double>& values) {
     if (slot <= 0 || static_cast<size_t>(slot) >= context.outputs.size()) return;
     context.outputs[static_cast<size_t>(slot)] = tensor_of_reals(context, as, shape, values);

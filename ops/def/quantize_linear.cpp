@@ -24,7 +24,8 @@ class Granularity {
     extent_ = data.dims()[at];
     for (size_t i = at + 1; i < data.dims().size(); ++i) inner_ *= data.dims()[i];
     scales_ = scale.rank() == 1 ? scale.size() : scale.dims()[std::min(at, scale.dims().size() - 1)];
-    if (scale.rank() == 1) {
+    const bool has_blocks = rank == 1 && scales_ != extent_ && context.node.attributes.get_int("block_size", 0) > 0;
+    if (scale.rank() == 1 && !has_blocks) {
       is_per_axis_ = true;
       if (scales_ != extent_)
         context.fail("the scale has " + std::to_string(scales_) + " elements, axis " + std::to_string(axis) + " has " +

@@ -2,6 +2,7 @@
 // accepted in all versions.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -35,13 +36,19 @@ Reduction reduction_of(const Node& node) {
   return Reduction::sum;
 }
 
+// What one element alone gives is that element.
+bool is_identity_of_one(Reduction kind) {
+  return kind == Reduction::sum || kind == Reduction::mean || kind == Reduction::max || kind == Reduction::min ||
+         kind == Reduction::prod;
+}
+
 bool axes_are_input(const Node& node) {
   return node.op->since >= 18 || (node.op->name == "ReduceSum" && node.op->since >= 13);
 }
 
-// True for each axis to reduce; nullopt: nothing is reduced (noop_with_empty_axes).
+// True for each axis to reduce.
 template <class Context>
-std::optional<std::vector<bool>> reduced_axes(const Context& context, int64_t rank, const Tensor& input) {
+std::vector<bool> reduced_axes(const Context& context, int64_t rank, const Tensor& input) {
   std::vector<int64_t> axes;
   if (axes_are_input(context.node)) {
     if (input.defined()) axes = integers_of(context, input, "input 1 (axes)");
@@ -49,9 +56,9 @@ std::optional<std::vector<bool>> reduced_axes(const Context& context, int64_t ra
     axes = context.node.attributes.get_ints("axes");
   }
   if (axes.empty()) {
-    if (axes_are_input(context.node) && context.node.attributes.get_int("noop_with_empty_axes", 0) != 0)
-      return std::nullopt;
-    return std::vector<bool>(static_cast<size_t>(rank), true);
+    // Over no axis at all a sum is its element, but a sum of squares is still that element's square.
+    const bool none = axes_are_input(context.node) && context.node.attributes.get_int("noop_with_empty_axes", 0) != 0;
+    return std::vector<bool>(static_cast<size_t>(rank), !none);
   }
   std::vector<bool> reduced(static_cast<size_t>(rank), false);
   for (const int64_t axis : axes) reduced[static_cast<size_t>(axis_within(context, axis, rank))] = true;
@@ -68,11 +75,10 @@ void infer(InferContext& context) {
     return context.set_output(
         0, keeps_dims(context.node) ? ranked(data.dtype, data.dims.size()) : TensorType::unranked(data.dtype));
   }
-  const auto reduced = reduced_axes(context, data.rank(), context.constant(1));
-  if (!reduced) return context.set_output(0, data);
+  const std::vector<bool> reduced = reduced_axes(context, data.rank(), context.constant(1));
   TensorType result = ranked(data.dtype, 0);
   for (size_t i = 0; i < data.dims.size(); ++i) {
-    if (!(*reduced)[i]) {
+    if (!reduced[i]) {
       result.dims.push_back(data.dims[i]);
     } else if (keeps_dims(context.node)) {
       result.dims.push_back(known_dim(1));
@@ -208,20 +214,14 @@ double empty_extreme(Reduction kind, DType dtype) {
 void reference(ReferenceContext& context) {
   const Tensor& data = context.inputs[0];
   const Reduction kind = reduction_of(context.node);
-  const auto given = reduced_axes(context, data.rank(), context.has_input(1) ? context.inputs[1] : Tensor());
-  // Without axes the operator still applies to each element: an L1 norm of one element is its absolute value. The text
-  // says that the input is returned as it is.
-  if (!given) {
-    context.outputs[0] = data;
-    return;
-  }
-  Dims dims, kept;
+  const std::vector<bool> reduced =
+      reduced_axes(context, data.rank(), context.has_input(1) ? context.inputs[1] : Tensor());
+  Dims dims;
   for (size_t i = 0; i < data.dims().size(); ++i) {
-    if (!(*given)[i]) kept.push_back(data.dims()[i]);
-    if (!(*given)[i] || keeps_dims(context.node)) dims.push_back((*given)[i] ? 1 : data.dims()[i]);
+    if (!reduced[i] || keeps_dims(context.node)) dims.push_back(reduced[i] ? 1 : data.dims()[i]);
   }
   Tensor result = make_output(context, data.dtype(), dims);
-  const std::vector<size_t> places = places_of(data.dims(), *given);
+  const std::vector<size_t> places = places_of(data.dims(), reduced);
   context.outputs[0] = result;
   if (data.size() > 0 && reduce_exactly(kind, data, places, result)) return;
   const std::vector<double> values = reals_of(data);
@@ -246,9 +246,12 @@ void reference(ReferenceContext& context) {
 bool lower(LowerContext& context) {
   if (context.has_input(1) && !context.constant(1).defined()) return false;
   const InferContext messages(context.node, {}, {});
-  const auto reduced =
+  const std::vector<bool> reduced =
       reduced_axes(messages, context.input_type(0).rank(), context.has_input(1) ? context.constant(1) : Tensor());
-  return reduced ? lower_reduction(context, reduction_of(context.node), *reduced) : lower_as_same_bytes(context);
+  const Reduction kind = reduction_of(context.node);
+  if (is_identity_of_one(kind) && std::none_of(reduced.begin(), reduced.end(), std::identity()))
+    return lower_as_same_bytes(context);
+  return lower_reduction(context, kind, reduced);
 }
 
 // log(sum(exp(x - top))) + top, which does not overflow; infinities come out of exp and log by themselves.

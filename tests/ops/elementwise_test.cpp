@@ -196,6 +196,9 @@ TEST(QuantizeLinear, RoundsToEvenAndSaturates) {
   const Tensor real = run_node(
       "DequantizeLinear", {Tensor::from<int8_t>({1, 3}, {1, 2, 3}), Tensor::from<float>({1, 2}, {10, 100})}, blocked);
   EXPECT_THAT(values<float>(real), ElementsAre(10, 20, 300));
+  blocked.set("axis", int64_t{0});
+  const Tensor line = run_node("DequantizeLinear", {row<int8_t>({1, 2, 3, 4}), row<float>({10, 100})}, blocked);
+  EXPECT_THAT(values<float>(line), ElementsAre(10, 20, 300, 400));
 }
 
 // --- lowering

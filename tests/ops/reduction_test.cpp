@@ -3,6 +3,7 @@
 
 #include "lathe/error.h"
 #include "tests/isas_here.h"
+#include "tests/ops/op_tester.h"
 #include "tests/ops/plain_node.h"
 
 namespace lathe {
@@ -110,6 +111,31 @@ TEST(GroupNormalization, MatchesItsReference) {
                200);
 }
 
+TEST(Reduce, WorksOnEachElementWhereItReducesNoAxis) {
+  const Tensor x = Tensor::from<float>({2, 2}, {-1, 2, -3, 0.5F});
+  const std::pair<const char*, std::vector<float>> cases[] = {
+      {"ReduceSum", {-1, 2, -3, 0.5F}}, {"ReduceMax", {-1, 2, -3, 0.5F}},      {"ReduceL1", {1, 2, 3, 0.5F}},
+      {"ReduceL2", {1, 2, 3, 0.5F}},    {"ReduceSumSquare", {1, 4, 9, 0.25F}}, {"ReduceLogSumExp", {-1, 2, -3, 0.5F}}};
+  for (const auto& [op, expected] : cases) {
+    for (const int64_t keepdims : {0, 1}) {
+      Attributes attributes = with("noop_with_empty_axes", int64_t{1});
+      attributes.set("keepdims", keepdims);
+      const OneNode tested = node_of({x}, op, 18, attributes);
+      ASSERT_EQ(tested.expected().dims(), x.dims()) << op;
+      for (int64_t i = 0; i < x.size(); ++i) {
+        EXPECT_FLOAT_EQ(tested.expected().data<float>()[i], expected[static_cast<size_t>(i)]) << op;
+      }
+      for (const Isa isa : isas_here()) {
+        const std::optional<Tensor> result = tested.run(isa, 1);
+        if (!result) continue;
+        for (int64_t i = 0; i < x.size(); ++i) {
+          EXPECT_FLOAT_EQ(result->data<float>()[i], expected[static_cast<size_t>(i)]) << op;
+        }
+      }
+    }
+  }
+}
+
 TEST(BatchNormalization, MatchesItsReference) {
   std::mt19937 random(36);
   expect_close(node_of({random_tensor({2, 19, 5, 5}, random), random_tensor({19}, random), random_tensor({19}, random),
@@ -125,6 +151,16 @@ TEST(LocalResponse, MatchesItsReference) {
     attributes.set("alpha", 0.5f);
     expect_close(node_of({random_tensor({2, 11, 5, 5}, random, -3, 3)}, "LRN", 13, attributes), 60);
   }
+}
+
+TEST(LayerNormalization, HasStatisticsInTheTypeOfItsFirstStage) {
+  testing::OpTester node("LayerNormalization", 17);
+  node.input(Tensor::from<double>({1, 2}, {1, 3})).input(Tensor::from<double>({2}, {1, 1})).outputs(3);
+  const std::vector<Tensor> results = node.reference();
+  EXPECT_EQ(results[0].dtype(), DType::f64);
+  ASSERT_EQ(results[1].dtype(), DType::f32);
+  EXPECT_EQ(results[1].data<float>()[0], 2);
+  EXPECT_EQ(results[2].dtype(), DType::f32);
 }
 
 TEST(Normalization, RefusesParametersThatDoNotFit) {

@@ -65,6 +65,16 @@ std::vector<Tensor> two_inputs_tensors(int64_t batch) {
   return {random_input({batch, 4}, 1), random_input({batch, 1}, 2), Tensor(DType::i64, {2, 3})};
 }
 
+TEST(Session, TakesTransposedConvolutionsWhoseFirstPixelAloneIsPadding) {
+  ModelBuilder model;
+  const std::string x = model.input("x", {1, 1, "length"});
+  const std::string weights = model.weight(Tensor::from<float>({1, 1, 2}, {1, 10}));
+  model.output(model.node("ConvTranspose", {x, weights}).with("pads", {2, 1}));
+  const std::vector<Tensor> y = run_one(model.load(with_threads(1)), Tensor::from<float>({1, 1, 4}, {1, 2, 3, 4}));
+  EXPECT_THAT(y[0].dims(), ElementsAre(1, 1, 2));
+  EXPECT_THAT(y[0].elements<float>(), ElementsAre(23, 34));
+}
+
 TEST(Session, TellsNamesTypesAndSymbolicShapes) {
   const Session session = two_inputs().load(with_threads(1));
   ASSERT_EQ(session.inputs().size(), 3U);
