@@ -26,7 +26,9 @@ int64_t ConvProblem::source_image(int64_t image) const {
 
 int ConvProblem::most_blocks_at_once() const {
   if (longest_sum == 0) return 0;
-  const int most = std::max(1, longest_sum / (in_lanes() * phases[0].taps()));
+  int taps = 1;  // a transposed convolution with long strides has phases without any
+  for (const ConvShape& phase : phases) taps = std::max(taps, phase.taps());
+  const int most = std::max(1, longest_sum / (in_lanes() * taps));
   return most < in_blocks() ? most : 0;
 }
 

@@ -1,4 +1,5 @@
 // The strict level adds up short sums: its errors are a fraction of those of one long sum.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -64,6 +65,15 @@ TEST_F(StrictSums, OfAConvolutionAreMoreAccurate) {
     return error(model.load(options(accuracy)).run(std::vector<Tensor>{pixels})[0], x_, w_, 1, kRows);
   };
   EXPECT_LT(error_at(Accuracy::strict), error_at(Accuracy::normal) / 1.8);
+}
+
+// Of every second output no input is part.
+TEST(StrictSum, OfNoProductsIsZero) {
+  testing::ModelBuilder model;
+  const std::string x = model.input("x", {1, 1, 3}), weight = model.weight(Tensor::from<float>({1, 1, 1}, {10}));
+  model.output(model.node("ConvTranspose", {x, weight}).with("strides", {2}).with("pads", {1, 0}));
+  const std::vector<Tensor> in{Tensor::from<float>({1, 1, 3}, {1, 2, 3})};
+  EXPECT_THAT(model.load(options(Accuracy::strict)).run(in)[0].elements<float>(), ::testing::ElementsAre(0, 20, 0, 30));
 }
 
 }  // namespace
