@@ -115,6 +115,7 @@ bool add_mask_biases(ExpandContext& context, AttentionParts& parts, const Dim& k
     if (!mask.has_rank || mask.rank() < 1 || mask.rank() > 4 || !keys.known()) return false;
     if (mask.dtype != type_of(context) && mask.dtype != DType::boolean) return false;
     if (mask.dims.back().extent != keys.extent && mask.dims.back().extent != 1) return false;
+    if (parts.shares_keys && !mask.is_static()) return false;  // one for all heads, or one for each: the run tells
     parts.biases.push_back(mask.dtype != DType::boolean ? context.input(3) : bias_of_flags(context, context.input(3)));
   }
   if (context.has_input(6)) {

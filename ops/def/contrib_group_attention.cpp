@@ -161,6 +161,7 @@ bool expand_group_query(ExpandContext& context) {
   if (!extents || !has_whole_cache || context.has_input(kSink) || context.has_output(3)) return false;
   const Settings s = settings_of(context, extents->hidden, !context.has_input(kKey));
   if (s.is_smooth || !s.is_causal) return false;
+  if (s.heads != s.key_heads && context.has_input(kBias) && !context.input_type(kBias).is_static()) return false;
   if (s.rotates) {
     require_inputs(context, {kCos, kSin});
     const TensorType& cache = context.input_type(kCos);

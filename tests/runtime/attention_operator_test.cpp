@@ -80,6 +80,21 @@ TEST_P(AttentionOperator, IsTheSameExpandedAndByItsReference) {
   expect_alike(model.bytes(25), inputs, c.is_fused);
 }
 
+// Whether a mask is one for all heads or has one for each is known when it comes.
+TEST(AttentionOperatorOfSharedKeys, TakesMasksOfOpenExtents) {
+  for (const int64_t heads : {1, 4}) {
+    ModelBuilder model;
+    const std::vector<Tensor> inputs = {random_input({1, 4, 3, 8}, 1), random_input({1, 2, 5, 8}, 2),
+                                        random_input({1, 2, 5, 8}, 3), flags({1, heads, 3, 5})};
+    std::vector<std::string> names = {model.input("q", {1, 4, 3, 8}), model.input("k", {1, 2, 5, 8}),
+                                      model.input("v", {1, 2, 5, 8}),
+                                      model.input("mask", {"b", "h", "q", 5}, DType::boolean)};
+    auto node = model.node("Attention", names, 3);
+    for (int i = 0; i < 3; ++i) model.output(node.result(i));
+    expect_alike(model.bytes(25), inputs, true);
+  }
+}
+
 Tensor as_bfloat(const Tensor& tensor) {
   Tensor narrow(DType::bf16, tensor.dims());
   for (int64_t i = 0; i < tensor.size(); ++i)
