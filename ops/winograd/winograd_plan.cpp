@@ -30,20 +30,22 @@ struct Extent {
   double products;     // multiplications of all tiles; those that are left out do not count
 };
 
-// Transformed values along one axis, of all its tiles. Of all tiles at once, one that is not whole saves a frequency.
+// Transformed values along one axis, of all its tiles. Of all tiles at once, one that is not whole saves frequencies.
 struct AxisCount {
   int64_t tiles = 0;
   double inputs = 0, products = 0;
 };
-AxisCount count_of(int64_t outputs, const std::vector<WinogradMatrices>& phases, bool leaves_out) {
+using MatricesOf = WinogradMatrices (*)(const WinogradForm&, int phase, int part);
+AxisCount count_of(int64_t outputs, const WinogradForm& form, int phases, MatricesOf matrices, bool leaves_out) {
   AxisCount count;
-  const int tile_outputs = phases[0].outputs;
+  const int tile_outputs = matrices(form, 0, 0).outputs, part = static_cast<int>(outputs % tile_outputs);
+  const std::vector<bool> needs = needed_points(matrices(form, 0, leaves_out ? part : 0).output);
   count.tiles = divide_up(outputs, tile_outputs);
-  for (const WinogradMatrices& phase : phases) {
-    count.inputs += phase.size();
-    count.products += static_cast<double>(phase.size() * count.tiles);
-    if (!leaves_out || outputs % tile_outputs == 0) continue;
-    for (const bool is_needed : needed_by_part_tiles(phase.output)) count.products -= is_needed ? 0 : 1;
+  for (int phase = 0; phase < phases; ++phase) {
+    const int size = matrices(form, phase, 0).size();
+    count.inputs += size;
+    count.products += static_cast<double>(size * count.tiles);
+    count.products -= static_cast<double>(std::count(needs.begin(), needs.begin() + size, false));
   }
   return count;
 }
@@ -92,12 +94,9 @@ WinogradChoice choose_winograd(const ConvProblem& problem, Isa isa, int threads,
     if (!is_winograd_of_blocks(problem, outputs)) continue;
     const ConvShape& shape = problem.phases[0];
     const WinogradForm form = winograd_form(problem, outputs);
-    std::vector<WinogradMatrices> rows, columns;
-    for (int phase = 0; phase < form.row_phases(); ++phase) rows.push_back(row_matrices(form, phase));
-    for (int phase = 0; phase < form.column_phases(); ++phase) columns.push_back(column_matrices(form, phase));
     for (const bool all : {true, false}) {
-      const AxisCount y = count_of(shape.y.out, rows, all);
-      const AxisCount x = count_of(shape.x.out, columns, all);
+      const AxisCount y = count_of(shape.y.out, form, form.row_phases(), row_matrices, all);
+      const AxisCount x = count_of(shape.x.out, form, form.column_phases(), column_matrices, all);
       Extent extent{};
       extent.tiles = problem.batch * y.tiles * x.tiles;
       extent.inputs = y.inputs * x.inputs;

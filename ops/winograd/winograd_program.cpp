@@ -27,8 +27,8 @@ std::pair<int, int> pixels_inside(int64_t first, int64_t stride, int64_t extent,
 
 }  // namespace
 
-WinogradProgram::Axis WinogradProgram::make_axis(const ConvAxis& axis, const std::vector<int>& sizes, int outputs,
-                                                 int phase_pixels) {
+WinogradProgram::Axis WinogradProgram::make_axis(const ConvAxis& axis, const std::vector<int>& sizes,
+                                                 int outputs) const {
   Axis made;
   made.outputs = axis.out;
   made.tiles = divide_up(axis.out, outputs);
@@ -38,11 +38,13 @@ WinogradProgram::Axis WinogradProgram::make_axis(const ConvAxis& axis, const std
   std::vector<std::pair<std::vector<std::pair<int, int>>, int>> kinds;
   for (int64_t tile = 0; tile < made.tiles; ++tile) {
     std::vector<std::pair<int, int>> inputs;
-    for (size_t phase = 0; phase < sizes.size(); ++phase) {
-      const int64_t first = tile * made.step + made.first_input + static_cast<int64_t>(phase) * phase_pixels;
-      inputs.push_back(pixels_inside(first, axis.stride, axis.in, sizes[phase]));
-    }
     const auto stored = static_cast<int>(std::min<int64_t>(outputs, axis.out - tile * outputs));
+    for (size_t phase = 0; phase < sizes.size(); ++phase) {
+      const int64_t first =
+          tile * made.step + made.first_input + static_cast<int64_t>(phase) * plan_.form.phase_pixels();
+      const int count = sizes[phase] - (has_part_tiles() ? outputs - stored : 0);
+      inputs.push_back(pixels_inside(first, axis.stride, axis.in, count));
+    }
     made.kind.push_back(index_in(kinds, {inputs, stored}));
   }
   for (const auto& [inputs, stored] : kinds) {
@@ -66,8 +68,8 @@ WinogradProgram::WinogradProgram(ConvProblem problem, const WinogradPlan& plan, 
   std::vector<int> rows, columns;
   for (int phase = 0; phase < form.row_phases(); ++phase) rows.push_back(form.rows(phase));
   for (int phase = 0; phase < form.column_phases(); ++phase) columns.push_back(form.size(phase));
-  y_ = make_axis(shape.y, rows, form.out_rows(), form.phase_pixels());
-  x_ = make_axis(shape.x, columns, form.outputs, form.phase_pixels());
+  y_ = make_axis(shape.y, rows, form.out_rows());
+  x_ = make_axis(shape.x, columns, form.outputs);
   tiles_ = problem_.batch * y_.tiles * x_.tiles;
   groups_ = 1;
   if (plan_.tile_group > 0) {
@@ -90,8 +92,8 @@ WinogradProgram::WinogradProgram(ConvProblem problem, const WinogradPlan& plan, 
 // In groups, tiles go from row to row. All at once, those that are not whole stand at the ends, so that frequencies
 // that they do not need can leave them out.
 void WinogradProgram::make_areas() {
-  const bool sorts = parts() > 1;
-  const int64_t whole_rows = sorts ? y_.whole_tiles() : y_.tiles, whole_columns = sorts ? x_.whole_tiles() : x_.tiles;
+  const int64_t whole_rows = has_part_tiles() ? y_.whole_tiles() : y_.tiles;
+  const int64_t whole_columns = has_part_tiles() ? x_.whole_tiles() : x_.tiles;
   areas_ = {{whole_rows, y_.tiles, 0, whole_columns},
             {0, whole_rows, 0, whole_columns},
             {0, whole_rows, whole_columns, x_.tiles},
@@ -113,6 +115,9 @@ void WinogradProgram::make_kernels() {
   // All pieces are transformed alike.
   WinogradForm piece = form;
   piece.pieces = 1;
+  const auto part_of = [&](const Axis& axis, size_t kind) {
+    return has_part_tiles() && axis.stored[kind] < axis.tile_outputs ? axis.stored[kind] : 0;
+  };
   for (size_t row = 0; row < y_.inputs.size(); ++row) {
     in_.emplace_back();
     out_.emplace_back();
@@ -122,20 +127,21 @@ void WinogradProgram::make_kernels() {
         for (int x = 0; x < form.column_phases(); ++x) {
           const auto &rows = y_.inputs[row][static_cast<size_t>(y)],
                      &columns = x_.inputs[column][static_cast<size_t>(x)];
-          in_.back().back().push_back(
-              winograd_input({plan_.isa, piece, rows.first, rows.second, columns.first, columns.second,
-                              form.pieces > 1 ? 0 : y, form.pieces > 1 ? 0 : x}));
+          in_.back().back().push_back(winograd_input({plan_.isa, piece, rows.first, rows.second, columns.first,
+                                                      columns.second, form.pieces > 1 ? 0 : y, form.pieces > 1 ? 0 : x,
+                                                      part_of(y_, row), part_of(x_, column)}));
         }
       }
-      out_.back().push_back(
-          winograd_output({plan_.isa, piece, y_.stored[row], x_.stored[column], problem_.has_bias, problem_.epilogue}));
+      out_.back().push_back(winograd_output({plan_.isa, piece, y_.stored[row], x_.stored[column], problem_.has_bias,
+                                             problem_.epilogue, has_part_tiles()}));
     }
   }
 }
 
 void WinogradProgram::make_products() {
   int64_t weights = 0;
-  for (WinogradClass& part : winograd_classes(plan_.form)) {
+  const int part_rows = has_part_tiles() ? y_.part() : 0, part_columns = has_part_tiles() ? x_.part() : 0;
+  for (WinogradClass& part : winograd_classes(plan_.form, part_rows, part_columns)) {
     const Tiles tiles = parts() > 1 ? tiles_of(part) : Tiles{0, group_tiles_};
     if (tiles.begin == tiles.end) continue;
     GemmProblem product;
@@ -174,9 +180,9 @@ void WinogradProgram::make_products() {
 }
 
 std::string WinogradProgram::packing() const {
-  std::string text = fmt::format("winograd.2 {} c{} panels of", to_string(plan_.form), problem_.lanes);
+  std::string text = fmt::format("winograd.3 {} c{} panels of", to_string(plan_.form), problem_.lanes);
   for (const WinogradClass& part : classes_)
-    text += fmt::format(" {}:{}", part.frequencies[0], part.format.panel_columns);
+    text += fmt::format(" {}+{}:{}", part.frequencies[0], part.frequencies.size(), part.format.panel_columns);
   return text;
 }
 

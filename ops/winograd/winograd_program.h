@@ -42,6 +42,7 @@ class WinogradProgram {
     std::vector<std::vector<std::pair<int, int>>> inputs;  // by kind and phase: the pixels that exist, [first, last)
     std::vector<int> stored;                               // by kind: outputs
     int64_t whole_tiles() const { return outputs / tile_outputs; }
+    int part() const { return static_cast<int>(outputs % tile_outputs); }  // outputs of a last tile that has fewer
   };
   // Tiles of one image that lie together in the order of all tiles.
   struct Area {
@@ -60,7 +61,9 @@ class WinogradProgram {
   };
 
   // `sizes`: frequencies of each phase.
-  static Axis make_axis(const ConvAxis& axis, const std::vector<int>& sizes, int outputs, int phase_pixels);
+  Axis make_axis(const ConvAxis& axis, const std::vector<int>& sizes, int outputs) const;
+  // Those at the ends of the axes that are not whole take a part of the points; in groups all tiles are treated alike.
+  bool has_part_tiles() const { return parts() > 1; }
   void make_areas();
   Tiles tiles_of(const WinogradClass& part) const;
   void make_kernels();

@@ -123,7 +123,7 @@ void WinogradStem::make_kernels(Isa isa) {
 }
 
 std::string WinogradStem::packing() const {
-  return fmt::format("winograd_stem.1 {} c{} panels of {}", to_string(form_), problem_.lanes,
+  return fmt::format("winograd_stem.2 {} c{} panels of {}", to_string(form_), problem_.lanes,
                      classes_[0].format.panel_columns);
 }
 

@@ -103,16 +103,6 @@ int winograd_slot(const WinogradForm& form, int row_phase, int column_phase) {
   return kSlots[row_phase][column_phase];
 }
 
-std::vector<bool> needed_by_part_tiles(const Matrix& output) {
-  std::vector<bool> needs(static_cast<size_t>(output.columns), output.rows == 1);
-  for (int row = 0; row + 1 < output.rows; ++row) {
-    for (int f = 0; f < output.columns; ++f) {
-      if (output.at(row, f) != 0) needs[static_cast<size_t>(f)] = true;
-    }
-  }
-  return needs;
-}
-
 namespace {
 
 // Frequencies along one axis that are treated alike.
@@ -138,13 +128,13 @@ std::vector<AxisClass> axis_classes(int frequencies, int shared, int phases, con
 
 }  // namespace
 
-std::vector<WinogradClass> winograd_classes(const WinogradForm& form) {
+std::vector<WinogradClass> winograd_classes(const WinogradForm& form, int part_rows, int part_columns) {
   std::vector<WinogradClass> classes;
   const int row_phases = form.row_phases(), column_phases = form.column_phases();
   const auto columns = axis_classes(form.size(), form.size(column_phases - 1), column_phases,
-                                    needed_by_part_tiles(column_matrices(form, 0).output));
+                                    needed_points(column_matrices(form, 0, part_columns).output));
   for (const AxisClass& y : axis_classes(form.rows(), form.rows(row_phases - 1), row_phases,
-                                         needed_by_part_tiles(row_matrices(form, 0).output))) {
+                                         needed_points(row_matrices(form, 0, part_rows).output))) {
     for (const AxisClass& x : columns) {
       WinogradClass made;
       for (const int row : y.frequencies) {

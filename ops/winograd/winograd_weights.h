@@ -28,11 +28,9 @@ struct WinogradClass {
 int winograd_slot(const WinogradForm& form, int row_phase, int column_phase);
 inline int winograd_slots(const WinogradForm& form) { return form.row_phases() * form.column_phases(); }
 
-// Whether any output of a tile but the last one depends on a frequency, by frequency along one axis.
-std::vector<bool> needed_by_part_tiles(const Matrix& output);
-
-// In the order of the packed weights; without formats and places of weights.
-std::vector<WinogradClass> winograd_classes(const WinogradForm& form);
+// In the order of the packed weights; without formats and places of weights. `part_rows`, `part_columns`: outputs of
+// the tiles at the ends of the axes, if these take a part of the points; 0: they do not.
+std::vector<WinogradClass> winograd_classes(const WinogradForm& form, int part_rows = 0, int part_columns = 0);
 
 // `weights`: [out][in][window]. Frequencies of no class are left out.
 void pack_winograd(const ConvProblem& problem, const WinogradForm& form, const std::vector<WinogradClass>& classes,

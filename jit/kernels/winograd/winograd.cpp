@@ -17,12 +17,22 @@ Matrix first_rows(const Matrix& matrix, int rows) {
   return {rows, matrix.columns, {matrix.values.begin(), matrix.values.begin() + rows * matrix.columns}};
 }
 
-// Tiles that are not whole leave out frequencies, which nobody may have written.
-bool is_read(const Matrix& matrix, int column) {
-  for (int row = 0; row < matrix.rows; ++row) {
-    if (matrix.at(row, column) != 0) return true;
+// The numbers of a phase's points that a tile takes, and these rows of its matrix.
+struct PointRows {
+  std::vector<int> points;
+  Matrix matrix;
+};
+PointRows taken_rows(const Matrix& input, const std::vector<bool>& needs) {
+  PointRows taken;
+  taken.matrix.columns = input.columns;
+  for (int point = 0; point < input.rows; ++point) {
+    if (!needs[static_cast<size_t>(point)]) continue;
+    taken.points.push_back(point);
+    const auto first = input.values.begin() + point * input.columns;
+    taken.matrix.values.insert(taken.matrix.values.end(), first, first + input.columns);
   }
-  return false;
+  taken.matrix.rows = static_cast<int>(taken.points.size());
+  return taken;
 }
 
 // Both transforms go over a grid of vectors twice, once along each axis. What lies between waits in registers as far as
@@ -110,10 +120,14 @@ class InputEmitter : public TransformEmitter {
   explicit InputEmitter(const WinogradInputPlan& plan)
       : TransformEmitter(plan.isa, plan.form),
         plan_(plan),
-        rows_(form_.rows(plan.row_phase)),
-        columns_(form_.size(plan.column_phase)),
-        across_(*this, plan.isa, column_matrices(plan.form, plan.column_phase).input),
-        down_(*this, plan.isa, row_matrices(plan.form, plan.row_phase).input) {
+        column_points_(taken_rows(column_matrices(form_, plan.column_phase, plan.part_columns).input,
+                                  needed_points(column_matrices(form_, 0, plan.part_columns).output))),
+        row_points_(taken_rows(row_matrices(form_, plan.row_phase, plan.part_rows).input,
+                               needed_points(row_matrices(form_, 0, plan.part_rows).output))),
+        rows_(row_points_.matrix.columns),
+        columns_(column_points_.matrix.rows),
+        across_(*this, plan.isa, column_points_.matrix),
+        down_(*this, plan.isa, row_points_.matrix) {
     claim_grid(rows_, columns_, 0);
   }
 
@@ -143,7 +157,7 @@ class InputEmitter : public TransformEmitter {
         for (int column = 0; column < columns_; ++column) put_zero(row, column);
         continue;
       }
-      std::vector<Input> pixels(static_cast<size_t>(columns_));
+      std::vector<Input> pixels(static_cast<size_t>(column_points_.matrix.columns));
       for (int column = plan_.first_column; column < plan_.last_column; ++column) {
         const Vec& pixel = line_[static_cast<size_t>(column)];
         load(pixel, moving_ + column * form_.stride * vec_bytes());
@@ -155,16 +169,20 @@ class InputEmitter : public TransformEmitter {
 
   void transform_columns() {
     mov(moving_, target_);
+    int point = 0;
     for (int column = 0; column < columns_; ++column) {
-      if (column > 0) add(moving_, frequency_);
+      for (; point < column_points_.points[static_cast<size_t>(column)]; ++point) add(moving_, frequency_);
       std::vector<Input> values;
       for (int row = 0; row < rows_; ++row) values.push_back(get(row, column, line_[static_cast<size_t>(row)]));
-      down_.emit(values, temps_, [&](int row, const Vec& value) { store(frequency_at(moving_, row), value); });
+      down_.emit(values, temps_, [&](int row, const Vec& value) {
+        store(frequency_at(moving_, row_points_.points[static_cast<size_t>(row)]), value);
+      });
     }
   }
 
   const WinogradInputPlan plan_;
-  const int rows_, columns_;
+  const PointRows column_points_, row_points_;
+  const int rows_, columns_;  // rows of pixels, and points along them
   LineTransform across_, down_;
   const std::vector<Vec> line_ = claim_vecs("line", form_.size());
   const std::vector<Vec> temps_ = claim_vecs("temp", LineTransform::kTemps);
@@ -175,8 +193,10 @@ class OutputEmitter : public TransformEmitter {
   explicit OutputEmitter(const WinogradOutputPlan& plan)
       : TransformEmitter(plan.isa, plan.form),
         plan_(plan),
-        down_matrix_(first_rows(row_matrices(plan.form, 0).output, plan.rows)),
-        across_matrix_(first_rows(column_matrices(plan.form, 0).output, plan.columns)),
+        down_matrix_(first_rows(row_matrices(form_, 0, plan.is_part ? plan.rows : 0).output, plan.rows)),
+        across_matrix_(first_rows(column_matrices(form_, 0, plan.is_part ? plan.columns : 0).output, plan.columns)),
+        reads_row_(needed_points(down_matrix_)),
+        reads_column_(needed_points(across_matrix_)),
         down_(*this, plan.isa, down_matrix_),
         across_(*this, plan.isa, across_matrix_),
         epilogue_(*this, plan.isa, plan.epilogue) {
@@ -212,13 +232,13 @@ class OutputEmitter : public TransformEmitter {
     mov(moving_, source_);
     for (int column = 0; column < form_.size(); ++column) {
       if (column > 0) add(moving_, frequency_);
-      if (!is_read(across_matrix_, column)) {
+      if (!reads_column_[static_cast<size_t>(column)]) {
         for (int row = 0; row < plan_.rows; ++row) put_zero(row, column);
         continue;
       }
       std::vector<Input> values(static_cast<size_t>(form_.rows()));
       for (int row = 0; row < form_.rows(); ++row) {
-        if (!is_read(down_matrix_, row)) continue;
+        if (!reads_row_[static_cast<size_t>(row)]) continue;
         load(line_[static_cast<size_t>(row)], frequency_at(moving_, row));
         values[static_cast<size_t>(row)] = line_[static_cast<size_t>(row)];
       }
@@ -261,6 +281,7 @@ class OutputEmitter : public TransformEmitter {
 
   const WinogradOutputPlan plan_;
   const Matrix down_matrix_, across_matrix_;
+  const std::vector<bool> reads_row_, reads_column_;  // others nobody may have written
   LineTransform down_, across_;
   ConvEpilogueEmitter epilogue_;
   const Gpr scratch_ = claim_gpr("scratch");
@@ -272,16 +293,26 @@ class OutputEmitter : public TransformEmitter {
 
 }  // namespace
 
-WinogradMatrices column_matrices(const WinogradForm& form, int phase) {
-  return form.stride == 1 ? winograd_matrices(form.outputs, form.taps)
-                          : winograd_phase_matrices(form.outputs, form.taps, phase);
+WinogradMatrices column_matrices(const WinogradForm& form, int phase, int part) {
+  return form.stride == 1 ? winograd_matrices(form.outputs, form.taps, part)
+                          : winograd_phase_matrices(form.outputs, form.taps, phase, part);
 }
 
 // Along y.
-WinogradMatrices row_matrices(const WinogradForm& form, int phase) {
-  if (!form.is_line) return column_matrices(form, phase);
+WinogradMatrices row_matrices(const WinogradForm& form, int phase, int part) {
+  if (!form.is_line) return column_matrices(form, phase, part);
   const Matrix one{1, 1, {1.0}};
   return {1, 1, one, one, one};
+}
+
+std::vector<bool> needed_points(const Matrix& output) {
+  std::vector<bool> needs;
+  for (int point = 0; point < output.columns; ++point) {
+    bool is_needed = false;
+    for (int row = 0; row < output.rows; ++row) is_needed |= output.at(row, point) != 0;
+    needs.push_back(is_needed);
+  }
+  return needs;
 }
 
 std::string to_string(const WinogradForm& form) {
@@ -290,14 +321,15 @@ std::string to_string(const WinogradForm& form) {
 }
 
 std::string to_string(const WinogradInputPlan& plan) {
-  return fmt::format("winograd_input {} {} phase {},{} rows {}-{} columns {}-{}", name_of(plan.isa),
+  return fmt::format("winograd_input {} {} phase {},{} rows {}-{} columns {}-{} part {}x{}", name_of(plan.isa),
                      to_string(plan.form), plan.row_phase, plan.column_phase, plan.first_row, plan.last_row,
-                     plan.first_column, plan.last_column);
+                     plan.first_column, plan.last_column, plan.part_rows, plan.part_columns);
 }
 
 std::string to_string(const WinogradOutputPlan& plan) {
-  return fmt::format("winograd_output {} {} {}x{} bias={} then {}", name_of(plan.isa), to_string(plan.form), plan.rows,
-                     plan.columns, plan.has_bias ? 1 : 0, to_string(plan.epilogue));
+  return fmt::format("winograd_output {} {} {}x{}{} bias={} then {}", name_of(plan.isa), to_string(plan.form),
+                     plan.rows, plan.columns, plan.is_part ? " part" : "", plan.has_bias ? 1 : 0,
+                     to_string(plan.epilogue));
 }
 
 WinogradKernel winograd_input(const WinogradInputPlan& plan) {

@@ -42,9 +42,12 @@ struct WinogradForm {
 
 std::string to_string(const WinogradForm& form);
 
-// The matrices along x and along y.
-WinogradMatrices column_matrices(const WinogradForm& form, int phase);
-WinogradMatrices row_matrices(const WinogradForm& form, int phase);
+// The matrices along x and along y. `part`: the outputs of a tile that has fewer and takes a part of the points; 0:
+// all.
+WinogradMatrices column_matrices(const WinogradForm& form, int phase, int part = 0);
+WinogradMatrices row_matrices(const WinogradForm& form, int phase, int part = 0);
+// By points: whether any output depends on it.
+std::vector<bool> needed_points(const Matrix& output);
 
 // Arguments of one call: a run of tiles of one channel block.
 struct WinogradCall {
@@ -61,13 +64,14 @@ struct WinogradCall {
 using WinogradKernel = Kernel<void(WinogradCall*)>;
 
 // The pixels of an input tile that exist, counted within a phase: others are zeros. The call's `source` is the phase's
-// first pixel, its row_bytes lead to the phase's next row.
+// first pixel, its row_bytes lead to the phase's next row. Frequencies that a part does without are not written.
 struct WinogradInputPlan {
   Isa isa = Isa::avx2;
   WinogradForm form;
   int first_row = 0, last_row = 0;  // [first, last)
   int first_column = 0, last_column = 0;
   int row_phase = 0, column_phase = 0;
+  int part_rows = 0, part_columns = 0;  // outputs of a tile that takes a part of the points; 0: all
 };
 std::string to_string(const WinogradInputPlan& plan);
 
@@ -77,6 +81,7 @@ struct WinogradOutputPlan {
   int rows = 0, columns = 0;  // pixels that are stored
   bool has_bias = false;
   ConvEpilogue epilogue;
+  bool is_part = false;  // on the points that these pixels need, as the inputs were
 };
 std::string to_string(const WinogradOutputPlan& plan);
 

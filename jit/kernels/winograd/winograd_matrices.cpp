@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <numeric>
 #include <string>
 
 #include "jit/kernel.h"
@@ -77,21 +78,58 @@ WinogradMatrices matrices_of(int outputs, int taps, const std::vector<double>& p
       if (other != point && other != kInfinity) distance *= point - other;
     for (int power = 0; power < outputs; ++power) made.output.at(power, row) = std::pow(point, power);
     for (int power = 0; power < taps; ++power) made.weights.at(row, power) = std::pow(point, power) / distance;
+    if (taps > 1) continue;
+    for (int i = 0; i < size; ++i) made.input.at(row, i) /= distance;
+    made.weights.at(row, 0) = 1;
+  }
+  return made;
+}
+
+// The first ones. Half of a pair is replaced by a last point that has none, and infinity by any, as the other phase,
+// which takes fewer, can do nothing there.
+std::vector<int> part_points(const std::vector<double>& points, int count) {
+  std::vector<int> chosen(static_cast<size_t>(count));
+  std::iota(chosen.begin(), chosen.end(), 0);
+  const double last = points[static_cast<size_t>(count - 1)];
+  const bool is_half = static_cast<size_t>(count) < points.size() && points[static_cast<size_t>(count)] == -last;
+  if (last == kInfinity || (is_half && (points.back() == 0 || points.back() == kInfinity)))
+    chosen.back() = static_cast<int>(points.size()) - 1;
+  return chosen;
+}
+
+// Where the small convolution's weights differ from those of all points, by a factor for each point, its inputs differ
+// instead.
+WinogradMatrices part_matrices_of(int outputs, int taps, const std::vector<double>& points, int part) {
+  WinogradMatrices made = matrices_of(outputs, taps, points);
+  if (part == 0 || part == outputs) return made;
+  const std::vector<int> chosen = part_points(points, part + taps - 1);
+  std::vector<double> own;
+  for (const int point : chosen) own.push_back(points[static_cast<size_t>(point)]);
+  const WinogradMatrices small = matrices_of(part, taps, own);
+  made.outputs = part;
+  made.output = zeros(part, static_cast<int>(points.size()));
+  made.input = zeros(static_cast<int>(points.size()), small.size());
+  for (int i = 0; i < small.size(); ++i) {
+    const int point = chosen[static_cast<size_t>(i)];
+    const int tap = own[static_cast<size_t>(i)] == kInfinity ? taps - 1 : 0;
+    const double factor = small.weights.at(i, tap) / made.weights.at(point, tap);
+    for (int input = 0; input < small.size(); ++input) made.input.at(point, input) = small.input.at(i, input) * factor;
+    for (int output = 0; output < part; ++output) made.output.at(output, point) = small.output.at(output, i);
   }
   return made;
 }
 
 }  // namespace
 
-WinogradMatrices winograd_matrices(int outputs, int taps) {
-  return matrices_of(outputs, taps, points_for(outputs + taps - 1));
+WinogradMatrices winograd_matrices(int outputs, int taps, int part) {
+  return part_matrices_of(outputs, taps, points_for(outputs + taps - 1), part);
 }
 
-WinogradMatrices winograd_phase_matrices(int outputs, int taps, int phase) {
+WinogradMatrices winograd_phase_matrices(int outputs, int taps, int phase, int part) {
   std::vector<double> points = phase_points_for(outputs + (taps + 1) / 2 - 1);
   const int own_taps = (taps + 1 - phase) / 2;
   points.resize(static_cast<size_t>(outputs + own_taps - 1));
-  return matrices_of(outputs, own_taps, points);
+  return part_matrices_of(outputs, own_taps, points, part);
 }
 
 }  // namespace lathe
