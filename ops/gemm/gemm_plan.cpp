@@ -114,6 +114,7 @@ std::string GemmProblem::key() const {
   if (a_stride > 0) text += fmt::format(" lda{}", a_stride);
   if (b_stride > 0) text += fmt::format(" ldb{}", b_stride);
   if (allows_strassen) text += " strassen";
+  if (accumulates) text += " accumulates";
   if (longest_sum > 0) text += fmt::format(" sums{}", longest_sum);
   if (epilogue) text += " " + to_string(*epilogue);
   return text;
@@ -121,12 +122,12 @@ std::string GemmProblem::key() const {
 
 std::string GemmPlan::key() const {
   static constexpr std::string_view kFast[] = {"", "strassen", "strassen 2x3x3"};
+  static constexpr std::string_view kSplits[] = {"columns", "rows", "same columns"};
   if (fast != FastProduct::none)
     return fmt::format("gemm {} {}x{} kb{} rb{}{}{}", kFast[static_cast<size_t>(fast)], rows, vecs, k_block, row_block,
                        embed_broadcast ? " embed" : "", split == GemmSplit::rows ? " rows" : "");
   return fmt::format("gemm {}x{} k{} kb{} rb{}{}{} {}", rows, vecs, k_unroll, k_block, row_block,
-                     embed_broadcast ? " embed" : "", pack_b ? " pack" : "",
-                     split == GemmSplit::rows ? "rows" : "columns");
+                     embed_broadcast ? " embed" : "", pack_b ? " pack" : "", kSplits[static_cast<size_t>(split)]);
 }
 
 Candidate GemmPlan::to_candidate() const {

@@ -24,12 +24,15 @@ struct GemmProblem {
   int64_t a_stride = 0, b_stride = 0;  // of rows, in elements; 0: dense
   bool allows_strassen = false;        // whether the accuracy level does
   int longest_sum = 0;                 // products in one float32 sum, at most; 0: any number
+  bool accumulates = false;            // onto C as it was
 
   std::string key() const;  // the tuning task's text
   double flop() const { return 2.0 * static_cast<double>(batches) * double(m) * double(n) * double(k); }
 };
 
-enum class GemmSplit : uint8_t { columns, rows };  // columns: batches times panels
+// columns: batches times panels. same_columns: each share has the same panels of all batches, so that what it adds to C
+// in one product is added to its own sums of another; batches in a row whose B is the same use each panel together.
+enum class GemmSplit : uint8_t { columns, rows, same_columns };
 
 // Fewer products of blocks (gemm_strassen.h), by the plan's tile and block of k.
 enum class FastProduct : uint8_t { none, strassen, hopcroft_kerr };

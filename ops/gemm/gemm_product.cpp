@@ -13,9 +13,20 @@ constexpr int64_t kLineFloats = 16;  // of a 64-byte cache line
 // How far ahead a panel that is used by one tile only prefetches itself.
 constexpr int64_t kNearPrefetchFloats = 4096;
 
+// How many in a row have the same B, where all have as many neighbours.
+int64_t count_together(const std::vector<GemmOffsets>& offsets) {
+  size_t count = 1;
+  while (count < offsets.size() && offsets[count].b == offsets[0].b) ++count;
+  if (offsets.size() % count != 0) return 1;
+  for (size_t i = 0; i < offsets.size(); ++i) {
+    if (offsets[i].b != offsets[i / count * count].b) return 1;
+  }
+  return static_cast<int64_t>(count);
+}
+
 }  // namespace
 
-// One panel of one batch, and the row tiles that use it.
+// One panel of one B, and the row tiles that use it.
 struct GemmProduct::Panel {
   int64_t index, first_tile, last_tile;
   int64_t k_begin, k_end, width;
@@ -29,6 +40,7 @@ GemmProduct::GemmProduct(const GemmProblem& problem, const GemmPlan& plan, std::
     : problem_(problem), plan_(plan), offsets_(std::move(offsets)), lanes_(vector_lanes(problem.isa)) {
   if (!is_valid(plan, problem)) throw JitError("not possible here: " + plan.key());
   if (offsets_.empty()) offsets_.resize(1);
+  if (plan.split == GemmSplit::same_columns) together_ = count_together(offsets_);
   const int64_t panel_columns = format().panel_columns;
   panels_ = format().panels(problem.n);
   tiles_ = row_tiles(plan, problem.m, problem.threads);
@@ -38,7 +50,7 @@ GemmProduct::GemmProduct(const GemmProblem& problem, const GemmPlan& plan, std::
   tail_vecs_ = static_cast<int>(divide_up(last_columns, lanes_));
   tail_lanes_ = static_cast<int>(last_columns % lanes_);
   // A panel is used by so many tile calls: each prefetches its share of the next one.
-  const int64_t sharing = std::min(tiles_in_block_, tiles_.count);
+  const int64_t sharing = std::min(tiles_in_block_, tiles_.count) * together_;
   const int64_t lines = plan.k_unroll * plan.vecs * lanes_ / kLineFloats;
   prefetch_lines_ =
       static_cast<int>(std::bit_ceil(static_cast<uint64_t>(divide_up(std::max<int64_t>(1, lines), sharing))));
@@ -64,7 +76,7 @@ GemmTilePlan GemmProduct::tile_plan(int rows, int phase, bool is_tail, bool pref
   tile.k_unroll = plan_.k_unroll;
   tile.prefetch_lines = prefetches ? prefetch_lines_ : 0;
   tile.embed_broadcast = plan_.embed_broadcast;
-  tile.accumulate = phase == kMiddle || phase == kLast;
+  tile.accumulate = problem_.accumulates || phase == kMiddle || phase == kLast;
   tile.masked = is_tail && tail_lanes_ > 0;
   tile.b_in_place = problem_.b == GemmOperandB::row_major && !plan_.pack_b;
   if (phase == kOnly || phase == kLast) tile.epilogue = problem_.epilogue;
@@ -90,11 +102,25 @@ void GemmProduct::emit_kernels() {
 void GemmProduct::run(const GemmOperands& operands, int share, int shares) const noexcept {
   // A run-time B that is copied stays with its panel for all rows; otherwise A's block of rows stays in L2.
   const int64_t block = scratch_elements() > 0 ? tiles_.count : tiles_in_block_;
-  const PanelWalk walk{plan_.split, static_cast<int64_t>(offsets_.size()), panels_, tiles_.count, block};
+  const PanelWalk walk{plan_.split, static_cast<int64_t>(offsets_.size()) / together_, panels_, tiles_.count, block};
+  const Range columns =
+      plan_.split == GemmSplit::same_columns ? split_evenly(panels_, share, shares) : Range{0, panels_};
   walk.run(share, shares, [&](int64_t product, int64_t panel, const Range& tiles, bool is_last) {
-    run_panel(operands, offsets_[static_cast<size_t>(product)], panel, tiles.begin, tiles.end,
-              is_last ? operands.next_weights : nullptr);
+    const void* next = is_last ? operands.next_weights : nullptr;
+    if (can_prefetch() && plan_.split != GemmSplit::rows && !is_last && panel + 1 == columns.end)
+      next = packed_panel(operands.b, tiles.end < tiles_.count ? product : product + 1, columns.begin);
+    const std::span<const GemmOffsets> all = offsets_;
+    run_panel(operands, all.subspan(static_cast<size_t>(product * together_), static_cast<size_t>(together_)), panel,
+              tiles, next);
   });
+}
+
+const float* GemmProduct::first_weights(const float* b, int share, int shares) const noexcept {
+  const int64_t products = static_cast<int64_t>(offsets_.size()) / together_;
+  if (plan_.split == GemmSplit::rows) return packed_panel(b, 0, 0);
+  if (plan_.split == GemmSplit::same_columns) return packed_panel(b, 0, split_evenly(panels_, share, shares).begin);
+  const int64_t first = split_evenly(products * panels_, share, shares).begin;
+  return packed_panel(b, first / panels_, first % panels_);
 }
 
 void GemmProduct::copy_panel(const GemmOperands& operands, const float* b, int64_t panel) const noexcept {
@@ -106,16 +132,16 @@ void GemmProduct::copy_panel(const GemmOperands& operands, const float* b, int64
         operands.b_stride * 4, width * 4, width, problem_.k);
 }
 
-void GemmProduct::run_panel(const GemmOperands& operands, const GemmOffsets& offsets, int64_t index, int64_t first_tile,
-                            int64_t last_tile, const void* next) const noexcept {
+void GemmProduct::run_panel(const GemmOperands& operands, std::span<const GemmOffsets> offsets, int64_t index,
+                            const Range& tiles, const void* next) const noexcept {
   Panel panel{};
   panel.index = index;
-  panel.first_tile = first_tile;
-  panel.last_tile = last_tile;
+  panel.first_tile = tiles.begin;
+  panel.last_tile = tiles.end;
   panel.is_tail = index == panels_ - 1 && (tail_lanes_ > 0 || tail_vecs_ != plan_.vecs);
   panel.width = format().width_of(index, problem_.n);
   const int64_t column = index * format().panel_columns;
-  const float* b = operands.b + offsets.b;
+  const float* b = operands.b + offsets[0].b;
   const float* packed = b + column * problem_.k;
   if (problem_.b != GemmOperandB::packed && scratch_elements() > 0) {
     copy_panel(operands, b, index);
@@ -134,7 +160,7 @@ void GemmProduct::run_panel(const GemmOperands& operands, const GemmOffsets& off
   }
 }
 
-void GemmProduct::run_chunk(GemmTileArgs& args, const GemmOperands& operands, const GemmOffsets& offsets,
+void GemmProduct::run_chunk(GemmTileArgs& args, const GemmOperands& operands, std::span<const GemmOffsets> offsets,
                             const Panel& panel, int phase) const noexcept {
   const int64_t column = panel.index * format().panel_columns;
   args.b = panel.b;
@@ -149,28 +175,29 @@ void GemmProduct::run_chunk(GemmTileArgs& args, const GemmOperands& operands, co
   if (can_prefetch()) {
     const int64_t share = std::max<int64_t>(1, args.k / plan_.k_unroll) * prefetch_lines_ * kLineFloats;
     prefetching = divide_up(chunk_floats, share);
-    if (panel.last_tile - panel.first_tile == 1 && chunk_floats > kNearPrefetchFloats) {
+    if (panel.last_tile - panel.first_tile == 1 && offsets.size() == 1 && chunk_floats > kNearPrefetchFloats) {
       args.prefetch = panel.b + kNearPrefetchFloats;
     }
   }
   const size_t input_count = problem_.epilogue ? problem_.epilogue->inputs.size() : 0;
-  for (int64_t tile = panel.first_tile; tile < panel.last_tile;) {
-    const bool shorter = tiles_.is_shorter(tile), prefetches = prefetching > 0;
-    int64_t end = tiles_.end_of_height(tile, panel.last_tile);
-    if (prefetches) end = std::min(end, tile + prefetching);
-    const int64_t row = tiles_.row_of(tile);
-    args.tiles = end - tile;
-    args.a = operands.a + offsets.a + row * operands.a_stride + panel.k_begin;
-    args.c = operands.c + offsets.c + row * operands.c_stride + column;
-    for (size_t i = 0; i < input_count; ++i) {
-      const bool by_column = problem_.epilogue->inputs[i] == GemmInputAccess::columns;
-      args.inputs[i] =
-          operands.inputs[i] + offsets.inputs[i] + row * operands.input_strides[i] + (by_column ? column : 0);
-      args.input_stride_bytes[i] = operands.input_strides[i] * 4;
+  for (const GemmOffsets& at : offsets) {
+    for (int64_t tile = panel.first_tile; tile < panel.last_tile;) {
+      const bool shorter = tiles_.is_shorter(tile), prefetches = prefetching > 0;
+      int64_t end = tiles_.end_of_height(tile, panel.last_tile);
+      if (prefetches) end = std::min(end, tile + prefetching);
+      const int64_t row = tiles_.row_of(tile);
+      args.tiles = end - tile;
+      args.a = operands.a + at.a + row * operands.a_stride + panel.k_begin;
+      args.c = operands.c + at.c + row * operands.c_stride + column;
+      for (size_t i = 0; i < input_count; ++i) {
+        const bool by_column = problem_.epilogue->inputs[i] == GemmInputAccess::columns;
+        args.inputs[i] = operands.inputs[i] + at.inputs[i] + row * operands.input_strides[i] + (by_column ? column : 0);
+        args.input_stride_bytes[i] = operands.input_strides[i] * 4;
+      }
+      heights_[shorter].kernels[phase][panel.is_tail][prefetches].entry()(&args);
+      prefetching -= args.tiles;
+      tile = end;
     }
-    heights_[shorter].kernels[phase][panel.is_tail][prefetches].entry()(&args);
-    prefetching -= args.tiles;
-    tile = end;
   }
 }
 

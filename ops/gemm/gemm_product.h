@@ -1,11 +1,13 @@
 #pragma once
 // A matrix product with its kernels at hand: what a step calls.
 #include <array>
+#include <span>
 #include <vector>
 
 #include "jit/kernels/copy/transpose.h"
 #include "ops/gemm/gemm_pack.h"
 #include "ops/gemm/gemm_plan.h"
+#include "src/base/thread_team.h"
 
 namespace lathe {
 
@@ -36,6 +38,8 @@ class GemmProduct {
   PanelFormat format() const;
   int64_t scratch_elements() const;  // for each thread
   void run(const GemmOperands& operands, int share, int shares) const noexcept;
+  // Where a share begins to read the packed weights `b`.
+  const float* first_weights(const float* b, int share, int shares) const noexcept;
   const GemmPlan& plan() const { return plan_; }
 
  private:
@@ -47,10 +51,14 @@ class GemmProduct {
 
   void emit_kernels();
   GemmTilePlan tile_plan(int rows, int phase, bool is_tail, bool prefetches) const;
-  void run_panel(const GemmOperands& operands, const GemmOffsets& offsets, int64_t panel, int64_t first_tile,
-                 int64_t last_tile, const void* next) const noexcept;
-  void run_chunk(GemmTileArgs& args, const GemmOperands& operands, const GemmOffsets& offsets, const Panel& panel,
-                 int phase) const noexcept;
+  // `offsets`: of the products that use the panel together.
+  void run_panel(const GemmOperands& operands, std::span<const GemmOffsets> offsets, int64_t panel, const Range& tiles,
+                 const void* next) const noexcept;
+  void run_chunk(GemmTileArgs& args, const GemmOperands& operands, std::span<const GemmOffsets> offsets,
+                 const Panel& panel, int phase) const noexcept;
+  const float* packed_panel(const float* b, int64_t product, int64_t panel) const {
+    return b + offsets_[static_cast<size_t>(product * together_)].b + panel * format().panel_columns * problem_.k;
+  }
   // Copies a panel of a run-time B into the scratch memory.
   void copy_panel(const GemmOperands& operands, const float* b, int64_t panel) const noexcept;
   // What few rows stream the CPU fetches ahead by itself, and is only held up by being asked as well: 4 rows by
@@ -63,6 +71,7 @@ class GemmProduct {
   GemmProblem problem_;
   GemmPlan plan_;
   std::vector<GemmOffsets> offsets_;
+  int64_t together_ = 1;  // of one B
   int lanes_;
   int64_t panels_;
   RowTiles tiles_;

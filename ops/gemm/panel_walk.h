@@ -16,18 +16,20 @@ struct PanelWalk {
   // visit(product, panel, tiles, is_last): `is_last` of all that this share does.
   template <class Visit>
   void run(int share, int shares, Visit visit) const {
-    const bool by_rows = split == GemmSplit::rows;
-    const Range mine = by_rows ? Range{0, products * panels} : split_evenly(products * panels, share, shares);
-    const Range my_tiles = by_rows ? split_evenly(tiles, share, shares) : Range{0, tiles};
-    for (int64_t item = mine.begin; item < mine.end;) {
-      const int64_t product = item / panels, first = product * panels;
-      const int64_t end = std::min<int64_t>(mine.end, first + panels);
+    const auto part_of = [&](GemmSplit kind, int64_t count) {
+      return split == kind ? split_evenly(count, share, shares) : Range{0, count};
+    };
+    const Range mine = part_of(GemmSplit::columns, products * panels), my_tiles = part_of(GemmSplit::rows, tiles);
+    const Range columns = part_of(GemmSplit::same_columns, panels);
+    for (int64_t product = mine.begin / panels; product * panels < mine.end; ++product) {
+      const int64_t first = std::max<int64_t>(columns.begin, mine.begin - product * panels);
+      const int64_t end = std::min<int64_t>(columns.end, mine.end - product * panels);
+      const bool is_last = (product + 1) * panels >= mine.end;
       for (int64_t tile = my_tiles.begin; tile < my_tiles.end; tile += tiles_in_block) {
         const Range block{tile, std::min<int64_t>(my_tiles.end, tile + tiles_in_block)};
-        for (int64_t at = item; at < end; ++at)
-          visit(product, at - first, block, at + 1 == mine.end && block.end == my_tiles.end);
+        for (int64_t panel = first; panel < end; ++panel)
+          visit(product, panel, block, is_last && panel + 1 == end && block.end == my_tiles.end);
       }
-      item = end;
     }
   }
 };

@@ -31,6 +31,10 @@ inline bool is_winograd(const ConvProblem& problem, int outputs) {
 // Requires: is_winograd().
 WinogradForm winograd_form(const ConvProblem& problem, int outputs);
 
+// Whether phases of a single tap, and with them all, shall be multiplied apart to have their weights once: where
+// threads that share the columns have enough of them. `is_all`: of all tiles at once.
+bool shares_weights(const ConvProblem& problem, const WinogradForm& form, int threads, bool is_all);
+
 // The choice without measurements.
 struct WinogradChoice {
   int outputs = 0;  // 0: no form fits

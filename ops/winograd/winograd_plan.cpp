@@ -28,22 +28,27 @@ struct Extent {
   double inputs;       // transformed values of a tile: frequencies of all phases
   double frequencies;  // sums of a tile
   double products;     // multiplications of all tiles; those that are left out do not count
+  double matrices;     // of weights
+  double calls;        // of products
 };
 
 // Transformed values along one axis, of all its tiles. Of all tiles at once, one that is not whole saves frequencies.
 struct AxisCount {
   int64_t tiles = 0;
-  double inputs = 0, products = 0;
+  double inputs = 0, products = 0, matrices = 0;
 };
 using MatricesOf = WinogradMatrices (*)(const WinogradForm&, int phase, int part);
-AxisCount count_of(int64_t outputs, const WinogradForm& form, int phases, MatricesOf matrices, bool leaves_out) {
+AxisCount count_of(int64_t outputs, const WinogradForm& form, int phases, MatricesOf matrices, bool leaves_out,
+                   bool shares) {
   AxisCount count;
   const int tile_outputs = matrices(form, 0, 0).outputs, part = static_cast<int>(outputs % tile_outputs);
-  const std::vector<bool> needs = needed_points(matrices(form, 0, leaves_out ? part : 0).output);
   count.tiles = divide_up(outputs, tile_outputs);
   for (int phase = 0; phase < phases; ++phase) {
-    const int size = matrices(form, phase, 0).size();
+    const WinogradMatrices whole = matrices(form, phase, 0);
+    const int size = whole.size();
+    const std::vector<bool> needs = needed_points(matrices(form, shares ? phase : 0, leaves_out ? part : 0).output);
     count.inputs += size;
+    count.matrices += shares && whole.taps == 1 && size > 1 ? 1 : size;
     count.products += static_cast<double>(size * count.tiles);
     count.products -= static_cast<double>(std::count(needs.begin(), needs.begin() + size, false));
   }
@@ -64,13 +69,13 @@ double cycles_of(const ConvProblem& problem, Isa isa, int threads, const Extent&
   const double rows = std::max(8.0, static_cast<double>(extent.group)) / static_cast<double>(extent.group);
   const double products = extent.products * rows * in * out_blocks / per_cycle * 1.04;
   const auto calls = static_cast<double>(divide_up(extent.group, tile_rows) * divide_up(problem.out_blocks(), 2));
-  const double starts = extent.frequencies * groups * (calls * kTileCallCycles + kProductCycles);
+  const double starts = extent.calls * groups * (calls * kTileCallCycles + kProductCycles);
   const double transforms =
       (has_avx512(isa) && rates.wide_products > 1 ? kTransformsOfTwo : 1) * tiles *
       (extent.inputs * in_blocks * kInputCycles + extent.frequencies * out_blocks * kOutputCycles);
   // The longest thread's part.
   const double part = is_all ? 1.0 / threads : static_cast<double>(divide_up(extent.groups, threads)) / groups;
-  const double weights = extent.inputs * in * out_blocks * lanes * 4;
+  const double weights = extent.matrices * in * out_blocks * lanes * 4;
   const double streams = weights / (threads > 1 ? rates.all_memory_bytes : rates.memory_bytes);
   const double group_bytes =
       static_cast<double>(extent.group) * (extent.inputs * in_blocks + extent.frequencies * out_blocks) * lanes * 4;
@@ -84,6 +89,15 @@ double cycles_of(const ConvProblem& problem, Isa isa, int threads, const Extent&
 
 }  // namespace
 
+// Of fewer channels the sums that are stored and read again cost more than the weights: 128 channels at 56x56 take 4 %
+// longer.
+bool shares_weights(const ConvProblem& problem, const WinogradForm& form, int threads, bool is_all) {
+  constexpr int64_t kFewestChannels = 256, kPanelBlocks = 2;
+  if (form.stride != 2 || form.taps != 3 || problem.in_channels < kFewestChannels) return false;
+  const int64_t panels = divide_up(problem.out_blocks(), kPanelBlocks);
+  return !is_all || divide_up(panels, threads) * threads * 10 <= panels * 11;
+}
+
 WinogradChoice choose_winograd(const ConvProblem& problem, Isa isa, int threads, const CoreRates& rates) {
   WinogradChoice best;
   for (int outputs = 2; outputs <= problem.most_winograd; ++outputs) {
@@ -95,13 +109,16 @@ WinogradChoice choose_winograd(const ConvProblem& problem, Isa isa, int threads,
     const ConvShape& shape = problem.phases[0];
     const WinogradForm form = winograd_form(problem, outputs);
     for (const bool all : {true, false}) {
-      const AxisCount y = count_of(shape.y.out, form, form.row_phases(), row_matrices, all);
-      const AxisCount x = count_of(shape.x.out, form, form.column_phases(), column_matrices, all);
+      const bool shares = shares_weights(problem, form, threads, all);
+      const AxisCount y = count_of(shape.y.out, form, form.row_phases(), row_matrices, all, shares);
+      const AxisCount x = count_of(shape.x.out, form, form.column_phases(), column_matrices, all, shares);
       Extent extent{};
       extent.tiles = problem.batch * y.tiles * x.tiles;
       extent.inputs = y.inputs * x.inputs;
       extent.frequencies = form.frequencies();
       extent.products = static_cast<double>(problem.batch) * y.products * x.products;
+      extent.matrices = y.matrices * x.matrices;
+      extent.calls = shares ? extent.inputs : extent.frequencies;
       const double tile_bytes = (extent.inputs * static_cast<double>(problem.in_blocks()) +
                                  extent.frequencies * static_cast<double>(problem.out_blocks())) *
                                 problem.lanes * 4;

@@ -139,11 +139,12 @@ void WinogradProgram::make_kernels() {
 }
 
 void WinogradProgram::make_products() {
-  int64_t weights = 0;
-  const int part_rows = has_part_tiles() ? y_.part() : 0, part_columns = has_part_tiles() ? x_.part() : 0;
-  for (WinogradClass& part : winograd_classes(plan_.form, part_rows, part_columns)) {
-    const Tiles tiles = parts() > 1 ? tiles_of(part) : Tiles{0, group_tiles_};
-    if (tiles.begin == tiles.end) continue;
+  WinogradParts parts_of_form;
+  if (has_part_tiles()) parts_of_form = {y_.part(), x_.part()};
+  parts_of_form.phases_apart = shares_weights(problem_, plan_.form, threads_, has_part_tiles());
+  GemmPlan plan;  // of classes with the same matrices
+  for (WinogradClass& part : winograd_classes(plan_.form, parts_of_form)) {
+    const Tiles tiles = has_part_tiles() ? tiles_of(part) : Tiles{0, group_tiles_};
     GemmProblem product;
     product.batches = static_cast<int64_t>(part.frequencies.size());
     product.m = tiles.end - tiles.begin;
@@ -152,37 +153,47 @@ void WinogradProgram::make_products() {
     product.isa = plan_.isa;
     product.a_stride = in_stride_;
     product.threads = parts() == 1 ? 1 : threads_;
-    std::vector<GemmOffsets> offsets;
-    for (const int frequency : part.frequencies) {
-      GemmOffsets at;
-      at.a = frequency * in_frequency_ + tiles.begin * in_stride_ + part.first_slot * problem_.in_channels;
-      at.b = static_cast<int64_t>(offsets.size()) * product.k * product.n;
-      at.c = frequency * out_frequency_ + tiles.begin * out_stride_;
-      offsets.push_back(at);
+    product.accumulates = part.adds;
+    if (!part.continues) {
+      product.m = std::max<int64_t>(1, product.m);
+      plan = default_gemm_plan(product);
+      plan.split = parts_of_form.phases_apart ? GemmSplit::same_columns : GemmSplit::columns;
     }
-    Products made;
-    GemmPlan plan = default_gemm_plan(product);
-    plan.split = GemmSplit::columns;
-    made.by_count.emplace_back(product, plan, offsets);
-    if (tiles_ != groups_ * group_tiles_ && group_tiles_ > 1) {
-      // Of the same panels, so that they share the weights.
-      product.m = group_tiles_ - 1;
-      plan.rows = static_cast<int>(std::min<int64_t>(plan.rows, product.m));
-      made.by_count.emplace_back(product, plan, offsets);
-    }
-    part.format = made.by_count[0].format();
-    part.weights = weights;
-    weights += product.batches * product.k * product.n;
+    part.format = {int64_t{plan.vecs} * problem_.lanes, problem_.lanes};
+    part.weights = part.continues ? classes_.back().weights : packed_size_;
+    if (!part.continues) packed_size_ += part.matrix_count * product.k * product.n;
     classes_.push_back(part);
-    products_.push_back(std::move(made));
+    if (tiles.begin < tiles.end) add_products(product, plan, tiles);
   }
-  packed_size_ = weights;
+}
+
+// Of the last class.
+void WinogradProgram::add_products(GemmProblem product, GemmPlan plan, const Tiles& tiles) {
+  const WinogradClass& part = classes_.back();
+  std::vector<GemmOffsets> offsets;
+  for (const int frequency : part.frequencies) {
+    GemmOffsets at;
+    at.a = frequency * in_frequency_ + tiles.begin * in_stride_ + part.first_slot * problem_.in_channels;
+    at.b = part.matrices[offsets.size()] * product.k * product.n;
+    at.c = frequency * out_frequency_ + tiles.begin * out_stride_;
+    offsets.push_back(at);
+  }
+  Products made{classes_.size() - 1, {}};
+  plan.rows = static_cast<int>(std::min<int64_t>(plan.rows, product.m));
+  made.by_count.emplace_back(product, plan, offsets);
+  if (!has_part_tiles() && tiles_ != groups_ * group_tiles_ && group_tiles_ > 1) {
+    product.m = group_tiles_ - 1;
+    plan.rows = static_cast<int>(std::min<int64_t>(plan.rows, product.m));
+    made.by_count.emplace_back(product, plan, offsets);
+  }
+  products_.push_back(std::move(made));
 }
 
 std::string WinogradProgram::packing() const {
   std::string text = fmt::format("winograd.3 {} c{} panels of", to_string(plan_.form), problem_.lanes);
-  for (const WinogradClass& part : classes_)
-    text += fmt::format(" {}+{}:{}", part.frequencies[0], part.frequencies.size(), part.format.panel_columns);
+  for (const WinogradClass& part : classes_) {
+    if (!part.continues) text += fmt::format(" {}x{}:{}", part.matrix_count, part.slots, part.format.panel_columns);
+  }
   return text;
 }
 
@@ -269,8 +280,13 @@ void WinogradProgram::multiply(const ConvArguments& arguments, const float* inpu
   operands.a_stride = in_stride_;
   operands.c_stride = out_stride_;
   for (size_t i = 0; i < products_.size(); ++i) {
-    operands.b = arguments.weights + classes_[i].weights;
-    operands.next_weights = i + 1 == products_.size() ? next : arguments.weights + classes_[i + 1].weights;
+    operands.b = arguments.weights + classes_[products_[i].part].weights;
+    operands.next_weights = next;
+    if (i + 1 < products_.size()) {
+      const Products& after = products_[i + 1];
+      operands.next_weights =
+          after.by_count[0].first_weights(arguments.weights + classes_[after.part].weights, share, shares);
+    }
     products_[i].by_count[count == group_tiles_ ? 0 : 1].run(operands, share, shares);
   }
 }

@@ -53,6 +53,7 @@ class WinogradProgram {
     int64_t begin, end;  // over areas, images, rows and columns of tiles
   };
   struct Products {
+    size_t part = 0;                    // which class's
     std::vector<GemmProduct> by_count;  // of groups of group_tiles_ and of one less
   };
   // One kind's run in a row of tiles.
@@ -68,6 +69,7 @@ class WinogradProgram {
   Tiles tiles_of(const WinogradClass& part) const;
   void make_kernels();
   void make_products();
+  void add_products(GemmProblem product, GemmPlan plan, const Tiles& tiles);
   template <class Body>
   void for_runs(const Tiles& tiles, Body body) const;
   Tiles group_of(int64_t group) const;
@@ -91,7 +93,7 @@ class WinogradProgram {
   std::vector<std::vector<std::vector<WinogradKernel>>> in_;  // by kind of row and of column, and by phases
   std::vector<std::vector<WinogradKernel>> out_;              // by kind of row and of column
   std::vector<WinogradClass> classes_;
-  std::vector<Products> products_;  // by class
+  std::vector<Products> products_;  // of classes that have tiles
   int64_t packed_size_ = 0;
 };
 

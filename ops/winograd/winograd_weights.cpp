@@ -90,8 +90,8 @@ struct Place {
 Place place_of(const ConvProblem& problem, const WinogradClass& part, int64_t index, int64_t first_out) {
   const int64_t columns = problem.out_blocks() * problem.lanes, depth = part.slots * problem.in_channels;
   const int64_t panel = first_out / part.format.panel_columns;
-  return {part.weights + index * depth * columns + panel * part.format.panel_columns * depth +
-              first_out % part.format.panel_columns,
+  return {part.weights + part.matrices[static_cast<size_t>(index)] * depth * columns +
+              panel * part.format.panel_columns * depth + first_out % part.format.panel_columns,
           part.format.width_of(panel, columns)};
 }
 
@@ -105,46 +105,80 @@ int winograd_slot(const WinogradForm& form, int row_phase, int column_phase) {
 
 namespace {
 
-// Frequencies along one axis that are treated alike.
-struct AxisClass {
-  std::vector<int> frequencies;
-  int phases = 1;
-  bool is_whole = false;
+// Frequencies along one axis whose products take the same phases.
+struct AxisGroup {
+  int first = 0, end = 0;  // frequencies
+  int phase = 0, phases = 1;
+  bool has_one_matrix = false;
+  std::vector<bool> needs;  // which of them a tile that is not whole takes
 };
 
-std::vector<AxisClass> axis_classes(int frequencies, int shared, int phases, const std::vector<bool>& needs) {
-  std::vector<AxisClass> classes;
-  for (const bool is_shared : {true, false}) {
-    for (const bool is_whole : {false, true}) {
-      AxisClass made{{}, is_shared ? phases : 1, is_whole};
-      for (int f = is_shared ? 0 : shared; f < (is_shared ? shared : frequencies); ++f) {
-        if (needs[static_cast<size_t>(f)] != is_whole) made.frequencies.push_back(f);
+using MatricesOf = WinogradMatrices (*)(const WinogradForm&, int phase, int part);
+
+// Phases add up along k as far as they share frequencies.
+std::vector<AxisGroup> joined_groups(const WinogradForm& form, int phases, int part, MatricesOf matrices) {
+  const std::vector<bool> needs = needed_points(matrices(form, 0, part).output);
+  const int all = static_cast<int>(needs.size()), shared = matrices(form, phases - 1, 0).size();
+  std::vector<AxisGroup> groups = {{0, shared, 0, phases, false, needs}};
+  if (shared < all) groups.push_back({shared, all, 0, 1, false, needs});
+  return groups;
+}
+
+std::vector<AxisGroup> phase_groups(const WinogradForm& form, int phases, int part, MatricesOf matrices) {
+  std::vector<AxisGroup> groups;
+  for (int phase = 0; phase < phases; ++phase) {
+    const std::vector<bool> needs = needed_points(matrices(form, phase, part).output);
+    groups.push_back({0, static_cast<int>(needs.size()), phase, 1, matrices(form, phase, 0).taps == 1, needs});
+  }
+  return groups;
+}
+
+// The classes of two groups, whose matrices lie together in one order whatever the tiles take.
+void add_classes(const WinogradForm& form, const AxisGroup& y, const AxisGroup& x, WinogradClass made,
+                 std::vector<WinogradClass>& classes) {
+  const int columns = x.has_one_matrix ? 1 : x.end - x.first, rows = y.has_one_matrix ? 1 : y.end - y.first;
+  made.slots = y.phases * x.phases;
+  made.matrix_count = rows * columns;
+  for (const bool whole_rows : {false, true}) {
+    for (const bool whole_columns : {false, true}) {
+      std::vector<std::pair<int, int>> products;  // matrix and frequency
+      for (int row = y.first; row < y.end; ++row) {
+        for (int column = x.first; column < x.end; ++column) {
+          if (y.needs[static_cast<size_t>(row)] == whole_rows || x.needs[static_cast<size_t>(column)] == whole_columns)
+            continue;
+          const int matrix_row = y.has_one_matrix ? 0 : row - y.first;
+          const int matrix_column = x.has_one_matrix ? 0 : column - x.first;
+          products.emplace_back(matrix_row * columns + matrix_column, row * form.size() + column);
+        }
       }
-      if (!made.frequencies.empty()) classes.push_back(made);
+      if (products.empty()) continue;
+      std::sort(products.begin(), products.end());
+      made.matrices.clear();
+      made.frequencies.clear();
+      for (const auto& [matrix, frequency] : products) {
+        made.matrices.push_back(matrix);
+        made.frequencies.push_back(frequency);
+      }
+      made.whole_rows = whole_rows;
+      made.whole_columns = whole_columns;
+      classes.push_back(made);
+      made.continues = true;
     }
   }
-  return classes;
 }
 
 }  // namespace
 
-std::vector<WinogradClass> winograd_classes(const WinogradForm& form, int part_rows, int part_columns) {
+std::vector<WinogradClass> winograd_classes(const WinogradForm& form, const WinogradParts& parts) {
+  const auto groups_of = parts.phases_apart ? phase_groups : joined_groups;
+  const std::vector<AxisGroup> columns = groups_of(form, form.column_phases(), parts.columns, column_matrices);
   std::vector<WinogradClass> classes;
-  const int row_phases = form.row_phases(), column_phases = form.column_phases();
-  const auto columns = axis_classes(form.size(), form.size(column_phases - 1), column_phases,
-                                    needed_points(column_matrices(form, 0, part_columns).output));
-  for (const AxisClass& y : axis_classes(form.rows(), form.rows(row_phases - 1), row_phases,
-                                         needed_points(row_matrices(form, 0, part_rows).output))) {
-    for (const AxisClass& x : columns) {
+  for (const AxisGroup& y : groups_of(form, form.row_phases(), parts.rows, row_matrices)) {
+    for (const AxisGroup& x : columns) {
       WinogradClass made;
-      for (const int row : y.frequencies) {
-        for (const int column : x.frequencies) made.frequencies.push_back(row * form.size() + column);
-      }
-      made.slots = y.phases * x.phases;
-      made.first_slot = form.stride == 1 ? 0 : winograd_slot(form, 0, x.phases - 1);
-      made.whole_rows = y.is_whole;
-      made.whole_columns = x.is_whole;
-      classes.push_back(made);
+      if (form.stride > 1) made.first_slot = winograd_slot(form, y.phase, parts.phases_apart ? x.phase : x.phases - 1);
+      made.adds = y.phase > 0 || x.phase > 0;
+      add_classes(form, y, x, made, classes);
     }
   }
   return classes;
@@ -154,10 +188,15 @@ void pack_winograd(const ConvProblem& problem, const WinogradForm& form, const s
                    const float* weights, float* packed) {
   const int64_t columns = problem.out_blocks() * problem.lanes, depth = problem.in_channels;
   std::vector<PhaseTransform> transforms = phase_transforms(form);
-  std::vector<std::pair<const WinogradClass*, int64_t>> places(static_cast<size_t>(form.frequencies()));
+  // By slot and frequency.
+  const auto frequencies = static_cast<size_t>(form.frequencies());
+  std::vector<std::pair<const WinogradClass*, int64_t>> places(static_cast<size_t>(winograd_slots(form)) * frequencies);
   for (const WinogradClass& part : classes) {
-    for (size_t i = 0; i < part.frequencies.size(); ++i)
-      places[static_cast<size_t>(part.frequencies[i])] = {&part, static_cast<int64_t>(i)};
+    for (size_t i = 0; i < part.frequencies.size(); ++i) {
+      for (int slot = part.first_slot; slot < part.first_slot + part.slots; ++slot)
+        places[static_cast<size_t>(slot) * frequencies + static_cast<size_t>(part.frequencies[i])] = {
+            &part, static_cast<int64_t>(i)};
+    }
   }
   // Frequencies lie far apart, often in one set of the caches: several channels go to each at a time.
   constexpr int64_t kDepthBlock = 16;
@@ -176,7 +215,8 @@ void pack_winograd(const ConvProblem& problem, const WinogradForm& form, const s
         const int slot = winograd_slot(form, transform.row_phase, transform.column_phase);
         const int width = transform.columns.rows;
         for (int f = 0; f < transform.rows.rows * width; ++f) {
-          const auto& [part, index] = places[static_cast<size_t>(f / width * form.size() + f % width)];
+          const auto& [part, index] = places[static_cast<size_t>(slot) * frequencies +
+                                             static_cast<size_t>(f / width * form.size() + f % width)];
           if (part == nullptr) continue;
           const Place place = place_of(problem, *part, index, first);
           float* to = packed + place.first + ((slot - part->first_slot) * depth + begin) * place.width;

@@ -13,7 +13,11 @@ namespace lathe {
 // phases, one phase behind the other: the slots [first_slot, first_slot + slots) of a tile's row.
 struct WinogradClass {
   std::vector<int> frequencies;
+  std::vector<int> matrices;  // by frequency: which of the class's `matrix_count` packed ones is its own
+  int matrix_count = 0;
   int first_slot = 0, slots = 1;
+  bool adds = false;       // to the products of classes before
+  bool continues = false;  // some of the matrices of the class before, for fewer tiles
   // Only tiles that are whole along the axis need these frequencies.
   bool whole_rows = false, whole_columns = false;
   PanelFormat format;   // of the products' weights
@@ -28,9 +32,17 @@ struct WinogradClass {
 int winograd_slot(const WinogradForm& form, int row_phase, int column_phase);
 inline int winograd_slots(const WinogradForm& form) { return form.row_phases() * form.column_phases(); }
 
-// In the order of the packed weights; without formats and places of weights. `part_rows`, `part_columns`: outputs of
-// the tiles at the ends of the axes, if these take a part of the points; 0: they do not.
-std::vector<WinogradClass> winograd_classes(const WinogradForm& form, int part_rows = 0, int part_columns = 0);
+// How tiles and phases differ.
+struct WinogradParts {
+  // Outputs of the tiles at the ends of the axes, if these take a part of the points; 0: they do not.
+  int rows = 0, columns = 0;
+  // Each pair of phases is multiplied by itself. Then a phase of one tap, which has the same weights at all points of
+  // its axis, has them once, and takes the points that it needs.
+  bool phases_apart = false;
+};
+
+// In the order of the packed weights, which `rows` and `columns` do not change; without formats and places of weights.
+std::vector<WinogradClass> winograd_classes(const WinogradForm& form, const WinogradParts& parts = {});
 
 // `weights`: [out][in][window]. Frequencies of no class are left out.
 void pack_winograd(const ConvProblem& problem, const WinogradForm& form, const std::vector<WinogradClass>& classes,

@@ -1,10 +1,12 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "lathe/error.h"
 #include "ops/gemm/gemm_product.h"
 #include "ops/gemm/gemm_tuning.h"
+#include "src/base/divide.h"
 #include "tests/isas_here.h"
 #include "tests/ops/one_node.h"
 #include "tests/ops/pass_net.h"
@@ -212,17 +214,33 @@ struct ProductBench {
 
 // The plan's result against plain loops.
 void check_product(const GemmProblem& problem, const GemmPlan& plan, std::mt19937& random) {
-  const GemmProduct product(problem, plan);
-  const Tensor a = random_tensor({problem.m, problem.k}, random), b = random_tensor({problem.k, problem.n}, random);
-  Tensor c = random_tensor({problem.m, problem.n}, random), packed = b;
+  const auto pick = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  // The products of a batch share one B, or have their own.
+  const bool shares_b = pick(0, 1) == 1;
+  const int64_t b_count = shares_b ? 1 : problem.batches;
+  const int64_t vec = vector_lanes(problem.isa), b_size = problem.k * divide_up(problem.n, vec) * vec;
+  std::vector<GemmOffsets> offsets;
+  for (int64_t i = 0; i < problem.batches; ++i)
+    offsets.push_back({i * problem.m * problem.k, shares_b ? 0 : i * b_size, i * problem.m * problem.n, {}});
+  const GemmProduct product(problem, plan, offsets);
+  const Tensor a = random_tensor({problem.batches * problem.m, problem.k}, random);
+  const Tensor b = random_tensor({b_count, problem.k, problem.n}, random);
+  const Tensor before = random_tensor({problem.batches * problem.m, problem.n}, random);
+  Tensor c = before.clone();
   const PanelFormat format = product.format();
-  if (problem.b == GemmOperandB::packed) {
-    packed = Tensor(DType::f32, {format.elements(problem.k, problem.n)});
-    pack_panels({b.data<float>(), problem.k, problem.n, problem.n, 1}, format, 0, format.panels(problem.n), 1,
-                packed.mutable_data<float>());
-  } else if (problem.b == GemmOperandB::transposed) {
-    packed = Tensor(DType::f32, {problem.n, problem.k});
-    transpose(b.data<float>(), problem.k, problem.n, problem.n, packed.mutable_data<float>(), problem.k);
+  Tensor packed(DType::f32, {b_count, b_size});
+  for (int64_t i = 0; i < b_count; ++i) {
+    const float* from = b.data<float>() + i * problem.k * problem.n;
+    float* to = packed.mutable_data<float>() + i * b_size;
+    if (problem.b == GemmOperandB::packed) {
+      pack_panels({from, problem.k, problem.n, problem.n, 1}, format, 0, format.panels(problem.n), 1, to);
+    } else if (problem.b == GemmOperandB::transposed) {
+      transpose(from, problem.k, problem.n, problem.n, to, problem.k);
+    } else {
+      std::copy_n(from, problem.k * problem.n, to);
+    }
   }
   Tensor scratch(DType::f32, {problem.threads, product.scratch_elements()});
   for (int thread = 0; thread < problem.threads; ++thread) {
@@ -236,17 +254,18 @@ void check_product(const GemmProblem& problem, const GemmPlan& plan, std::mt1993
     operands.scratch = scratch.mutable_data<float>() + thread * product.scratch_elements();
     product.run(operands, thread, problem.threads);
   }
-  Tensor expected(DType::f32, {problem.m, problem.n});
-  for (int64_t i = 0; i < problem.m; ++i) {
+  Tensor expected(DType::f32, {problem.batches * problem.m, problem.n});
+  for (int64_t i = 0; i < problem.batches * problem.m; ++i) {
+    const float* of_batch = b.data<float>() + (shares_b ? 0 : i / problem.m * problem.k * problem.n);
     for (int64_t j = 0; j < problem.n; ++j) {
-      double sum = 0;
+      double sum = problem.accumulates ? double(before.data<float>()[i * problem.n + j]) : 0;
       for (int64_t p = 0; p < problem.k; ++p) {
-        sum += double(a.data<float>()[i * problem.k + p]) * double(b.data<float>()[p * problem.n + j]);
+        sum += double(a.data<float>()[i * problem.k + p]) * double(of_batch[p * problem.n + j]);
       }
       expected.mutable_data<float>()[i * problem.n + j] = static_cast<float>(sum);
     }
   }
-  expect_near(c, expected, problem.k);
+  expect_near(c, expected, problem.k + (problem.accumulates ? 1 : 0));
 }
 
 TEST(GemmProduct, IsRightUnderAnyValidPlan) {
@@ -261,6 +280,8 @@ TEST(GemmProduct, IsRightUnderAnyValidPlan) {
     problem.k = pick(0, 60);
     problem.b = static_cast<GemmOperandB>(pick(0, 2));
     problem.threads = pick(1, 3);
+    problem.batches = pick(1, 3);
+    problem.accumulates = pick(0, 1) == 1;
     GemmPlan plan;
     plan.rows = pick(1, 28);
     plan.vecs = pick(1, 6);
@@ -269,7 +290,7 @@ TEST(GemmProduct, IsRightUnderAnyValidPlan) {
     plan.row_block = pick(1, 60);
     plan.embed_broadcast = pick(0, 2) == 0;
     plan.pack_b = pick(0, 1);
-    plan.split = pick(0, 1) ? GemmSplit::rows : GemmSplit::columns;
+    plan.split = static_cast<GemmSplit>(pick(0, 2));
     if (!is_valid(plan, problem)) continue;
     SCOPED_TRACE(problem.key() + " threads " + std::to_string(problem.threads) + " " + plan.key());
     check_product(problem, plan, random);

@@ -153,6 +153,47 @@ TEST(Winograd, AgreesWithPlainLoopsForStepsOfTwo) {
   }
 }
 
+// Phases of one tap have their weights once, and the products of all phases are added up.
+TEST(Winograd, AgreesWithPlainLoopsForStepsOfTwoOfManyChannels) {
+  constexpr int kChannels = 256;
+  std::mt19937 random(10);
+  const auto pick = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  for (int i = 0; i < 24; ++i) {
+    const auto outputs = static_cast<int>(pick(2, 4)), threads = static_cast<int>(pick(1, 3));
+    const bool is_line = pick(0, 3) == 0;
+    const ConvAxis x = axis(pick(3, 14), 3, pick(0, 2), pick(0, 2), 2);
+    const ConvAxis y = is_line ? axis(pick(1, 3), 1, 0, 0) : axis(pick(3, 14), 3, pick(0, 2), pick(0, 2), 2);
+    for (const Isa isa : isas_here()) {
+      ConvProblem problem = problem_of(1, kChannels, threads * 32, 3, y, x, isa);
+      if (is_line) problem.window_y = 1;
+      const WinogradPlan plan{isa, {outputs, 3}, static_cast<int>(pick(0, 1) * pick(1, 12))};
+      SCOPED_TRACE(to_string(problem) + " " + to_string(plan) + " threads " + std::to_string(threads));
+      const WinogradForm form = winograd_form(problem, outputs);
+      ASSERT_TRUE(shares_weights(problem, form, threads, plan.tile_group == 0));
+      const int64_t matrices = is_line ? form.size() + 1 : (form.size() + 1) * (form.size() + 1);
+      EXPECT_EQ(WinogradProgram(problem, plan, threads).packed_size(), matrices * kChannels * problem.out_channels);
+      const auto [error, largest] = run_and_compare(problem, plan, threads, random);
+      const double terms = kChannels * 3 * (is_line ? 1 : 3);
+      ASSERT_LE(error, std::sqrt(terms) * 6e-8 * (form.size() <= 4 ? 20 : 80));
+    }
+  }
+}
+
+// Pictures of all sizes share packed weights.
+TEST(Winograd, PacksWeightsAlikeWhateverTheLastTilesTake) {
+  for (const Isa isa : isas_here()) {
+    std::string packing;
+    for (const int64_t size : {40, 41, 42, 43}) {
+      const ConvAxis both = axis(size, 3, 1, 1);
+      const WinogradProgram program(problem_of(1, 16, 48, 3, both, both, isa), {isa, {4, 3}, 0}, 1);
+      if (packing.empty()) packing = program.packing();
+      EXPECT_EQ(program.packing(), packing) << size;
+    }
+  }
+}
+
 TEST(WinogradStem, AgreesWithPlainLoopsOverRandomShapes) {
   std::mt19937 random(6);
   const auto pick = [&](int64_t low, int64_t high) {
