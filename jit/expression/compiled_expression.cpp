@@ -150,7 +150,7 @@ void CompiledExpression::emit(const AssignedInstruction& assigned, const Vec& ta
   };
   switch (operand_count(instruction.op)) {
     case 1: {
-      if (instruction.op == VecOp::sixteenths) return look_up_sixteenths(target, operands[0]);
+      if (instruction.op == VecOp::look_up) return look_up(target, operands[0], instruction.immediate);
       const bool has_immediate =
           instruction.op == VecOp::round || instruction.op == VecOp::shift_left || instruction.op == VecOp::shift_right;
       if (has_immediate)
@@ -174,9 +174,9 @@ void CompiledExpression::emit(const AssignedInstruction& assigned, const Vec& ta
   }
 }
 
-void CompiledExpression::look_up_sixteenths(const Vec& target, const Operand& index) {
-  const std::array<float, 16> powers = vector_math::powers_of_sixteenths();
-  cc_.emit(Inst::kIdVpermps, target, index, cc_.newConst(asmjit::ConstPoolScope::kLocal, powers.data(), sizeof powers));
+void CompiledExpression::look_up(const Vec& target, const Operand& index, size_t number) {
+  const LookUpTable& table = assignment_.tables[number];
+  cc_.emit(Inst::kIdVpermps, target, index, cc_.newConst(asmjit::ConstPoolScope::kLocal, table.data(), sizeof table));
 }
 
 void CompiledExpression::emit_select(const AssignedInstruction& assigned, const Vec& target,

@@ -30,7 +30,7 @@ class CompiledExpression {
   void emit(const AssignedInstruction& assigned, const Vec& target, const std::array<asmjit::Operand, 4>& operands);
   void emit_select(const AssignedInstruction& assigned, const Vec& target,
                    const std::array<asmjit::Operand, 4>& operands);
-  void look_up_sixteenths(const Vec& target, const asmjit::Operand& index);
+  void look_up(const Vec& target, const asmjit::Operand& index, size_t number);
   bool has_masks() const { return has_avx512(isa_); }
 
   asmjit::x86::Compiler& cc_;

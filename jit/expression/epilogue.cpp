@@ -1,12 +1,11 @@
 #include "jit/expression/epilogue.h"
 
+#include <algorithm>
 #include <bit>
 #include <deque>
 #include <map>
-#include <optional>
 
 #include "jit/expression/register_assignment.h"
-#include "jit/expression/vector_math.h"
 #include "jit/expression/vector_program.h"
 #include "jit/kernel.h"
 #include "src/base/check.h"
@@ -16,15 +15,18 @@ namespace lathe {
 using Reg = Xbyak::Xmm;
 
 struct EpilogueEmitter::State {
-  State(Xbyak::CodeGenerator& generator, Isa target, const Expression& expression)
-      : code(generator), isa(target), assignment(assign_registers(lower_expression(expression, target))) {}
+  State(Xbyak::CodeGenerator& generator, Isa target, const Expression& expression, BytesTimesConstants products)
+      : code(generator),
+        isa(target),
+        assignment(assign_registers(lower_expression(expression, target, products))),
+        tables(assignment.tables.size()) {}
 
   Xbyak::CodeGenerator& code;
   Isa isa;
   RegisterAssignment assignment;
   std::map<uint32_t, size_t> constant_index;
   std::deque<std::pair<uint32_t, Xbyak::Label>> constants;  // labels must not move
-  std::optional<Xbyak::Label> sixteenths;                   // VecOp::sixteenths' table
+  std::deque<Xbyak::Label> tables;
 
   bool has_masks() const { return has_avx512(isa); }
   Reg vec(int index) const {
@@ -111,9 +113,9 @@ void EpilogueEmitter::State::emit_unary(const VecInstruction& instruction, const
       return code.vcvtps2dq(target, a);
     case VecOp::from_int:
       return code.vcvtdq2ps(target, a);
-    case VecOp::sixteenths:
-      if (!sixteenths) sixteenths.emplace();
-      return code.vpermps(Xbyak::Zmm(target.getIdx()), Xbyak::Zmm(a.getIdx()), code.ptr[code.rip + *sixteenths]);
+    case VecOp::look_up:
+      return code.vpermps(Xbyak::Zmm(target.getIdx()), Xbyak::Zmm(a.getIdx()),
+                          code.ptr[code.rip + tables[instruction.immediate]]);
     case VecOp::shift_left:
       return code.vpslld(target, a, immediate);
     case VecOp::shift_right:
@@ -210,39 +212,55 @@ void EpilogueEmitter::State::emit_assigned(const AssignedInstruction& assigned, 
   emit(assigned, target, operands);
 }
 
-EpilogueEmitter::EpilogueEmitter(Xbyak::CodeGenerator& code, Isa isa, const Expression& expression)
-    : state_(std::make_unique<State>(code, isa, expression)) {}
+EpilogueEmitter::EpilogueEmitter(Xbyak::CodeGenerator& code, Isa isa, const Expression& expression,
+                                 BytesTimesConstants products)
+    : state_(std::make_unique<State>(code, isa, expression, products)) {}
 
 EpilogueEmitter::~EpilogueEmitter() = default;
 
 int EpilogueEmitter::temps_needed() const { return state_->assignment.registers - 1; }
 
+// Moving the result to its register comes last.
+size_t EpilogueEmitter::parts() const { return state_->assignment.code.size() + 1; }
+
+bool EpilogueEmitter::takes_bytes(int slot) const {
+  const std::vector<int>& inputs = state_->assignment.byte_inputs;
+  return std::find(inputs.begin(), inputs.end(), slot) != inputs.end();
+}
+
+void EpilogueEmitter::apply_part(size_t part, const Xbyak::Xmm& accumulator, std::span<const Xbyak::Xmm> temps,
+                                 const std::function<void(int slot, const Xbyak::Xmm& into)>& load_input) {
+  LATHE_CHECK(temps.size() >= static_cast<size_t>(temps_needed()), "an epilogue got too few registers");
+  const auto reg = [&](int index) {
+    return state_->vec(index == 0 ? accumulator.getIdx() : temps[static_cast<size_t>(index) - 1].getIdx());
+  };
+  if (part == state_->assignment.code.size()) {
+    const int result = state_->assignment.result;
+    if (result < 0) state_->load_constant(reg(0), state_->assignment.result_bits);
+    if (result > 0) state_->code.vmovaps(reg(0), reg(result));
+    return;
+  }
+  const AssignedInstruction& assigned = state_->assignment.code[part];
+  if (assigned.instruction.op == VecOp::input) {
+    return load_input(static_cast<int>(assigned.instruction.immediate), reg(assigned.target));
+  }
+  state_->emit_assigned(assigned, reg);
+}
+
 void EpilogueEmitter::apply(const Xbyak::Xmm& accumulator, std::span<const Xbyak::Xmm> temps,
                             const std::function<void(int slot, const Xbyak::Xmm& into)>& load_input) {
-  apply(std::span(&accumulator, 1), temps, [&](size_t, int slot, const Xbyak::Xmm& into) { load_input(slot, into); });
+  for (size_t part = 0; part < parts(); ++part) apply_part(part, accumulator, temps, load_input);
 }
 
 void EpilogueEmitter::apply(std::span<const Xbyak::Xmm> accumulators, std::span<const Xbyak::Xmm> temps,
                             const std::function<void(size_t which, int slot, const Xbyak::Xmm& into)>& load_input) {
   const auto needed = static_cast<size_t>(temps_needed());
   LATHE_CHECK(temps.size() >= needed * accumulators.size(), "an epilogue got too few registers");
-  const auto reg = [&](size_t which, int index) {
-    return state_->vec(index == 0 ? accumulators[which].getIdx()
-                                  : temps[which * needed + static_cast<size_t>(index) - 1].getIdx());
-  };
-  for (const AssignedInstruction& assigned : state_->assignment.code) {
+  for (size_t part = 0; part < parts(); ++part) {
     for (size_t which = 0; which < accumulators.size(); ++which) {
-      if (assigned.instruction.op == VecOp::input) {
-        load_input(which, static_cast<int>(assigned.instruction.immediate), reg(which, assigned.target));
-        continue;
-      }
-      state_->emit_assigned(assigned, [&](int index) { return reg(which, index); });
+      apply_part(part, accumulators[which], temps.subspan(which * needed, needed),
+                 [&](int slot, const Xbyak::Xmm& into) { load_input(which, slot, into); });
     }
-  }
-  const int result = state_->assignment.result;
-  for (size_t which = 0; which < accumulators.size(); ++which) {
-    if (result < 0) state_->load_constant(reg(which, 0), state_->assignment.result_bits);
-    if (result > 0) state_->code.vmovaps(reg(which, 0), reg(which, result));
   }
 }
 
@@ -254,10 +272,11 @@ void EpilogueEmitter::emit_constants() {
     state_->code.L(label);
     for (int i = 0; i < copies; ++i) state_->code.dd(bits);
   }
-  if (!state_->sixteenths) return;
-  state_->code.align(64);
-  state_->code.L(*state_->sixteenths);
-  for (const float power : vector_math::powers_of_sixteenths()) state_->code.dd(std::bit_cast<uint32_t>(power));
+  for (size_t i = 0; i < state_->tables.size(); ++i) {
+    state_->code.align(64);
+    state_->code.L(state_->tables[i]);
+    for (const float value : state_->assignment.tables[i]) state_->code.dd(std::bit_cast<uint32_t>(value));
+  }
 }
 
 }  // namespace lathe

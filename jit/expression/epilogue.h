@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 
+#include "jit/expression/vector_program.h"
 #include "src/base/cpu.h"
 #include "src/base/expression.h"
 
@@ -14,7 +15,8 @@ namespace lathe {
 class EpilogueEmitter {
  public:
   // Input 0 of `expression` is the accumulator. Throws JitError when the expression has no vector form.
-  EpilogueEmitter(Xbyak::CodeGenerator& code, Isa isa, const Expression& expression);
+  EpilogueEmitter(Xbyak::CodeGenerator& code, Isa isa, const Expression& expression,
+                  BytesTimesConstants products = BytesTimesConstants::multiplied);
   ~EpilogueEmitter();
 
   // Vector registers needed besides the accumulator, inputs included. A kernel short of registers first spills
@@ -26,6 +28,13 @@ class EpilogueEmitter {
   // clobbered on AVX-512, no general register is.
   void apply(const Xbyak::Xmm& accumulator, std::span<const Xbyak::Xmm> temps,
              const std::function<void(int slot, const Xbyak::Xmm& into)>& load_input);
+
+  // The same in parts, one instruction or two each, that other code may come between: all of them, in order.
+  size_t parts() const;
+  void apply_part(size_t part, const Xbyak::Xmm& accumulator, std::span<const Xbyak::Xmm> temps,
+                  const std::function<void(int slot, const Xbyak::Xmm& into)>& load_input);
+  // load_input() must give this input as it is, a byte in each lane of 32 bits (BytesTimesConstants).
+  bool takes_bytes(int slot) const;
 
   // The same for several accumulators at a time, operation by operation, so that one's latency hides behind the others.
   // `temps`: temps_needed() for each. `load_input(which, slot, into)`: for the accumulator of this number.

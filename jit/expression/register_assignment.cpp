@@ -13,6 +13,8 @@ class LinearScan {
       : program_(program), last_use_(program.code.size(), -1), register_of_(program.code.size(), -1) {}
 
   RegisterAssignment run() {
+    result_.tables = program_.tables;
+    result_.byte_inputs = program_.byte_inputs;
     find_last_uses();
     reserve_accumulator();
     const auto count = static_cast<int>(program_.code.size());

@@ -31,6 +31,8 @@ struct RegisterAssignment {
   int registers = 1;  // used, register 0 included
   int result = 0;     // register of the result: move it to 0; -1: a constant with these bits
   uint32_t result_bits = 0;
+  std::vector<LookUpTable> tables;
+  std::vector<int> byte_inputs;
 };
 
 RegisterAssignment assign_registers(const VectorProgram& program);

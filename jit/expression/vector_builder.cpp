@@ -1,5 +1,6 @@
 #include "jit/expression/vector_builder.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -141,7 +142,7 @@ int operand_count(VecOp op) {
     case VecOp::from_int:
     case VecOp::shift_left:
     case VecOp::shift_right:
-    case VecOp::sixteenths:
+    case VecOp::look_up:
       return 1;
     case VecOp::fma:
     case VecOp::fnma:
@@ -178,6 +179,18 @@ VectorBuilder::Id VectorBuilder::div(Id a, Id b) {
   if (is_constant(b) && !is_constant(a))
     if (const auto reciprocal = exact_reciprocal(value(b))) return mul(a, constant(*reciprocal));
   return binary(VecOp::div, a, b);
+}
+
+VectorBuilder::Id VectorBuilder::look_up(Id a, const LookUpTable& table) {
+  std::vector<LookUpTable>& tables = program_.tables;
+  const auto number = static_cast<size_t>(std::find(tables.begin(), tables.end(), table) - tables.begin());
+  if (number == tables.size()) tables.push_back(table);
+  return append({VecOp::look_up, {a, -1, -1, -1}, static_cast<uint32_t>(number)});
+}
+
+VectorBuilder::Id VectorBuilder::byte_input(int number) {
+  program_.byte_inputs.push_back(number);
+  return input(number);
 }
 
 VectorBuilder::Id VectorBuilder::multiply_add(VecOp op, Id a, Id b, Id c) {
@@ -234,6 +247,8 @@ VectorProgram VectorBuilder::finish(Id result) const {
       for (int k = 0; k < operand_count(program_.code[i].op); ++k)
         is_needed[static_cast<size_t>(program_.code[i].operands[static_cast<size_t>(k)])] = true;
   VectorProgram program;
+  program.tables = program_.tables;
+  program.byte_inputs = program_.byte_inputs;
   std::vector<int> moved(program_.code.size(), -1);
   const auto keep = [&](size_t i) {
     VecInstruction instruction = program_.code[i];

@@ -39,7 +39,9 @@ class VectorBuilder {
   Id int_sub(Id a, Id b) { return binary(VecOp::int_sub, a, b); }
   Id shift_left(Id a, uint32_t count) { return unary(VecOp::shift_left, a, count); }
   Id shift_right(Id a, uint32_t count) { return unary(VecOp::shift_right, a, count); }
-  Id power_of_sixteenths(Id a) { return append({VecOp::sixteenths, {a, -1, -1, -1}, 0}); }
+  Id look_up(Id a, const LookUpTable& table);
+  // Not to be mixed with input() of the same number.
+  Id byte_input(int number);
   Id scale(Id a, Id b) { return append({VecOp::scale, {a, b, -1, -1}, 0}); }
   Id select(uint32_t predicate, Id a, Id b, Id yes, Id no);
 

@@ -33,6 +33,13 @@ Id exp_polynomial(VectorBuilder& b, Id r) {
   return b.horner(r, {0.00138145394F, 0.00836874545F, 0.041668389F, 0.166665211F, 0.49999994F, 1.0F, 1.0F});
 }
 
+// 2^(i / 16).
+LookUpTable powers_of_sixteenths() {
+  LookUpTable powers{};
+  for (size_t i = 0; i < powers.size(); ++i) powers[i] = static_cast<float>(std::exp2(static_cast<double>(i) / 16));
+  return powers;
+}
+
 // exp(-x) for |x| < 2^12, with 2 rounding errors of the last place (AVX-512 only). Exponents are in sixteenths, whose
 // powers lie in one register: half the multiply-adds of the polynomial above; the rest runs beside them.
 Id exp_of_negative(VectorBuilder& b, Id x) {
@@ -41,7 +48,7 @@ Id exp_of_negative(VectorBuilder& b, Id x) {
   const Id rounded = b.fma(x, b.constant(-kLog2E), sixteenths);
   const Id n = b.sub(rounded, sixteenths);
   const Id minus_r = b.fma(n, b.constant(kLn2Low), b.fma(n, b.constant(kLn2High), x));  // |r| <= ln(2) / 32
-  const Id power = b.power_of_sixteenths(rounded);
+  const Id power = b.look_up(rounded, powers_of_sixteenths());
   const Id series = b.horner(minus_r, {-1.0F / 6, 0.5F, -1.0F});
   return b.scale(b.fma(b.mul(power, minus_r), series, power), n);
 }
@@ -168,12 +175,6 @@ Id reciprocal_of_sigmoid(VectorBuilder& b, Id x) {
 }
 
 Id sigmoid(VectorBuilder& b, Id x) { return b.div(b.constant(1), reciprocal_of_sigmoid(b, x)); }
-
-std::array<float, 16> powers_of_sixteenths() {
-  std::array<float, 16> powers{};
-  for (size_t i = 0; i < powers.size(); ++i) powers[i] = static_cast<float>(std::exp2(static_cast<double>(i) / 16));
-  return powers;
-}
 
 Id tanh(VectorBuilder& b, Id x) {
   return odd_rational(b, x, 9.02F,

@@ -9,8 +9,6 @@
 //   pow      2     all special cases of C99
 //   sin, cos 2^-23 absolute for |x| <= 1e5; beyond, bounded by 1 but not accurate
 // NaN gives NaN throughout.
-#include <array>
-
 #include "jit/expression/vector_builder.h"
 
 namespace lathe::vector_math {
@@ -26,8 +24,5 @@ Id reciprocal_of_sigmoid(VectorBuilder& b, Id x);  // 1 + exp(-x): x * sigmoid(x
 Id sin(VectorBuilder& b, Id x);
 Id cos(VectorBuilder& b, Id x);
 Id pow(VectorBuilder& b, Id base, Id exponent);
-
-// What VecOp::sixteenths looks up.
-std::array<float, 16> powers_of_sixteenths();
 
 }  // namespace lathe::vector_math

@@ -1,8 +1,11 @@
 #include "jit/expression/vector_program.h"
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 
+#include "jit/expression/byte_products.h"
 #include "jit/expression/vector_builder.h"
 #include "jit/expression/vector_math.h"
 #include "jit/kernel.h"
@@ -14,8 +17,12 @@ using Id = VectorBuilder::Id;
 
 class Lowering {
  public:
-  Lowering(const Expression& expression, Isa isa)
-      : expression_(expression), builder_(isa), values_(expression.nodes.size(), -1), uses_(values_.size(), 0) {}
+  Lowering(const Expression& expression, Isa isa, BytesTimesConstants products)
+      : expression_(expression),
+        products_(has_avx512(isa) ? products : BytesTimesConstants::multiplied),
+        builder_(isa),
+        values_(expression.nodes.size(), -1),
+        uses_(values_.size(), 0) {}
 
   VectorProgram run() {
     if (expression_.nodes.empty()) throw JitError("an expression without nodes");
@@ -202,8 +209,10 @@ class Lowering {
       case ExprOp::div:
         return b.div(value(node.a), value(node.b));
       case ExprOp::min:
+        if (const auto clamp = clamped(node)) return b.min(value(clamp->value), b.constant(clamp->bound));
         return b.min_or_nan(value(node.a), value(node.b));
       case ExprOp::max:
+        if (const auto clamp = clamped(node)) return b.max(value(clamp->value), b.constant(clamp->bound));
         return b.max_or_nan(value(node.a), value(node.b));
       case ExprOp::pow:
         return lower_pow(node);
@@ -222,21 +231,78 @@ class Lowering {
 
   // A factor 1 / (1 + exp(-x)) divides.
   Id lower_product(const ExprNode& node) {
+    if (const int byte = byte_factor(node); byte >= 0) return look_up_product(node, byte);
     const int sigmoid = sigmoid_factor(node);
     if (sigmoid < 0) return builder_.mul(value(node.a), value(node.b));
     const Id other = value(sigmoid == node.b ? node.a : node.b);
     return builder_.div(other, vector_math::reciprocal_of_sigmoid(builder_, smooth_argument(node_at(sigmoid).a)));
   }
 
+  // Of a product with a constant that is looked up: the factor that is a byte, or -1.
+  int byte_factor(const ExprNode& product) const {
+    const auto is_byte = [&](int i, int other) {
+      const ExprNode& factor = node_at(other);
+      return factor.op == ExprOp::constant && std::isfinite(factor.value) &&
+             lowest_of_byte(expression_, i, products_).has_value();
+    };
+    if (is_byte(product.a, product.b)) return product.a;
+    return is_byte(product.b, product.a) ? product.b : -1;
+  }
+  // Where there is no NaN to keep, the bound need not be in a register.
+  std::optional<ConstantBound> clamped(const ExprNode& node) const {
+    return products_ == BytesTimesConstants::multiplied ? std::nullopt : constant_bound(expression_, node);
+  }
+
+  // A byte in each 32-bit lane, less `base`: as it comes in, or clamped first, which rounding to whole bounds allows.
+  Id byte_index(int byte, int base) {
+    const ExprNode& node = node_at(byte);
+    Id whole = -1;
+    if (node.op == ExprOp::input) {
+      const auto reads = [&](const ExprNode& other) { return other.op == ExprOp::input && other.a == node.a; };
+      const auto nodes = std::count_if(expression_.nodes.begin(), expression_.nodes.end(), reads);
+      const bool is_free = nodes == 1 && uses_[static_cast<size_t>(byte)] == 1;
+      whole = is_free ? builder_.byte_input(node.a) : builder_.to_int(value(byte));
+    } else {
+      const ConstantBound high = *constant_bound(expression_, node);
+      const ConstantBound low = *constant_bound(expression_, node_at(high.value));
+      const Id raised = builder_.max(value(node_at(low.value).a), builder_.constant(low.bound));
+      whole = builder_.to_int(builder_.min(raised, builder_.constant(high.bound)));
+    }
+    return base == 0 ? whole : builder_.int_sub(whole, builder_.constant_bits(static_cast<uint32_t>(base)));
+  }
+
+  // The product, and `addend`.
+  Id look_up_product(const ExprNode& product, int byte, double addend = 0) {
+    const double factor = node_at(byte == product.a ? product.b : product.a).value;
+    const ByteTables tables = byte_tables(*lowest_of_byte(expression_, byte, products_), factor, addend);
+    const Id index = byte_index(byte, tables.base);
+    const Id low = builder_.look_up(index, tables.lower);
+    return builder_.add(builder_.look_up(builder_.shift_right(index, 4), tables.upper), low);
+  }
+
   Id lower_sum(const ExprNode& node) {
     const bool is_add = node.op == ExprOp::add;
     if (is_merged(node.b)) {
       const ExprNode& product = node_at(node.b);
+      if (const int byte = byte_factor(product); byte >= 0) {
+        if (is_add && node_at(node.a).op == ExprOp::constant) {
+          return look_up_product(product, byte, node_at(node.a).value);
+        }
+        const Id other = value(node.a), looked_up = look_up_product(product, byte);
+        return is_add ? builder_.add(other, looked_up) : builder_.sub(other, looked_up);
+      }
       const Id sum = value(node.a), x = value(product.a), y = value(product.b);
       return is_add ? builder_.fma(x, y, sum) : builder_.fnma(x, y, sum);
     }
     if (is_merged(node.a)) {
       const ExprNode& product = node_at(node.a);
+      if (const int byte = byte_factor(product); byte >= 0) {
+        if (is_add && node_at(node.b).op == ExprOp::constant) {
+          return look_up_product(product, byte, node_at(node.b).value);
+        }
+        const Id looked_up = look_up_product(product, byte), other = value(node.b);
+        return is_add ? builder_.add(looked_up, other) : builder_.sub(looked_up, other);
+      }
       const Id x = value(product.a), y = value(product.b), sum = value(node.b);
       return is_add ? builder_.fma(x, y, sum) : builder_.fms(x, y, sum);
     }
@@ -286,6 +352,7 @@ class Lowering {
   }
 
   const Expression& expression_;
+  const BytesTimesConstants products_;
   VectorBuilder builder_;
   std::vector<Id> values_;  // by expression node
   std::vector<int> uses_;
@@ -294,6 +361,8 @@ class Lowering {
 
 }  // namespace
 
-VectorProgram lower_expression(const Expression& expression, Isa isa) { return Lowering(expression, isa).run(); }
+VectorProgram lower_expression(const Expression& expression, Isa isa, BytesTimesConstants products) {
+  return Lowering(expression, isa, products).run();
+}
 
 }  // namespace lathe

@@ -35,7 +35,7 @@ enum class VecOp : uint8_t {
   shift_left,
   shift_right,  // of int32, arithmetic; immediate: the count
   scale,        // a * 2^floor(b), any range (AVX-512 only)
-  sixteenths,   // 2^(i / 16), where i are the low 4 bits of a (AVX-512 only)
+  look_up,      // what a table has for the low 4 bits of a; immediate: the table's number (AVX-512 only)
   select,       // (a <predicate> b) ? c : d; immediate: the predicate of vcmpps
 };
 
@@ -60,18 +60,32 @@ struct VecInstruction {
 
 int operand_count(VecOp op);
 
+using LookUpTable = std::array<float, 16>;
+
 // What back ends may rely on: constants come up as operands only, never need to be live in a register, and
 //  - commutative operations have a constant, if any, second; fma's first operand is never constant;
 //  - a select compares no constant first, and has a constant fourth operand only together with a constant third.
 struct VectorProgram {
   std::vector<VecInstruction> code;  // the last one is the result (it may be an input or a constant)
+  std::vector<LookUpTable> tables;
+  std::vector<int> byte_inputs;  // that are not converted: a byte in each 32-bit lane
 
   bool is_constant(int i) const { return code[static_cast<size_t>(i)].op == VecOp::constant; }
   uint32_t bits(int i) const { return code[static_cast<size_t>(i)].immediate; }
 };
 
+// Whole numbers of a range of 256, times a constant: multiplied, or (AVX-512 only) added up from tables of their upper
+// and their lower 4 bits, off by one rounding more. That takes more instructions, but leaves the multipliers to others.
+// Nothing is NaN then.
+enum class BytesTimesConstants : uint8_t {
+  multiplied,
+  inputs_looked_up,  // only bytes that come as inputs
+  looked_up,         // what is rounded and clamped on the way, too
+};
+
 // The result is float32 lanes, clamped to the range of an integer `expression.output` and 0 or 1 for boolean.
 // Throws JitError when the expression is malformed.
-VectorProgram lower_expression(const Expression& expression, Isa isa);
+VectorProgram lower_expression(const Expression& expression, Isa isa,
+                               BytesTimesConstants products = BytesTimesConstants::multiplied);
 
 }  // namespace lathe

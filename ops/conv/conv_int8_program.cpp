@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "ops/conv/conv_program.h"
-#include "ops/int8/int8_crossed.h"
 #include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
@@ -16,30 +14,8 @@ namespace {
 // Beyond this, prefetched weights of the next operator would leave the L2 cache before they are used.
 constexpr int64_t kNextOperatorBytes = 64 << 10;
 constexpr int kLine = 64;  // cache line
-
-// Four signed bytes, and their sum.
-int32_t pack_quad(const uint8_t* from, int64_t count, int64_t stride, char* out) noexcept {
-  int32_t sum = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const auto value = static_cast<int8_t>(from[i * stride]);
-    out[i] = static_cast<char>(value);
-    sum += value;
-  }
-  return sum;
-}
-
-// Two bytes less their zero point as 16-bit integers, and their sum.
-int32_t pack_pair(const uint8_t* from, int64_t count, int64_t stride, bool is_signed, int32_t zero,
-                  char* out) noexcept {
-  int32_t sum = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const uint8_t byte = from[i * stride];
-    const auto value = static_cast<int16_t>((is_signed ? static_cast<int8_t>(byte) : byte) - zero);
-    std::memcpy(out + 2 * i, &value, sizeof value);
-    sum += value;
-  }
-  return sum;
-}
+// From so many products an output on, what looks up an epilogue's products goes on beside them entirely.
+constexpr int64_t kStepsBesideTables = 32;
 
 ConvInt8Plan kernel_plan(const ConvInt8Problem& problem, int blocks) {
   ConvInt8Plan kernel;
@@ -53,6 +29,14 @@ ConvInt8Plan kernel_plan(const ConvInt8Problem& problem, int blocks) {
   kernel.epilogue = problem.epilogue;
   kernel.store = problem.store;
   return kernel;
+}
+
+// Sums, bytes, and what the model has for a channel are not; a tensor of float32 may be.
+bool may_be_nan(const ConvEpilogue& epilogue) {
+  for (size_t i = 0; i < epilogue.operands.size(); ++i) {
+    if (epilogue.operands[i] == ConvOperand::full && epilogue.expression->inputs[i + 1] == DType::f32) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -117,7 +101,6 @@ void ConvInt8Program::cut(const ConvInt8Tile& tile) {
   kernels_.clear();
   if (problem_.unit_bytes != 4) set_units();
   order_tiles();
-  find_runs();
   make_kernels();
 }
 
@@ -154,29 +137,39 @@ void ConvInt8Program::set_units() {
   }
 }
 
-// Down the columns: inside the picture, a tile and the one below it run the same code.
+// In the order of the pixels, or down the columns, as inside the picture a tile and the one below it run the same code:
+// whichever takes fewer calls.
 void ConvInt8Program::order_tiles() {
+  runs_ = find_runs(tiling_.tiles);
   if (plan_.rows == 0) return;
   const auto across = static_cast<size_t>((problem_.shape.phases[0].x.out + plan_.cols - 1) / plan_.cols);
   std::vector<ConvTile> ordered;
   for (size_t column = 0; column < across; ++column) {
     for (size_t i = column; i < tiling_.tiles.size(); i += across) ordered.push_back(tiling_.tiles[i]);
   }
+  const auto calls = [](const std::vector<TileRun>& runs) {
+    int64_t count = 0;
+    for (size_t i = 0; i < runs.size(); i += static_cast<size_t>(runs[i].tiles)) ++count;
+    return count;
+  };
+  std::vector<TileRun> runs = find_runs(ordered);
+  if (calls(runs_) <= calls(runs)) return;
   tiling_.tiles = std::move(ordered);
+  runs_ = std::move(runs);
 }
 
-void ConvInt8Program::find_runs() {
-  const std::vector<ConvTile>& tiles = tiling_.tiles;
-  runs_.assign(tiles.size(), TileRun());
+auto ConvInt8Program::find_runs(const std::vector<ConvTile>& tiles) -> std::vector<TileRun> {
+  std::vector<TileRun> runs(tiles.size());
   for (size_t i = tiles.size(); i-- > 1;) {
-    TileRun& run = runs_[i - 1];
+    TileRun& run = runs[i - 1];
     run.source_step = tiles[i].source - tiles[i - 1].source;
     run.target_step = tiles[i].target - tiles[i - 1].target;
     if (tiles[i].shape != tiles[i - 1].shape) continue;
-    const TileRun& next = runs_[i];
+    const TileRun& next = runs[i];
     const bool goes_on = next.source_step == run.source_step && next.target_step == run.target_step;
     run.tiles = next.tiles == 1 || goes_on ? next.tiles + 1 : 2;
   }
+  return runs;
 }
 
 void ConvInt8Program::make_kernels() {
@@ -189,6 +182,10 @@ void ConvInt8Program::make_kernels() {
     if (kernels) continue;
     ConvInt8Plan plan = kernel_plan(problem_, group.count);
     plan.ahead = plan_.ahead;
+    const int64_t steps = problem_.depth() * problem_.shape.phases[0].taps();
+    if (plan.ahead > 0 && !may_be_nan(problem_.epilogue)) {
+      plan.bytes = steps >= kStepsBesideTables ? BytesTimesConstants::looked_up : BytesTimesConstants::inputs_looked_up;
+    }
     const int64_t lines = int64_t{plan.unroll} * plan.blocks * problem_.shape.lanes * 4 / kLine;
     plan.prefetch_lines = static_cast<int>(std::max<int64_t>(1, (lines + calls - 1) / calls));
     kernels = ConvInt8Kernels::make(plan, tiling_.shapes);
@@ -214,49 +211,6 @@ int64_t ConvInt8Program::weights_bytes(const ConvBlockGroup& group) const {
 }
 
 int64_t ConvInt8Program::packed_bytes() const { return weights_at(groups_.back()) + weights_bytes(groups_.back()); }
-
-void ConvInt8Program::pack(const ByteMatrix& weights, const ByteZeros& zeros, void* packed, int32_t* sums) const {
-  const ConvProblem& shape = problem_.shape;
-  const int64_t taps = shape.phases[0].taps(), lanes = shape.lanes, in_lanes = shape.in_lanes();
-  const int64_t group_size = group_of(problem_.dot);
-  const bool is_wide = lathe::is_wide(problem_.dot);
-  const int64_t in_each = problem_.in_channels / problem_.channel_groups;
-  const int64_t out_each = shape.out_channels / problem_.channel_groups;
-  const auto* bytes = static_cast<const uint8_t*>(weights.data);
-  auto* out = static_cast<char*>(packed);
-  std::fill(sums, sums + shape.out_blocks() * lanes, 0);
-  // One group of input channels of one tap, for the lanes of some output blocks.
-  const auto pack_step = [&](const ConvBlockGroup& group, int64_t step, int64_t tap) {
-    const int64_t in = step * group_size;
-    const int64_t end = (group.first + group.count) * lanes;
-    for (int64_t channel = group.first * lanes; channel < end; ++channel, out += 4) {
-      std::memset(out, 0, 4);
-      if (channel >= weights.rows) continue;
-      const int64_t own = channel / out_each * in_each;  // the first channel that it reads
-      const int64_t first = std::max(in, own), count = std::min(in + group_size, own + in_each) - first;
-      if (count <= 0) continue;
-      const uint8_t* from = bytes + channel * weights.row_stride + (first - own) * taps + tap;
-      char* to = out + (first - in) * (is_wide ? 2 : 1);
-      sums[channel] += is_wide ? pack_pair(from, count, taps, weights.is_signed, zeros.at(channel), to)
-                               : pack_quad(from, count, taps, to);
-    }
-  };
-  for (const ConvBlockGroup& group : groups_) {
-    const int64_t begin = group.in_first * in_lanes, end = begin + groups_read(group);
-    for (int64_t first = begin; first < end; first += in_lanes) {
-      const int64_t last = std::min(first + in_lanes, end);
-      for (int64_t tap = 0; tap < taps; ++tap) {
-        for (int64_t step = first; step < last; ++step) pack_step(group, step, tap);
-      }
-    }
-  }
-  if (problem_.dot != Int8Dot::crossed) return;
-  for (const ConvBlockGroup& group : groups_) {
-    const int64_t columns = group.count * lanes;
-    crossed_column_sums(static_cast<const char*>(packed) + weights_at(group), {problem_.dot, problem_.isa, columns},
-                        groups_read(group) * taps * group_size, columns, sums + group.first * lanes);
-  }
-}
 
 void ConvInt8Program::run(const ConvInt8Arguments& arguments, int share) const noexcept {
   const Range groups = split_evenly(static_cast<long>(groups_.size()), split_.channel_part(share), split_.channels);

@@ -99,7 +99,7 @@ class ConvInt8Program {
   void set_groups();
   void set_units();
   void order_tiles();
-  void find_runs();
+  static std::vector<TileRun> find_runs(const std::vector<ConvTile>& tiles);
   void make_kernels();
   int64_t weights_at(const ConvBlockGroup& group) const { return group.weights * problem_.shape.phases[0].taps() * 4; }
   int64_t weights_bytes(const ConvBlockGroup& group) const;

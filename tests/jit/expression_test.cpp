@@ -2,6 +2,8 @@
 // agreement with the plain evaluation on random expressions, on each instruction set.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -22,7 +24,8 @@ using Loop = void(const float* const* inputs, float* out, int64_t vectors);
 // out[i] = expression(inputs[0][i], inputs[1][i], ...), by EpilogueEmitter on one accumulator.
 class EpilogueLoop : public Emitter {
  public:
-  EpilogueLoop(Isa target, const Expression& expression) : Emitter(target), epilogue_(*this, target, expression) {
+  EpilogueLoop(Isa target, const Expression& expression, BytesTimesConstants products = BytesTimesConstants::multiplied)
+      : Emitter(target), epilogue_(*this, target, expression, products) {
     emit(static_cast<int>(expression.inputs.size()));
   }
   int temps_needed() const { return epilogue_.temps_needed(); }
@@ -38,6 +41,7 @@ class EpilogueLoop : public Emitter {
     const auto load_input = [&](int slot, const Vec& into) {
       mov(row, ptr[table + slot * 8]);
       load(into, row + offset);
+      if (epilogue_.takes_bytes(slot)) vcvtps2dq(into, into);
     };
     loop_down(left, [&] {
       if (inputs > 0) load_input(0, accumulator);
@@ -52,8 +56,9 @@ class EpilogueLoop : public Emitter {
   EpilogueEmitter epilogue_;
 };
 
-std::vector<float> run(Isa isa, const Expression& expression, const std::vector<std::vector<float>>& inputs) {
-  const Kernel<Loop> kernel(EpilogueLoop(isa, expression).finish("test"));
+std::vector<float> run(Isa isa, const Expression& expression, const std::vector<std::vector<float>>& inputs,
+                       BytesTimesConstants products = BytesTimesConstants::multiplied) {
+  const Kernel<Loop> kernel(EpilogueLoop(isa, expression, products).finish("test"));
   const size_t count = inputs[0].size();
   EXPECT_EQ(count % 16, 0U);
   const float* table[kMaxInputs] = {};
@@ -287,6 +292,63 @@ TEST(EpilogueEmitter, ClampsWhatIsStoredAsIntegers) {
       const std::vector<float> y = run(isa, expression, {x});
       for (size_t i = 0; i < x.size(); ++i) EXPECT_EQ(y[i], evaluate(expression, &x[i]));
     }
+}
+
+// clamp(round(x0)) * factors[0] + x1 * factors[1] - factors[2] * x2, where x1 and x2 are bytes.
+Expression sum_of_bytes(float low, float high, const std::array<float, 3>& factors) {
+  Expression e{.inputs = {DType::f32, DType::u8, DType::i8}};
+  const auto times = [&](int x, float value) {
+    const int factor = e.add({.op = ExprOp::constant, .value = value});
+    return e.add({.op = ExprOp::mul, .a = x, .b = factor});
+  };
+  const int rounded = e.add({.op = ExprOp::round_even, .a = e.add({.op = ExprOp::input, .a = 0})});
+  const int least = e.add({.op = ExprOp::constant, .value = low}),
+            most = e.add({.op = ExprOp::constant, .value = high});
+  const int raised = e.add({.op = ExprOp::max, .a = rounded, .b = least});
+  const int first = times(e.add({.op = ExprOp::min, .a = raised, .b = most}), factors[0]);
+  const int second = times(e.add({.op = ExprOp::input, .a = 1}), factors[1]);
+  const int sum = e.add({.op = ExprOp::add, .a = first, .b = second});
+  const int third = times(e.add({.op = ExprOp::input, .a = 2}), factors[2]);
+  e.add({.op = ExprOp::sub, .a = sum, .b = third});
+  return e;
+}
+
+TEST(EpilogueEmitter, LooksUpProductsOfBytesWithConstants) {
+  std::mt19937 random(7);
+  std::vector<std::vector<float>> inputs(3);
+  for (int i = -2048; i < 2048; ++i) {
+    inputs[0].push_back(static_cast<float>(i) / 4);  // halves are among them, and what is out of range
+    inputs[1].push_back(static_cast<float>(random() % 256));
+    inputs[2].push_back(static_cast<float>(static_cast<int>(random() % 256) - 128));
+  }
+  inputs[0].back() = 3e9F;
+  inputs[0].front() = -3e9F;
+  struct Range {
+    float low, high;
+  };
+  // The last two are no bytes: no whole numbers, and too many.
+  const Range ranges[] = {{0, 255}, {-128, 127}, {-141, 114}, {-255, 0},      {-16, 239},
+                          {-3, 3},  {17, 19},    {5, 5},      {-100, 100.5F}, {-128, 128}};
+  const std::array<float, 3> exact = {0.5F, 0.75F, -0.25F}, others = {0.42105263F, 1.2946F, 0.01234567F};
+  for (const Isa isa : isas_here()) {
+    for (const Range& range : ranges) {
+      for (const auto& factors : {exact, others}) {
+        const Expression e = sum_of_bytes(range.low, range.high, factors);
+        const std::vector<float> y = run(isa, e, inputs, BytesTimesConstants::looked_up);
+        for (size_t i = 0; i < y.size(); ++i) {
+          const double whole = std::clamp(std::nearbyint(inputs[0][i]), range.low, range.high);
+          const double want =
+              whole * factors[0] + double{inputs[1][i]} * factors[1] - double{inputs[2][i]} * factors[2];
+          // Two roundings for each product and two sums, of numbers below 1,024.
+          const double allowed = factors == exact ? 0 : 8 * std::ldexp(1024.0, -25);
+          ASSERT_NEAR(y[i], want, allowed)
+              << name_of(isa) << " " << range.low << " to " << range.high << " at " << inputs[0][i];
+        }
+      }
+    }
+    // Beside the accumulators of two tiles there is room for two.
+    EXPECT_LE(EpilogueLoop(isa, sum_of_bytes(-141, 114, others), BytesTimesConstants::looked_up).temps_needed(), 2);
+  }
 }
 
 Expression gelu() {

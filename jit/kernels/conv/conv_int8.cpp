@@ -60,9 +60,12 @@ bool fits_crossed(const ConvInt8Plan& plan, int pixels) {
 }  // namespace
 
 std::string to_string(const ConvInt8Plan& plan) {
-  return fmt::format("{} {} b{} u{} g{} t{} a{} p{} {} > {}", name_of(plan.isa), to_string(plan.dot), plan.blocks,
-                     plan.unroll, plan.groups, plan.tail, plan.ahead, plan.prefetch_lines, to_string(plan.epilogue),
-                     to_string(plan.store));
+  return fmt::format("{} {} b{} u{} g{} t{} a{} p{}{} {} > {}", name_of(plan.isa), to_string(plan.dot), plan.blocks,
+                     plan.unroll, plan.groups, plan.tail, plan.ahead, plan.prefetch_lines,
+                     plan.bytes == BytesTimesConstants::multiplied  ? ""
+                     : plan.bytes == BytesTimesConstants::looked_up ? " by tables"
+                                                                    : " inputs by tables",
+                     to_string(plan.epilogue), to_string(plan.store));
 }
 
 bool fits_registers(const ConvInt8Plan& plan, int pixels) {

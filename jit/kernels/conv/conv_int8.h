@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "jit/expression/vector_program.h"
 #include "jit/kernels/common/int8_lanes.h"
 #include "jit/kernels/conv/conv_epilogue.h"
 #include "jit/kernels/conv/conv_tiling.h"
@@ -58,6 +59,8 @@ struct ConvInt8Plan {
   // The first input blocks of a tile are straight code, and finish the outputs of the tile before; ConvInt8Call::blocks
   // is at least this, and there is no tail. 0: tile after tile.
   int ahead = 0;
+  // In the epilogue: of use where outputs are finished beside products.
+  BytesTimesConstants bytes = BytesTimesConstants::multiplied;
   // Input 0: the sum as float32. Other inputs are f32, i32, u8 or i8. None: int32 sums.
   ConvEpilogue epilogue;
   // With an epilogue whose result is float32: how it is stored. Without: i32.

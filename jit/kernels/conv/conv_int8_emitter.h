@@ -55,6 +55,10 @@ class ConvInt8Emitter : public ConvInt8Walk {
   void emit_overlapped() {
     Xbyak::Label next_pair, last[2], done;
     set_ = 0;
+    straight_uses_ = 0;
+    for (const ConvTapRun& tap : shape_->taps) {
+      straight_uses_ += plan_.ahead * tap.run * plan_.groups * static_cast<int>(tap.uses.size());
+    }
     start_tile();
     sum_up();
     L(next_pair);
@@ -79,7 +83,7 @@ class ConvInt8Emitter : public ConvInt8Walk {
   // The first input blocks as straight code, with what is queued in between; the others in a loop.
   void sum_up() {
     Xbyak::Label done;
-    steps_done_ = 0;
+    uses_done_ = 0;
     for (int block = 0; block < plan_.ahead; ++block) emit_block(plan_.groups, true);
     run_queue(1, 1);
     mov(blocks_left_, qword[call_ + offsetof(ConvInt8Call, blocks)]);
@@ -100,13 +104,23 @@ class ConvInt8Emitter : public ConvInt8Walk {
         std::vector<Vec> sums;
         for (int i = 0; i < count; ++i) {
           sums.push_back(accumulator(set, pixel + i, block));
-          queue_.emplace_back([this, sum = sums.back(), pixel, i, block] { apply_epilogue(sum, pixel + i, block); });
+          const size_t parts = is_spread() ? 1 : parts_of_sum();
+          for (size_t part = 0; part < parts_of_sum(); part += parts) {
+            queue_.emplace_back([this, part, parts, sum = sums.back(), pixel, i, block] {
+              for (size_t p = part; p < part + parts; ++p) apply_epilogue(p, sum, pixel + i, block);
+            });
+          }
         }
         queue_.emplace_back([this, sums, pixel] { store_pixels(sums, pixel); });
         pixel += count;
       }
     }
     queue_.emplace_back([this] { advance_target(); });
+  }
+  // Part by part: a long epilogue at a time would keep the multipliers waiting for their place in the schedulers.
+  bool is_spread() const {
+    constexpr size_t kShort = 4;
+    return parts_of_sum() > kShort;
   }
   // As much of the queue as is due after `done` of `all`.
   void run_queue(int done, int all) {
@@ -190,12 +204,6 @@ class ConvInt8Emitter : public ConvInt8Walk {
   }
   void prefetch_line() { prefetcht1(ptr[prefetch_ + kCacheLine * prefetched_++]); }
 
-  int straight_steps() const {
-    int steps = 0;
-    for (const ConvTapRun& tap : shape_->taps) steps += tap.run * plan_.groups;
-    return std::max(1, plan_.ahead * steps);
-  }
-
   // One group of channels of all pixels times the weights of all output blocks.
   void emit_step(const ConvTapRun& tap, int weights_at, int source_at, int step) {
     const int due = plan_.prefetch_lines * (step + lanes_of(plan_.dot)) / plan_.unroll;
@@ -212,8 +220,10 @@ class ConvInt8Emitter : public ConvInt8Walk {
         dot(plan_.dot, accumulator(set_, use.pixel, block), value, weight(set, block),
             pool_[static_cast<size_t>(products_)]);
       }
+      ++uses_done_;
+      const bool is_last = &use == &tap.uses.back();
+      if (plan_.ahead > 0 && (is_spread() || is_last)) run_queue(std::min(uses_done_, straight_uses_), straight_uses_);
     }
-    if (plan_.ahead > 0) run_queue(std::min(++steps_done_, straight_steps()), straight_steps());
   }
 
   // Two groups, whose weights are the two sets. The last block's sums take the place of the broadcasts.
@@ -284,7 +294,7 @@ class ConvInt8Emitter : public ConvInt8Walk {
             free.pop_back();
             load(sums.back(), rsp + waiting(index(i) - kept));
           }
-          apply_epilogue(sums.back(), pixel + i, block);
+          for (size_t part = 0; part < parts_of_sum(); ++part) apply_epilogue(part, sums.back(), pixel + i, block);
         }
         store_pixels(sums, pixel);
         free.insert(free.end(), sums.begin(), sums.end());
@@ -295,9 +305,10 @@ class ConvInt8Emitter : public ConvInt8Walk {
 
   int together(int pixel) const { return stored_together(shape_->stores, pixel); }
 
-  void apply_epilogue(const Vec& sum, int pixel, int block) {
+  void apply_epilogue(size_t part, const Vec& sum, int pixel, int block) {
     const int element = shape_->stores[static_cast<size_t>(pixel)] / (bits_of(plan_.store.dtype) / 8);
-    finish_sum(sum, temps(), [&](size_t operand, const Vec& into) { load_element(operand, into, element, block); });
+    finish_sum(part, sum, temps(),
+               [&](size_t operand, const Vec& into) { load_element(operand, into, element, block); });
   }
   std::span<const Vec> temps() const { return std::span<const Vec>(pool_).last(static_cast<size_t>(temps_needed())); }
 
@@ -339,7 +350,7 @@ class ConvInt8Emitter : public ConvInt8Walk {
   int accumulators_ = 0, weight_sets_ = 1, first_weight_ = 0, broadcasts_ = 0, products_ = 0;
   std::vector<std::function<void()>> queue_;
   size_t queue_done_ = 0;
-  int steps_done_ = 0;
+  int uses_done_ = 0, straight_uses_ = 1;  // broadcasts among which a queue is spread
   int next_set_ = 0, next_broadcast_ = 0, prefetched_ = 0;
 };
 

@@ -4,10 +4,12 @@
 
 namespace lathe {
 
-ConvInt8Outputs::ConvInt8Outputs(Isa isa, const ConvEpilogue& epilogue, const Int8Store& store)
+ConvInt8Outputs::ConvInt8Outputs(Isa isa, const ConvEpilogue& epilogue, const Int8Store& store,
+                                 BytesTimesConstants bytes)
     : Int8Emitter(isa), epilogue_plan_(epilogue), store_(store) {
   if (!epilogue.expression) return;
-  epilogue_ = std::make_unique<EpilogueEmitter>(static_cast<Xbyak::CodeGenerator&>(*this), isa, *epilogue.expression);
+  epilogue_ =
+      std::make_unique<EpilogueEmitter>(static_cast<Xbyak::CodeGenerator&>(*this), isa, *epilogue.expression, bytes);
 }
 
 int ConvInt8Outputs::temps_needed() const {
@@ -25,11 +27,11 @@ int ConvInt8Outputs::stored_together(std::span<const int32_t> stores, int pixel)
   return count == 3 ? 2 : count;
 }
 
-void ConvInt8Outputs::finish_sum(const Vec& sum, std::span<const Vec> temps,
+void ConvInt8Outputs::finish_sum(size_t part, const Vec& sum, std::span<const Vec> temps,
                                  const std::function<void(size_t operand, const Vec& into)>& load) {
-  if (!epilogue_) return;
-  vcvtdq2ps(sum, sum);
-  epilogue_->apply(sum, temps, [&](int slot, const Xbyak::Xmm& into) { load(static_cast<size_t>(slot - 1), into); });
+  if (part == 0) return vcvtdq2ps(sum, sum);
+  epilogue_->apply_part(part - 1, sum, temps,
+                        [&](int slot, const Xbyak::Xmm& into) { load(static_cast<size_t>(slot - 1), into); });
 }
 
 void ConvInt8Outputs::store_finished(const Xbyak::RegExp& at, std::span<const Vec> sums, std::span<const Vec> temps) {
@@ -43,9 +45,20 @@ int ConvInt8Outputs::operand_bytes(size_t operand) const {
 }
 
 void ConvInt8Outputs::load_operand(size_t operand, const Vec& into, const Xbyak::RegExp& at) {
+  if (epilogue_->takes_bytes(static_cast<int>(operand) + 1)) return load_bytes(operand, into, at);
   if (epilogue_plan_.operands[operand] == ConvOperand::scalar)
     return broadcast_as_float(into, at, operand_type(operand));
   load_as_float(into, at, operand_type(operand));
+}
+
+// In lanes of 32 bits.
+void ConvInt8Outputs::load_bytes(size_t operand, const Vec& into, const Xbyak::RegExp& at) {
+  const Xbyak::Xmm low(into.getIdx());
+  const bool is_scalar = epilogue_plan_.operands[operand] == ConvOperand::scalar;
+  if (is_scalar) vpbroadcastb(low, byte[at]);
+  const Xbyak::Address memory = ptr[at];
+  const Xbyak::Operand& bytes = is_scalar ? static_cast<const Xbyak::Operand&>(low) : memory;
+  operand_type(operand) == DType::u8 ? vpmovzxbd(into, bytes) : vpmovsxbd(into, bytes);
 }
 
 void ConvInt8Outputs::emit_output_constants() {

@@ -15,7 +15,8 @@ namespace lathe {
 class ConvInt8Outputs : public Int8Emitter {
  protected:
   // Without an expression sums are stored as they are. Both outlive the emitter.
-  ConvInt8Outputs(Isa isa, const ConvEpilogue& epilogue, const Int8Store& store);
+  ConvInt8Outputs(Isa isa, const ConvEpilogue& epilogue, const Int8Store& store,
+                  BytesTimesConstants bytes = BytesTimesConstants::multiplied);
 
   // Registers that finishing and storing clobber.
   int temps_needed() const;
@@ -23,9 +24,15 @@ class ConvInt8Outputs : public Int8Emitter {
   // bytes.
   int stored_together(std::span<const int32_t> stores, int pixel) const;
 
-  // The sum becomes what is stored, still as float32. `load`: an operand of the epilogue as float32 lanes.
-  void finish_sum(const Vec& sum, std::span<const Vec> temps,
+  // The sum becomes what is stored, still as float32, in so many parts, one after the other. `load`: an operand of the
+  // epilogue, by load_operand().
+  size_t parts_of_sum() const { return epilogue_ ? epilogue_->parts() + 1 : 0; }
+  void finish_sum(size_t part, const Vec& sum, std::span<const Vec> temps,
                   const std::function<void(size_t operand, const Vec& into)>& load);
+  void finish_sum(const Vec& sum, std::span<const Vec> temps,
+                  const std::function<void(size_t operand, const Vec& into)>& load) {
+    for (size_t part = 0; part < parts_of_sum(); ++part) finish_sum(part, sum, temps, load);
+  }
   void store_finished(const Xbyak::RegExp& at, std::span<const Vec> sums, std::span<const Vec> temps);
 
   int operand_bytes(size_t operand) const;  // of an element
@@ -35,6 +42,7 @@ class ConvInt8Outputs : public Int8Emitter {
   void emit_output_constants();
 
  private:
+  void load_bytes(size_t operand, const Vec& into, const Xbyak::RegExp& at);
   DType operand_type(size_t operand) const { return epilogue_plan_.expression->inputs[operand + 1]; }
 
   const ConvEpilogue& epilogue_plan_;

@@ -11,7 +11,8 @@ namespace lathe {
 
 class ConvInt8Walk : public ConvInt8Outputs {
  protected:
-  explicit ConvInt8Walk(const ConvInt8Plan& plan) : ConvInt8Outputs(plan.isa, plan.epilogue, plan.store), plan_(plan) {}
+  explicit ConvInt8Walk(const ConvInt8Plan& plan)
+      : ConvInt8Outputs(plan.isa, plan.epilogue, plan.store, plan.bytes), plan_(plan) {}
 
   void load_arguments() {
     mov(source_block_, qword[call_ + offsetof(ConvInt8Call, source_block_bytes)]);
