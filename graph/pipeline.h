@@ -15,7 +15,7 @@ struct PassContext {
   const Limits& limits;
   int channel_block = 0;                        // of blocked layouts on this machine (8 or 16)
   std::set<std::string_view>* fired = nullptr;  // null or takes in the name of each pass that changes a graph
-  // A node's results by generated code; null: there is none. Throws Error.
+  // A node's results, by generated code where it has any; null: there is none. Throws Error.
   std::function<std::vector<Tensor>(const Node&, std::span<const Tensor> inputs)> run_node = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// Nodes whose inputs are all known are computed at load, by their references.
+// Nodes whose inputs are all known are computed at load, by their references, or by generated code where that is much.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -22,6 +22,8 @@ constexpr size_t kHalfGrowth = 8;  // int4 weights
 // About a second's worth of them: by plain loops, which is what references are, and by generated code. That is not
 // worth having for few.
 constexpr double kMostInLoops = 3e8, kMost = 5e10, kWorthCode = 1e6;
+// References take some 5 ns an element, code 20 us and more to make.
+constexpr size_t kBytesWorthCode = size_t{256} << 10;
 
 bool is_product(const Node& node) {
   static constexpr std::array<std::string_view, 14> kProducts = {
@@ -129,7 +131,8 @@ std::vector<Tensor> results_of(const Graph& graph, const Node& node, const PassC
   if (work > (context.run_node ? kMost : kMostInLoops)) return {};
   if (Tensor fast = fast_dequantized(node, inputs); fast.defined()) return {fast};
   try {
-    if (context.run_node && work > kWorthCode && !node.epilogue) return context.run_node(node, inputs);
+    const bool is_much = work > kWorthCode || (work == 0 && input_bytes > kBytesWorthCode);
+    if (context.run_node && is_much && !node.epilogue) return context.run_node(node, inputs);
     return run_reference(node, inputs, context.limits);
   } catch (const Error&) {
     return {};  // bad data is an error of the run that reaches it, if any does

@@ -12,27 +12,8 @@ namespace lathe {
 namespace {
 
 constexpr size_t kKeptVersions = 16;
-// Parameters are shapes, positions, scales and single values.
-constexpr int64_t kMostParameters = 64;
 // A version takes 20 us to make: worth it for the first run where the plain loops take longer, else for the second.
 constexpr size_t kBytesWorthCode = size_t{256} << 10;
-
-// Operators whose reference moves nothing.
-bool is_view(const Node& node) {
-  constexpr std::string_view kViews[] = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"};
-  return std::find(std::begin(kViews), std::end(kViews), node.op->name) != std::end(kViews);
-}
-
-bool has_lowering(const Node& node, const OpRegistry& ops) {
-  return node.captures == 0 && !node.op->takes_objects && !is_view(node) && ops.lowering_of(*node.op) != nullptr;
-}
-
-// Input 0 is data, unless there is none, and so is what was fused behind the node.
-bool is_parameter(const Node& node, size_t i, const Tensor& tensor) {
-  const size_t own = node.inputs.size() - (node.epilogue ? static_cast<size_t>(node.epilogue->inputs) : 0);
-  return (i > 0 || node.op->name == "ConstantOfShape") && i < own && tensor.rank() <= 1 &&
-         tensor.size() <= kMostParameters;
-}
 
 bool has_same_bytes(const Tensor& a, const Tensor& b) {
   return a.bytes() == b.bytes() && (a.bytes() == 0 || std::memcmp(a.raw(), b.raw(), a.bytes()) == 0);
@@ -44,7 +25,7 @@ CutNode::CutNode(Node node, std::shared_ptr<RunnerContext> context, BodyRunner r
     : node_(std::move(node)),
       context_(std::move(context)),
       run_body_(std::move(run_body)),
-      has_code_(has_lowering(node_, context_->ops)) {}
+      has_code_(has_code(node_, context_->ops)) {}
 
 bool CutNode::Version::fits(std::span<const Tensor> inputs) const {
   for (size_t i = 0; i < inputs.size(); ++i) {
