@@ -36,6 +36,9 @@ std::optional<Extents> extents_of(const ExpandContext& context) {
   const TensorType& query = context.input_type(kQuery);
   const Tensor total = context.constant_of(context.input(kTotal));
   if (!query.is_static() || query.rank() != 3 || !total.defined() || total.size() != 1) return std::nullopt;
+  for (const Input input : {kKey, kValue}) {
+    if (context.has_input(input) && !context.input_type(input).is_static()) return std::nullopt;
+  }
   Extents e{query.dims[0].extent, query.dims[1].extent, 0, integers_of_any(total)[0], query.dims[2].extent};
   if (context.has_input(kPastKey)) {
     const TensorType& past = context.input_type(kPastKey);

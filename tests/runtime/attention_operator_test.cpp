@@ -161,6 +161,22 @@ TEST(GroupQueryAttentionOperator, IsOneNodeToo) {
   }
 }
 
+TEST(GroupQueryAttentionOperator, TakesValuesOfOpenExtents) {
+  const std::vector<Tensor> inputs = {random_input({1, 1, 32}, 1), random_input({1, 1, 16}, 2),
+                                      random_input({1, 1, 16}, 3), random_input({1, 2, 3, 8}, 4),
+                                      random_input({1, 2, 3, 8}, 5)};
+  ModelBuilder model;
+  std::vector<std::string> names = {model.input("q", {1, 1, 32}), model.input("k", {"b", "s", "hidden"}),
+                                    model.input("v", {"b", "s", "hidden"}), model.input("past_k", {1, 2, 3, 8}),
+                                    model.input("past_v", {1, 2, 3, 8})};
+  names.push_back(model.weight(Tensor::from<int32_t>({1}, {3})));
+  names.push_back(model.weight(Tensor::scalar<int32_t>(4)));
+  auto node = model.node("GroupQueryAttention", names, 3);
+  node.of_domain("com.microsoft").with("num_heads", 4).with("kv_num_heads", 2);
+  for (int i = 0; i < 3; ++i) model.output(node.result(i));
+  expect_alike(model.bytes(21), inputs, true);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Forms, AttentionOperator,
     ::testing::Values(
