@@ -4,6 +4,7 @@
 #include "jit/kernel.h"
 #include "ops/conv/conv_int8_program.h"
 #include "ops/conv/conv_program.h"
+#include "ops/core_cycles.h"
 
 namespace lathe {
 namespace {
@@ -30,7 +31,7 @@ double step_cycles(const ConvInt8Problem& problem, int64_t pixels, int64_t block
   const auto dots = static_cast<double>(pixels * blocks);
   const bool is_wide = has_avx512(problem.isa);
   // Two narrow vectors or one or two wide ones in a cycle; pairs take a second instruction.
-  const double per_cycle = is_wide ? rates.wide_products : 2;
+  const double per_cycle = products_per_cycle(problem.isa, rates);
   const double products = dots / per_cycle * (needs_temp ? 1.5 : 1);
   const double broadcast = is_wide && per_cycle > 1 ? kBroadcastOfTwo : kBroadcastLoads;
   const double loads = (static_cast<double>(pixels) * broadcast + static_cast<double>(blocks)) / per_cycle;

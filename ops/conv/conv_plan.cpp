@@ -5,6 +5,7 @@
 #include "ops/conv/conv_problem.h"
 #include "ops/conv/conv_program.h"
 #include "ops/conv/conv_strassen.h"
+#include "ops/core_cycles.h"
 #include "ops/winograd/winograd_program.h"
 
 namespace lathe {
@@ -21,7 +22,7 @@ constexpr int64_t kPanelBytes = 256 << 10;    // weights of one chunk
 // Cycles of one input channel for a whole tile.
 double step_cycles(const ConvPlan& plan, int64_t pixels, int64_t blocks, const CoreRates& rates) {
   const auto products = static_cast<double>(pixels * blocks);
-  if (!has_avx512(plan.isa) || rates.wide_products == 2) {
+  if (products_per_cycle(plan.isa, rates) == 2) {
     // Two multiply-adds and two loads in a cycle.
     const double broadcasts = plan.embedded ? products : static_cast<double>(pixels) * 1.2;
     return std::max({products / 2, (broadcasts + static_cast<double>(blocks)) / 2, kLatencyCycles});
@@ -151,7 +152,7 @@ void shrink_tile(ConvPlan& plan, const ConvProblem& problem, const CoreRates& ra
   const ConvShape& shape = problem.phases[0];
   const bool has_few = problem.in_channels / problem.groups * shape.taps() <= kFewSteps;
   const bool runs_over_rows = plan.rows == 0 && shape.y.out > 1;
-  if (!has_avx512(plan.isa) || rates.wide_products > 1 || !has_few || runs_over_rows || shape.x.out < 12) return;
+  if (products_per_cycle(plan.isa, rates) > 1 || !has_few || runs_over_rows || shape.x.out < 12) return;
   ConvPlan small = plan;
   small.blocks = static_cast<int>(std::min<int64_t>(2, blocks_alike(problem)));
   small.rows = small.blocks == 1 && shape.y.out > 1 ? 2 : 1;

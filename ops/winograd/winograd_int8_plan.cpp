@@ -1,6 +1,7 @@
 // When Winograd's convolution in whole numbers pays, and in how large groups.
 #include <algorithm>
 
+#include "ops/core_cycles.h"
 #include "ops/winograd/winograd_int8_program.h"
 #include "src/base/divide.h"
 
@@ -11,7 +12,6 @@ namespace {
 constexpr double kInputCycles = 80;            // of one tile of a block
 constexpr double kOutputCycles = 260;          // of one tile of a block, with its epilogue
 constexpr double kMemoryPart = 0.75;           // of what a core can read: weights that come from memory
-constexpr double kTransformsOfTwo = 0.65;      // two multipliers: transforms run on both
 constexpr double kTileCallCycles = 60;         // start and store of one register tile of products
 constexpr double kEfficiency = 0.97;           // of the multipliers, in either algorithm
 constexpr int64_t kGroupBytes = 700 << 10;     // frequencies of a group, and weights beside them
@@ -23,7 +23,7 @@ constexpr int kGain = 8;                       // percent that it must be faster
 double cycles_of_dot(Isa isa, Int8Dot dot, const CoreRates& rates) {
   constexpr double kCrossed = 0.64;
   if (dot == Int8Dot::crossed) return kCrossed;
-  return (has_avx512(isa) ? 1 / rates.wide_products : 0.5) * (dot_needs_temp(int8_isa(isa), dot) ? 1.5 : 1);
+  return 1 / products_per_cycle(isa, rates) * (dot_needs_temp(int8_isa(isa), dot) ? 1.5 : 1);
 }
 
 }  // namespace
@@ -62,10 +62,9 @@ std::optional<int64_t> choose_winograd_int8(const WinogradInt8Problem& problem, 
                                            divide_up(rows, kFewestTiles) * divide_up(blocks, 2));
   const bool is_crossed = crosses_winograd_int8(problem, group);
   const double products = dots(frequencies, is_crossed ? Int8Dot::crossed : Int8Dot::pairs) + calls * kTileCallCycles;
-  const bool has_two = has_avx512(problem.conv.isa) && rates.wide_products > 1;
   const double transforms =
-      (has_two ? kTransformsOfTwo : 1) * (static_cast<double>(tiles * in / shape.lanes) * kInputCycles +
-                                          static_cast<double>(tiles * blocks) * kOutputCycles);
+      transform_part(problem.conv.isa, rates) * (static_cast<double>(tiles * in / shape.lanes) * kInputCycles +
+                                                 static_cast<double>(tiles * blocks) * kOutputCycles);
   const double stream = weights / (kMemoryPart * rates.memory_bytes * std::min(threads, 2));
   const double winograd = std::max(products / threads, stream) + transforms / threads;
   if (winograd * (100 + kGain) / 100 > direct / threads) return std::nullopt;

@@ -1,6 +1,7 @@
 // When Winograd's convolution pays, and in how large groups: an analytic model for when nobody measured.
 #include <algorithm>
 
+#include "ops/core_cycles.h"
 #include "ops/winograd/winograd_program.h"
 #include "ops/winograd/winograd_stem.h"
 #include "src/base/divide.h"
@@ -55,23 +56,19 @@ AxisCount count_of(int64_t outputs, const WinogradForm& form, int phases, Matric
   return count;
 }
 
-// Of two multipliers: transforms run on both, and stores do not take their turns.
-constexpr double kTransformsOfTwo = 0.65;
-
 double cycles_of(const ConvProblem& problem, Isa isa, int threads, const Extent& extent, bool is_all,
                  const CoreRates& rates) {
   const auto in = static_cast<double>(problem.in_channels), in_blocks = static_cast<double>(problem.in_blocks());
   const auto out_blocks = static_cast<double>(problem.out_blocks()), lanes = static_cast<double>(problem.lanes);
   const auto tiles = static_cast<double>(extent.tiles), groups = static_cast<double>(extent.groups);
-  const double per_cycle = has_avx512(isa) ? rates.wide_products : 2;
   const int64_t tile_rows = has_avx512(isa) ? 14 : 6;
   // Below eight rows the panels are wide, and wait for the weights.
   const double rows = std::max(8.0, static_cast<double>(extent.group)) / static_cast<double>(extent.group);
-  const double products = extent.products * rows * in * out_blocks / per_cycle * 1.04;
+  const double products = extent.products * rows * in * out_blocks / products_per_cycle(isa, rates) * 1.04;
   const auto calls = static_cast<double>(divide_up(extent.group, tile_rows) * divide_up(problem.out_blocks(), 2));
   const double starts = extent.calls * groups * (calls * kTileCallCycles + kProductCycles);
   const double transforms =
-      (has_avx512(isa) && rates.wide_products > 1 ? kTransformsOfTwo : 1) * tiles *
+      transform_part(isa, rates) * tiles *
       (extent.inputs * in_blocks * kInputCycles + extent.frequencies * out_blocks * kOutputCycles);
   // The longest thread's part.
   const double part = is_all ? 1.0 / threads : static_cast<double>(divide_up(extent.groups, threads)) / groups;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ops/core_cycles.h"
 #include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
@@ -55,7 +56,7 @@ double winograd_stem_cycles(const ConvProblem& problem, int outputs, Isa isa, in
   double factors = 0;
   for (const WinogradClass& part : winograd_classes(form))
     factors += static_cast<double>(part.frequencies.size()) * part.slots * channels;
-  const double multiplies = factors * blocks / (has_avx512(isa) ? rates.wide_products : 2) * 1.05;
+  const double multiplies = factors * blocks / products_per_cycle(isa, rates) * 1.05;
   const double ends = form.frequencies() * blocks * (kStoreCycles + kOutputCycles);
   const double halves = has_avx512(isa) ? 1 : 2;
   const double inputs =
