@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ops/copy/block_reorder.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -139,28 +140,8 @@ void bind_full(const LowerContext& context, const Operand& operand, const Dims& 
   context.add(expand_step(operand, bound.buffers.back(), out, lanes, context.target.threads));
 }
 
-template <class Body>
-Step layout_step(const char* kernel, BufferId from, BufferId to, const Dims& dims, int lanes, int threads, DType dtype,
-                 Body body) {
-  Step step;
-  step.kernel = kernel;
-  step.reads = {from};
-  step.writes = {to};
-  step.threads = threads;
-  step.bytes = 2.0 * static_cast<double>(blocked_bytes(dims, lanes, dtype));
-  step.run = [=](const StepArgs& args) {
-    const int64_t blocks = blocks_of(dims[1], lanes), pixels = pixels_of(dims);
-    const Range range = split_evenly(static_cast<long>(dims[0] * blocks), args.share, args.shares);
-    for (int64_t i = range.begin; i < range.end; ++i) {
-      const int64_t image = i / blocks, channel = i % blocks * lanes;
-      const int64_t count = std::min<int64_t>(lanes, dims[1] - channel);
-      with_element(dtype, [&](auto element) {
-        body(args, element, (image * dims[1] + channel) * pixels, i * pixels * lanes, count, pixels);
-      });
-    }
-  };
-  return step;
-}
+// Lanes are those of a vector.
+Isa isa_of_lanes(int lanes) { return lanes == vector_lanes(Isa::avx2) ? Isa::avx2 : Isa::avx512; }
 
 }  // namespace
 
@@ -175,30 +156,11 @@ Tensor pad_channels(const Tensor& values, int64_t channels, int lanes) {
 }
 
 Step block_step(BufferId plain, BufferId blocked, const Dims& dims, int lanes, int threads, DType dtype) {
-  return layout_step(
-      "to blocks", plain, blocked, dims, lanes, threads, dtype,
-      [=](const StepArgs& args, auto element, int64_t from, int64_t to, int64_t channels, int64_t pixels) {
-        const auto* in = args.at<const decltype(element)>(plain) + from;
-        auto* out = args.at<decltype(element)>(blocked) + to;
-        for (int64_t pixel = 0; pixel < pixels; ++pixel, out += lanes) {
-          for (int64_t lane = 0; lane < channels; ++lane) out[lane] = in[lane * pixels + pixel];
-          for (int64_t lane = channels; lane < lanes; ++lane) out[lane] = 0;
-        }
-      });
+  return BlockReorder(isa_of_lanes(lanes), dtype, dims, lanes, true).step(plain, blocked, threads);
 }
 
 Step unblock_step(BufferId blocked, BufferId plain, const Dims& dims, int lanes, int threads, DType dtype) {
-  return layout_step(
-      "from blocks", blocked, plain, dims, lanes, threads, dtype,
-      [=](const StepArgs& args, auto element, int64_t to, int64_t from, int64_t channels, int64_t pixels) {
-        const auto* in = args.at<const decltype(element)>(blocked) + from;
-        auto* out = args.at<decltype(element)>(plain) + to;
-        for (int64_t lane = 0; lane < channels; ++lane) {
-          for (int64_t pixel = 0; pixel < pixels; ++pixel) {
-            out[lane * pixels + pixel] = in[pixel * lanes + lane];
-          }
-        }
-      });
+  return BlockReorder(isa_of_lanes(lanes), dtype, dims, lanes, false).step(blocked, plain, threads);
 }
 
 std::optional<BoundEpilogue> bind_conv_operands(const LowerContext& context, const Dims& dims, int lanes) {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <memory>
 
-#include "ops/copy/byte_transpose.h"
+#include "ops/copy/block_reorder.h"
 #include "ops/copy/copy_nest.h"
 #include "src/base/thread_team.h"
 
@@ -24,90 +24,6 @@ struct BoundCopy {
 template <class Container>
 void add_once(Container& ids, BufferId id) {
   if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
-}
-
-// Channels [first, first + count) of one block; the other side of plain planes of `spatial` elements.
-struct BlockReorder {
-  int64_t batch, channels, blocks, spatial, block;
-  size_t element_bytes;
-  bool to_blocked;
-  Kernel<TransposeFn> whole, tail;  // null: element by element
-
-  void run(const char* from, char* to, int thread, int threads) const {
-    // Blocks are split over threads, or pixels where there are too few blocks.
-    if (batch * blocks >= threads || spatial < 64 * threads) {
-      const Range range = split_evenly(batch * blocks, thread, threads);
-      for (long i = range.begin; i < range.end; ++i) run_block(i, {0, spatial}, from, to);
-      return;
-    }
-    const Range tiles = split_evenly((spatial + 15) / 16, thread, threads);
-    for (long i = 0; i < batch * blocks; ++i) {
-      run_block(i, {tiles.begin * 16, std::min<long>(tiles.end * 16, spatial)}, from, to);
-    }
-  }
-
-  // Sixteen pixels of the channels of one block.
-  void block_bytes(const char* planes, int64_t count, char* pixels) const {
-    ByteTile tile{};
-    for (int c = 0; c < count; ++c) tile.load_row(c, planes + c * spatial);
-    tile.transpose();
-    for (int s = 0; s < 16; ++s) tile.store_row(s, pixels + 16 * s);
-  }
-  void unblock_bytes(const char* pixels, int64_t count, char* planes) const {
-    ByteTile tile;
-    for (int s = 0; s < 16; ++s) tile.load_row(s, pixels + 16 * s);
-    tile.transpose();
-    for (int c = 0; c < count; ++c) tile.store_row(c, planes + c * spatial);
-  }
-
-  void run_block(int64_t index, Range pixels, const char* from, char* to) const {
-    const auto size = static_cast<int64_t>(element_bytes);
-    const int64_t first = index % blocks * block, count = std::min(block, channels - first);
-    const int64_t plain = ((index / blocks * channels + first) * spatial + pixels.begin) * size;
-    const int64_t blocked = (index * spatial + pixels.begin) * block * size;
-    const char* source = from + (to_blocked ? plain : blocked);
-    char* target = to + (to_blocked ? blocked : plain);
-    const int64_t width = pixels.end - pixels.begin;
-    const Kernel<TransposeFn>& kernel = count == block ? whole : tail;
-    if (kernel && (width == spatial || width >= 16)) {
-      if (to_blocked) return kernel(source, target, spatial * size, block * size, count, width);
-      return kernel(source, target, block * size, spatial * size, width, count);
-    }
-    int64_t s = 0;
-    if (element_bytes == 1 && block == 16) {
-      for (; s + 16 <= width; s += 16) {
-        to_blocked ? block_bytes(source + s, count, target + s * 16)
-                   : unblock_bytes(source + s * 16, count, target + s);
-      }
-    }
-    for (; s < width; ++s) {
-      for (int64_t c = 0; c < (to_blocked ? block : count); ++c) {
-        const int64_t in_plain = (c * spatial + s) * size, in_block = (s * block + c) * size;
-        if (c >= count) {
-          std::memset(target + in_block, 0, element_bytes);
-        } else if (to_blocked) {
-          std::memcpy(target + in_block, source + in_plain, element_bytes);
-        } else {
-          std::memcpy(target + in_plain, source + in_block, element_bytes);
-        }
-      }
-    }
-  }
-};
-
-Isa isa_of_block(int block) { return block == 16 ? Isa::avx512 : Isa::avx2; }
-
-void choose_kernels(BlockReorder& reorder, Isa isa) {
-  const auto block = static_cast<int>(reorder.block);
-  const bool fits = block == 8 || (block == 16 && has_avx512(isa));
-  if (reorder.element_bytes != 4 || !fits) return;
-  const Isa kernel_isa = isa_of_block(block);
-  const auto kernel = [&](int64_t count) {
-    return transpose_kernel(reorder.to_blocked ? plan_transpose(kernel_isa, count, reorder.spatial, true)
-                                               : plan_transpose(kernel_isa, reorder.spatial, count));
-  };
-  reorder.whole = kernel(block);
-  if (const int64_t rest = reorder.channels % block; rest != 0) reorder.tail = kernel(rest);
 }
 
 }  // namespace
@@ -181,25 +97,12 @@ bool add_fill_step(LowerContext& context, DType dtype, BufferId to, int64_t coun
 
 bool add_reorder_step(LowerContext& context, const TensorType& from, const TensorType& to) {
   if (from.dtype == DType::string || bits_of(from.dtype) < 8 || from.rank() < 2) return false;
-  const Dims dims = from.extents();
-  BlockReorder reorder{dims[0], dims[1], 0, 1, 0, whole_element_bytes(from.dtype), to.layout.channel_block != 0,
-                       {},      {}};
-  reorder.block = reorder.to_blocked ? to.layout.channel_block : from.layout.channel_block;
-  reorder.blocks = (dims[1] + reorder.block - 1) / reorder.block;
-  for (size_t i = 2; i < dims.size(); ++i) reorder.spatial *= dims[i];
-  if (reorder.batch * reorder.blocks * reorder.spatial == 0) return true;
-  choose_kernels(reorder, context.target.isa);
-  const BufferId source = context.buffer(context.input(0)), target = context.buffer(context.output(0));
-  Step step{
-      .kernel = (reorder.to_blocked ? "block channels by " : "unblock channels by ") + std::to_string(reorder.block),
-      .reads = {source},
-      .writes = {target}};
-  step.bytes = static_cast<double>(from.storage_bytes() + to.storage_bytes());
-  step.threads = step.bytes > kBytesForThreads ? context.target.threads : 1;
-  step.run = [reorder, source, target](const StepArgs& args) {
-    reorder.run(args.at<const char>(source), args.at<char>(target), args.share, args.shares);
-  };
-  context.add(std::move(step));
+  const bool to_blocked = to.layout.channel_block != 0;
+  const BlockReorder reorder(context.target.isa, from.dtype, from.extents(),
+                             to_blocked ? to.layout.channel_block : from.layout.channel_block, to_blocked);
+  if (reorder.is_empty()) return true;
+  const int threads = reorder.bytes() > kBytesForThreads ? context.target.threads : 1;
+  context.add(reorder.step(context.buffer(context.input(0)), context.buffer(context.output(0)), threads));
   return true;
 }
 

@@ -1,0 +1,34 @@
+#pragma once
+// Between plain planes of channels and blocks of channels, in which a pixel's lanes lie together.
+#include <cstdint>
+
+#include "jit/kernels/copy/transpose.h"
+#include "ops/step.h"
+#include "src/base/cpu.h"
+#include "src/base/thread_team.h"
+
+namespace lathe {
+
+class BlockReorder {
+ public:
+  // `dims`: [batch][channels] and what a plane has. `block`: lanes. Elements are of whole bytes.
+  BlockReorder(Isa isa, DType dtype, const Dims& dims, int block, bool to_blocked);
+
+  bool is_empty() const { return batch_ * blocks_ * spatial_ == 0; }
+  double bytes() const;  // read and written
+  Step step(BufferId from, BufferId to, int threads) const;
+
+ private:
+  void run(const char* from, char* to, int share, int shares) const;
+  void run_block(int64_t index, Range pixels, const char* from, char* to) const;
+  void block_bytes(const char* planes, int64_t count, char* pixels) const;
+  void unblock_bytes(const char* pixels, int64_t count, char* planes) const;
+  void copy_elements(const char* from, char* to, int64_t count, Range pixels) const;
+
+  int64_t batch_, channels_, blocks_, spatial_ = 1, block_;
+  int64_t element_bytes_;
+  bool to_blocked_;
+  Kernel<TransposeFn> whole_, tail_;  // of a whole block and of the last one; null: element by element
+};
+
+}  // namespace lathe
