@@ -201,4 +201,19 @@ bool lower_conv(LowerContext& context, ConvProblem problem, const std::optional<
   return true;
 }
 
+std::optional<BufferId> lower_bare_conv(const LowerContext& context, ConvProblem problem) {
+  const int in_block = context.input_type(0).layout.channel_block;
+  if (!has_float_types(context) || (in_block != 0 && in_block != vector_lanes(context.target.isa))) return std::nullopt;
+  complete(problem, context, {});
+  problem.has_bias = false;
+  const int threads = conv_threads(problem.flop(), context.target);
+  const std::optional<PlannedConv> planned = plan_conv(context, problem, threads, {});
+  if (!planned) return std::nullopt;
+  ConvBuffers buffers;
+  buffers.source = bind_source(context, *planned, problem.phases[0], threads);
+  buffers.target = context.scratch(static_cast<size_t>(planned->problem.target_bytes()));
+  add_conv_steps(context, planned->programs, threads, buffers);
+  return buffers.target;
+}
+
 }  // namespace lathe

@@ -26,5 +26,7 @@ int conv_threads(double flop, const Target& target);
 // VolumeConv has them. False: not these types.
 bool lower_conv(LowerContext& context, ConvProblem problem, const std::optional<PixelShuffle>& shuffle = std::nullopt,
                 const FrameOrder& frames = {});
+// The same without the node's bias and epilogue: the buffer where results lie in blocks of channels. nullopt: as false.
+std::optional<BufferId> lower_bare_conv(const LowerContext& context, ConvProblem problem);
 
 }  // namespace lathe

@@ -6,6 +6,7 @@
 #include "ops/conv/conv_lower.h"
 #include "ops/conv/conv_node.h"
 #include "ops/conv/conv_spread.h"
+#include "ops/conv/window_fold.h"
 #include "ops/expansion.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
@@ -125,6 +126,7 @@ bool lower(LowerContext& context) {
   if (in.size() != 3 && in.size() != 4) return false;
   const ConvNode conv = read_conv_transpose(context.node, in, weights);
   if (has_separate_windows(conv) && (lower_spread(context, conv) || lower_shuffled(context, conv))) return true;
+  if (lower_folded(context, conv)) return true;
   const ConvSizes& sizes = conv.sizes;
   ConvProblem problem;
   problem.batch = sizes.batch;
