@@ -150,28 +150,43 @@ std::optional<Expression> express_quantize(const Node& node, std::span<const Ten
   return has_one_scale(inputs) ? quantization(node, inputs) : std::nullopt;
 }
 
-// One scale for each index of an axis: with the axes before it as one, those behind it as one, they broadcast.
+// Extents of the data and of its scales under which they broadcast as in NumPy.
+struct Broadcast {
+  Dims data, scales;
+};
+
+// One scale for each index of an axis, or for each block of them: the axes before it are one, those behind it are.
+std::optional<Broadcast> broadcast_of(const Node& node, const Dims& data, const Dims& scales) {
+  const auto rank = static_cast<int64_t>(data.size());
+  int64_t axis = node.attributes.get_int("axis", 1);
+  if (axis < 0) axis += rank;
+  if (axis < 0 || axis >= rank) return std::nullopt;
+  const auto at = static_cast<size_t>(axis);
+  const AxisSplit split = split_at(data, axis);
+  if (scales == Dims{split.extent}) return Broadcast{{split.outer, split.extent, split.inner}, {split.extent, 1}};
+  Dims rows = data;
+  if (scales.size() != data.size() || scales[at] <= 0 || split.extent % scales[at] != 0) return std::nullopt;
+  rows[at] = scales[at];
+  const int64_t block = split.extent / scales[at], wanted = node.attributes.get_int("block_size", 0);
+  if (scales != rows || (wanted != block && (wanted != 0 || data.size() == 1))) return std::nullopt;
+  return Broadcast{{split.outer, scales[at], block, split.inner}, {split.outer, scales[at], 1, split.inner}};
+}
+
 using ExpressionOf = std::optional<Expression>(const Node&, std::span<const TensorType>);
 bool lower_by_axis(LowerContext& context, ExpressionOf* expression_of) {
   std::vector<TensorType> types;
   for (int i = 0; i < context.input_count(); ++i) {
     types.push_back(context.has_input(i) ? context.input_type(i) : TensorType());
   }
-  if (types.size() < 2 || types[1].rank() != 1) return false;
-  const Dims dims = types[0].extents();
-  int64_t axis = context.node.attributes.get_int("axis", 1);
-  if (axis < 0) axis += types[0].rank();
-  if (axis < 0 || axis >= types[0].rank()) return false;
-  const AxisSplit split = split_at(dims, axis);
-  const Dims scales{split.extent};
-  if (types[1].extents() != scales || (has_input(types, 2) && types[2].extents() != scales)) return false;
+  if (types.size() < 2) return false;
+  const Dims scales = types[1].extents();
+  const std::optional<Broadcast> broadcast = broadcast_of(context.node, types[0].extents(), scales);
+  if (!broadcast || (has_input(types, 2) && types[2].extents() != scales)) return false;
   const auto expression = expression_of(context.node, types);
   if (!expression) return false;
-  for (size_t i = 0; i < types.size(); ++i) {
-    types[i] =
-        TensorType::of(types[i].dtype, i == 0 ? Dims{split.outer, split.extent, split.inner} : Dims{split.extent, 1});
-  }
-  return lower_as_expression(context, *expression, types, TensorType::of(expression->output, types[0].extents()));
+  for (size_t i = 0; i < types.size(); ++i)
+    types[i] = TensorType::of(types[i].dtype, i == 0 ? broadcast->data : broadcast->scales);
+  return lower_as_expression(context, *expression, types, TensorType::of(expression->output, broadcast->data));
 }
 
 bool lower_quantize(LowerContext& context) { return lower_pointwise(context) || lower_by_axis(context, quantization); }

@@ -296,6 +296,26 @@ TEST(Quantization, TakesAScaleForEachIndexOfAnAxis) {
   }
 }
 
+TEST(Quantization, TakesAScaleForEachBlockOfAnAxis) {
+  std::mt19937 random(24);
+  for (int64_t axis = 0; axis < 3; ++axis) {
+    for (const int64_t block : {1, 2, 6}) {
+      const Dims dims{6, 12, 18};
+      Dims blocks = dims;
+      blocks[static_cast<size_t>(axis)] /= block;
+      Tensor scale(DType::f32, blocks);
+      for (int64_t i = 0; i < scale.size(); ++i)
+        scale.mutable_data<float>()[i] = 0.25f * static_cast<float>(1 + i % 11);
+      const Tensor zero = numbers(DType::i8, blocks, random);
+      OpTester quantize("QuantizeLinear", 21), dequantize("DequantizeLinear", 21);
+      quantize.input(numbers(DType::f32, dims, random)).constant(scale).input(zero);
+      dequantize.input(numbers(DType::i8, dims, random)).input(scale).constant(zero);
+      expect_equal_bits(quantize.with("axis", axis - 3).with("block_size", block));
+      expect_equal_bits(dequantize.with("axis", axis).with("block_size", axis == 0 ? 0 : block));
+    }
+  }
+}
+
 TEST(Quantization, HasLoopsForSixteenBits) {
   std::mt19937 random(23);
   for (const DType dtype : {DType::u16, DType::i16}) {
