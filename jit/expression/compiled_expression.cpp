@@ -76,13 +76,29 @@ bool uses_input(const VectorProgram& program, uint32_t number) {
 
 }  // namespace
 
-CompiledExpression::CompiledExpression(asmjit::x86::Compiler& compiler, Isa isa, const Expression& expression)
+CompiledExpression::CompiledExpression(asmjit::x86::Compiler& compiler, Isa isa, const Expression& expression,
+                                       int together)
     : cc_(compiler), isa_(isa) {
   const VectorProgram program = lower_expression(expression, isa);
   assignment_ = assign_registers(program);
   reads_input_0_ = uses_input(program, 0);
-  for (int i = 0; i < assignment_.registers; ++i) registers_.push_back(new_vec("value"));
-  if (has_masks()) mask_ = cc_.newKw("chosen");
+  for (int which = 0; which < together; ++which) {
+    Evaluation& evaluation = evaluations_.emplace_back();
+    for (int i = 0; i < assignment_.registers; ++i) evaluation.registers.push_back(new_vec("value"));
+    if (has_masks()) evaluation.mask = cc_.newKw("chosen");
+  }
+}
+
+int CompiledExpression::together(Isa isa, const Expression& expression, int held, int most) {
+  constexpr int kSpare = 2;  // what loads and stores of narrow elements need on the way
+  // Shorter ones wait for memory: the CPU finds what it can do by itself.
+  constexpr size_t kLong = 12;
+  const RegisterAssignment assignment = assign_registers(lower_expression(expression, isa));
+  if (assignment.code.size() < kLong) return 1;
+  const int all = has_avx512(isa) ? 32 : 16;
+  int count = 1;
+  while (2 * count <= most && 2 * count * assignment.registers + held + kSpare <= all) count *= 2;
+  return count;
 }
 
 CompiledExpression::Vec CompiledExpression::new_vec(const char* role) {
@@ -109,40 +125,52 @@ void CompiledExpression::bit_and(const Vec& dst, const Vec& src, const Vec& mask
   cc_.emit(has_masks() ? instruction.avx512 : instruction.avx2, dst, src, mask);
 }
 
-CompiledExpression::Vec CompiledExpression::apply(const std::function<void(int slot, const Vec& into)>& load_input) {
-  const auto reg = [&](int index) { return registers_[static_cast<size_t>(index)]; };
-  if (reads_input_0_) load_input(0, reg(0));
+std::vector<CompiledExpression::Vec> CompiledExpression::apply(
+    int count, const std::function<void(int which, int slot, const Vec& into)>& load_input) {
+  const auto each = [&](auto body) {
+    for (int which = 0; which < count; ++which) body(which, evaluations_[static_cast<size_t>(which)]);
+  };
+  if (reads_input_0_) each([&](int which, const Evaluation& own) { load_input(which, 0, own.registers[0]); });
   for (const AssignedInstruction& assigned : assignment_.code) {
-    const Vec target = reg(assigned.target);
-    if (assigned.instruction.op == VecOp::input) {
-      load_input(static_cast<int>(assigned.instruction.immediate), target);
-      continue;
-    }
-    const auto moved = static_cast<size_t>(assigned.moved_operand);
-    if (assigned.moved_operand >= 0) {
-      if (assigned.registers[moved] < 0)
-        load_constant(target, assigned.bits[moved]);
-      else
-        cc_.vmovaps(target, reg(assigned.registers[moved]));
-    }
-    std::array<Operand, 4> operands;
-    for (size_t k = 0; k < static_cast<size_t>(operand_count(assigned.instruction.op)); ++k) {
-      if (assigned.moved_operand >= 0 && k == moved)
-        operands[k] = target;
-      else if (assigned.registers[k] >= 0)
-        operands[k] = reg(assigned.registers[k]);
-      else if (assigned.instruction.op != VecOp::select || k < 2)
-        operands[k] = constant(assigned.bits[k]);
-    }
-    emit(assigned, target, operands);
+    each([&](int which, const Evaluation& own) {
+      if (assigned.instruction.op != VecOp::input) return emit_assigned(assigned, own);
+      const auto target = static_cast<size_t>(assigned.target);
+      load_input(which, static_cast<int>(assigned.instruction.immediate), own.registers[target]);
+    });
   }
-  if (assignment_.result >= 0) return reg(assignment_.result);
-  load_constant(reg(0), assignment_.result_bits);
-  return reg(0);
+  std::vector<Vec> results;
+  each([&](int, const Evaluation& own) {
+    results.push_back(own.registers[static_cast<size_t>(std::max(assignment_.result, 0))]);
+    if (assignment_.result < 0) load_constant(results.back(), assignment_.result_bits);
+  });
+  return results;
 }
 
-void CompiledExpression::emit(const AssignedInstruction& assigned, const Vec& target,
+void CompiledExpression::emit_assigned(const AssignedInstruction& assigned, const Evaluation& evaluation) {
+  const auto reg = [&](int index) { return evaluation.registers[static_cast<size_t>(index)]; };
+  const Vec target = reg(assigned.target);
+  const auto moved = static_cast<size_t>(assigned.moved_operand);
+  if (assigned.moved_operand >= 0) {
+    if (assigned.registers[moved] < 0)
+      load_constant(target, assigned.bits[moved]);
+    else
+      cc_.vmovaps(target, reg(assigned.registers[moved]));
+  }
+  std::array<Operand, 4> operands;
+  for (size_t k = 0; k < static_cast<size_t>(operand_count(assigned.instruction.op)); ++k) {
+    if (assigned.moved_operand >= 0 && k == moved)
+      operands[k] = target;
+    else if (assigned.registers[k] >= 0)
+      operands[k] = reg(assigned.registers[k]);
+    else if (assigned.instruction.op != VecOp::select || k < 2)
+      operands[k] = constant(assigned.bits[k]);
+  }
+  emit(assigned, evaluation, operands);
+}
+
+void CompiledExpression::emit(const AssignedInstruction& assigned, const Evaluation& evaluation,
                               const std::array<Operand, 4>& operands) {
+  const Vec target = evaluation.registers[static_cast<size_t>(assigned.target)];
   const VecInstruction& instruction = assigned.instruction;
   const auto id = [&] {
     const ByIsa by_isa = instruction_of(instruction.op);
@@ -170,7 +198,7 @@ void CompiledExpression::emit(const AssignedInstruction& assigned, const Vec& ta
       return;
     }
     default:
-      emit_select(assigned, target, operands);
+      emit_select(assigned, evaluation, operands);
   }
 }
 
@@ -179,8 +207,9 @@ void CompiledExpression::look_up(const Vec& target, const Operand& index, size_t
   cc_.emit(Inst::kIdVpermps, target, index, cc_.newConst(asmjit::ConstPoolScope::kLocal, table.data(), sizeof table));
 }
 
-void CompiledExpression::emit_select(const AssignedInstruction& assigned, const Vec& target,
+void CompiledExpression::emit_select(const AssignedInstruction& assigned, const Evaluation& evaluation,
                                      const std::array<Operand, 4>& operands) {
+  const Vec target = evaluation.registers[static_cast<size_t>(assigned.target)];
   const asmjit::Imm immediate(assigned.instruction.immediate);
   const bool yes_is_constant = assigned.registers[2] < 0, no_is_constant = assigned.registers[3] < 0;
   const uint32_t yes = assigned.bits[2], no = assigned.bits[3];
@@ -196,15 +225,15 @@ void CompiledExpression::emit_select(const AssignedInstruction& assigned, const 
     }
     return;
   }
-  cc_.emit(Inst::kIdVcmpps, mask_, operands[0], operands[1], immediate);
+  cc_.emit(Inst::kIdVcmpps, evaluation.mask, operands[0], operands[1], immediate);
   if (yes_is_constant && no_is_constant) {
     const asmjit::x86::Mem value = cc_.newUInt32Const(asmjit::ConstPoolScope::kLocal, yes);
     load_constant(target, no);
-    cc_.k(mask_).vbroadcastss(target, value);
+    cc_.k(evaluation.mask).vbroadcastss(target, value);
   } else if (yes_is_constant) {
-    cc_.k(mask_).emit(Inst::kIdVblendmps, target, operands[3], constant(yes));
+    cc_.k(evaluation.mask).emit(Inst::kIdVblendmps, target, operands[3], constant(yes));
   } else {
-    cc_.k(mask_).emit(Inst::kIdVblendmps, target, operands[3], operands[2]);
+    cc_.k(evaluation.mask).emit(Inst::kIdVblendmps, target, operands[3], operands[2]);
   }
 }
 

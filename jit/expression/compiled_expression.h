@@ -4,6 +4,7 @@
 #include <asmjit/x86.h>
 
 #include <functional>
+#include <vector>
 
 #include "jit/expression/register_assignment.h"
 #include "src/base/cpu.h"
@@ -14,11 +15,17 @@ namespace lathe {
 class CompiledExpression {
  public:
   using Vec = asmjit::x86::Vec;
-  CompiledExpression(asmjit::x86::Compiler& compiler, Isa isa, const Expression& expression);
+  // `together`: evaluations that a call of apply() may make at most.
+  CompiledExpression(asmjit::x86::Compiler& compiler, Isa isa, const Expression& expression, int together = 1);
 
-  // Emits one evaluation over vectors. `load_input(slot, into)` must emit the load of input `slot` as float32 lanes.
-  // Returns the register of the result, valid until the next call.
-  Vec apply(const std::function<void(int slot, const Vec& into)>& load_input);
+  // How many evaluations shall run side by side: a power of two, at most `most`, for which there are registers beside
+  // `held` others. 1 where an evaluation is short.
+  static int together(Isa isa, const Expression& expression, int held, int most);
+
+  // Emits `count` evaluations over vectors, operation by operation, so that one's latency hides behind the others.
+  // `load_input(which, slot, into)` must emit the load of input `slot` of evaluation `which` as float32 lanes. Returns
+  // the registers of the results, valid until the next call.
+  std::vector<Vec> apply(int count, const std::function<void(int which, int slot, const Vec& into)>& load_input);
 
   Vec new_vec(const char* role);             // of the ISA's width
   asmjit::x86::Mem constant(uint32_t bits);  // for an arithmetic operand: broadcast or a whole vector
@@ -27,8 +34,14 @@ class CompiledExpression {
   void bit_and(const Vec& dst, const Vec& src, const Vec& mask);
 
  private:
-  void emit(const AssignedInstruction& assigned, const Vec& target, const std::array<asmjit::Operand, 4>& operands);
-  void emit_select(const AssignedInstruction& assigned, const Vec& target,
+  struct Evaluation {
+    std::vector<Vec> registers;
+    asmjit::x86::KReg mask;
+  };
+  void emit_assigned(const AssignedInstruction& assigned, const Evaluation& evaluation);
+  void emit(const AssignedInstruction& assigned, const Evaluation& evaluation,
+            const std::array<asmjit::Operand, 4>& operands);
+  void emit_select(const AssignedInstruction& assigned, const Evaluation& evaluation,
                    const std::array<asmjit::Operand, 4>& operands);
   void look_up(const Vec& target, const asmjit::Operand& index, size_t number);
   bool has_masks() const { return has_avx512(isa_); }
@@ -37,8 +50,7 @@ class CompiledExpression {
   Isa isa_;
   RegisterAssignment assignment_;
   bool reads_input_0_ = false;
-  std::vector<Vec> registers_;
-  asmjit::x86::KReg mask_;
+  std::vector<Evaluation> evaluations_;
 };
 
 }  // namespace lathe

@@ -1,5 +1,6 @@
 #include "jit/kernels/pointwise/pointwise.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 
@@ -48,7 +49,8 @@ class PointwiseEmitter {
   }
 
  private:
-  // Independent copies in flight: the longest chains (a division behind a polynomial) take some 80 cycles.
+  // Vectors in a turn of the loop. The longest chains (a division behind a polynomial) take some 80 cycles, and what
+  // waits fills the schedulers: as many vectors as have registers go through an expression side by side.
   static constexpr int kUnroll = 4;
 
   const Expression& expression() const { return plan_.expression; }
@@ -63,7 +65,11 @@ class PointwiseEmitter {
     if (has_masks()) function->frame().setAvx512Enabled();
     args_ = cc_.newUIntPtr("args");
     function->setArg(0, args_);
-    body_.emplace(cc_, plan_.isa, expression());
+    const auto held = std::count_if(plan_.access.begin(), plan_.access.end(),
+                                    [](PointwiseAccess access) { return access != PointwiseAccess::contiguous; });
+    together_ = CompiledExpression::together(plan_.isa, expression(),
+                                             static_cast<int>(held) + (plan_.masks_lanes ? 1 : 0), kUnroll);
+    body_.emplace(cc_, plan_.isa, expression(), together_);
     memory_.emplace(cc_, plan_.isa);
     out_ = load_argument("out", offsetof(PointwiseArgs, out));
     length_ = load_argument("length", offsetof(PointwiseArgs, length));
@@ -118,7 +124,7 @@ class PointwiseEmitter {
     cc_.jl(done);
     cc_.align(asmjit::AlignMode::kCode, 16);
     cc_.bind(top);
-    for (int u = 0; u < unroll; ++u) one_vector(u * lanes(), {});
+    for (int u = 0; u < unroll; u += together_) vectors(std::min(together_, unroll - u), u * lanes(), {});
     cc_.add(i_, step);
     cc_.sub(left_, step);
     cc_.cmp(left_, step);
@@ -132,17 +138,22 @@ class PointwiseEmitter {
     return x86::ptr(base, i_, shift, offset * bytes);
   }
 
-  void one_vector(int offset, const Lanes& there) {
-    const Vec result = body_->apply([&](int slot, const Vec& into) {
+  void vectors(int count, int first, const Lanes& there) {
+    const std::vector<Vec> results = body_->apply(count, [&](int which, int slot, const Vec& into) {
       const auto k = static_cast<size_t>(slot);
+      const DType dtype = expression().inputs[k];
       if (plan_.access[k] != PointwiseAccess::contiguous)
         cc_.vmovaps(into, held_[k]);
       else
-        memory_->load(expression().inputs[k], into, element(in_[k], expression().inputs[k], offset), there);
+        memory_->load(dtype, into, element(in_[k], dtype, first + which * lanes()), there);
     });
-    if (plan_.masks_lanes) body_->bit_and(result, result, lane_mask_);
-    memory_->store(expression().output, element(out_, expression().output, offset), result, there);
+    for (int which = 0; which < count; ++which) {
+      const Vec& result = results[static_cast<size_t>(which)];
+      if (plan_.masks_lanes) body_->bit_and(result, result, lane_mask_);
+      memory_->store(expression().output, element(out_, expression().output, first + which * lanes()), result, there);
+    }
   }
+  void one_vector(const Lanes& there) { vectors(1, 0, there); }
 
   // The last length - i < lanes elements; `left_` holds their number.
   void tail() {
@@ -164,7 +175,7 @@ class PointwiseEmitter {
     cc_.mov(ones, -1);
     cc_.bzhi(bits, ones, left_.r32());
     cc_.kmovw(there.opmask, bits);
-    one_vector(0, there);
+    one_vector(there);
   }
 
   bool is_four_bytes_wide() const {
@@ -181,13 +192,13 @@ class PointwiseEmitter {
     cc_.vmovd(there.vector_mask.xmm(), left_.r32());
     cc_.vpbroadcastd(there.vector_mask, there.vector_mask.xmm());
     cc_.vpcmpgtd(there.vector_mask, there.vector_mask, cc_.newConst(asmjit::ConstPoolScope::kLocal, ramp, sizeof ramp));
-    one_vector(0, there);
+    one_vector(there);
   }
 
   void single_elements() {
     const Label top = cc_.newLabel();
     cc_.bind(top);
-    one_vector(0, {.kind = Lanes::Kind::one});
+    one_vector({.kind = Lanes::Kind::one});
     cc_.inc(i_);
     cc_.dec(left_);
     cc_.jnz(top);
@@ -210,6 +221,7 @@ class PointwiseEmitter {
   ThrowErrors errors_;
   asmjit::CodeHolder code_;
   x86::Compiler cc_;
+  int together_ = 1;  // vectors
   std::optional<CompiledExpression> body_;
   std::optional<VectorMemory> memory_;
   Gp args_, out_, length_, rows_, strides_, i_, left_;
