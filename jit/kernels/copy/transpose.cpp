@@ -5,6 +5,8 @@
 namespace lathe {
 namespace {
 
+constexpr int kStripTiles = 4;
+
 // A vector holds one 128-bit part of several rows: part g (4 columns) of rows i, i + 4, i + 8, i + 12. Filling it costs
 // loads only (an insert from memory needs no shuffle unit); then a 4x4 transpose inside the 128-bit parts gives whole
 // output rows: two shuffles a vector instead of four.
@@ -42,6 +44,7 @@ class TransposeEmitter : public Emitter {
     last_column_ = argument(5);
     row_ = claim_gpr("row");
     column_ = claim_gpr("column");
+    if (plan_.rows == 0 && plan_.columns == 0) strip_ = claim_gpr("strip");
     source_ = claim_gpr("source");
     target_ = claim_gpr("target");
     from_stride_4_ = claim_gpr("from stride x 4");
@@ -64,24 +67,62 @@ class TransposeEmitter : public Emitter {
     }
   }
 
-  // The last tile of a row or column is moved back to end with the matrix.
+  // The last tile of a row or column is moved back to end with the matrix. A large matrix goes strip by strip of some
+  // tiles side by side: lines of a row that lie behind each other are read before what was fetched ahead is lost, where
+  // many rows fall into few sets of a cache.
   template <class Body>
   void for_each_tile(Body body) {
-    xor_(column_.cvt32(), column_.cvt32());
-    loop_over(column_, last_column_, plan_.columns == 0, [&] {
+    const auto tile = [&] {
+      begin_tile();
+      body();
+    };
+    const auto down = [&](auto row) {
       xor_(row_.cvt32(), row_.cvt32());
-      loop_over(row_, last_row_, plan_.rows == 0, [&] {
-        mov(source_, row_);
-        imul(source_, from_stride_);
-        add(source_, from_);
-        lea(source_, ptr[source_ + column_ * 4]);
-        mov(target_, column_);
-        imul(target_, to_stride_);
-        add(target_, to_);
-        lea(target_, ptr[target_ + row_ * 4]);
-        body();
-      });
+      loop_over(row_, last_row_, plan_.rows == 0, row);
+    };
+    xor_(column_.cvt32(), column_.cvt32());
+    if (plan_.rows != 0 || plan_.columns != 0)
+      return loop_over(column_, last_column_, plan_.columns == 0, [&] { down(tile); });
+    xor_(strip_.cvt32(), strip_.cvt32());
+    Xbyak::Label top;
+    L(top);
+    down([&] {
+      mov(column_, strip_);
+      along_strip(tile);
     });
+    add(strip_, kStripTiles * lanes());
+    lea(source_, ptr[last_column_ + lanes()]);
+    cmp(strip_, source_);
+    jl(top, T_NEAR);
+  }
+
+  // Tiles from column_ on.
+  template <class Body>
+  void along_strip(Body body) {
+    Xbyak::Label top, done;
+    L(top);
+    cmp(column_, last_column_);
+    cmovg(column_, last_column_);
+    body();
+    add(column_, lanes());
+    lea(source_, ptr[strip_ + kStripTiles * lanes()]);
+    cmp(column_, source_);
+    jge(done, T_NEAR);
+    lea(source_, ptr[last_column_ + lanes()]);
+    cmp(column_, source_);
+    jl(top, T_NEAR);
+    L(done);
+  }
+
+  void begin_tile() {
+    mov(source_, row_);
+    imul(source_, from_stride_);
+    add(source_, from_);
+    lea(source_, ptr[source_ + column_ * 4]);
+    mov(target_, column_);
+    imul(target_, to_stride_);
+    add(target_, to_);
+    lea(target_, ptr[target_ + row_ * 4]);
   }
 
   template <class Body>
@@ -183,8 +224,8 @@ class TransposeEmitter : public Emitter {
   }
 
   TransposePlan plan_;
-  Gpr from_, to_, from_stride_, to_stride_, last_row_, last_column_, row_, column_, source_, target_, from_stride_4_,
-      from_stride_12_, to_stride_3_;
+  Gpr from_, to_, from_stride_, to_stride_, last_row_, last_column_, row_, column_, strip_, source_, target_,
+      from_stride_4_, from_stride_12_, to_stride_3_;
   std::vector<Vec> tile_, temps_;
   Vec spare_;
   Xbyak::Opmask row_mask_{1};
