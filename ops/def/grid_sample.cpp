@@ -95,7 +95,10 @@ void run_grid_sample(ReferenceContext& context) {
 
 bool lower_grid_sample(LowerContext& context) {
   const TensorType &x = context.input_type(0), &grid = context.input_type(1);
-  if (x.dtype != DType::f32 || grid.dtype != DType::f32 || x.rank() != 4 || grid.rank() != 4) return false;
+  // Exporters make places of float64 where they divide by extents that are integers.
+  const bool is_double = grid.dtype == DType::f64;
+  if (x.dtype != DType::f32 || (grid.dtype != DType::f32 && !is_double)) return false;
+  if (x.rank() != 4 || grid.rank() != 4) return false;
   const Dims dims = x.extents(), where = grid.extents();
   const bool fits = where[0] == dims[0] && where[3] == 2 && dims[2] > 0 && dims[3] > 0;
   if (!fits || dims[2] * dims[3] > INT32_MAX) return false;
@@ -118,8 +121,11 @@ bool lower_grid_sample(LowerContext& context) {
       static_cast<int>(std::min<int64_t>(worthwhile_threads(kWorkOfTap * step.flop, context.target.threads), tasks));
   step.run = [=](const StepArgs& args) {
     const Range own = split_evenly(tasks, args.share, args.shares);
+    const auto* pixels = args.at<const float>(from);
+    auto* out = args.at<float>(to);
     for (int64_t i = own.begin; i < own.end; ++i) {
-      picture.run(args.at<const float>(from), args.at<const float>(places), args.at<float>(to), i);
+      is_double ? picture.run(pixels, args.at<const double>(places), out, i)
+                : picture.run(pixels, args.at<const float>(places), out, i);
     }
   };
   context.add(std::move(step));

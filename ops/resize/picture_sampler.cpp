@@ -173,7 +173,8 @@ int64_t PictureSampler::group_points() const {
   return std::clamp<int64_t>((extents_.points + parts - 1) / parts, 1, kEntries / taps());
 }
 
-void PictureSampler::find_taps(const float* grid, int64_t count, Group& group) const {
+template <class Place>
+void PictureSampler::find_taps(const Place* grid, int64_t count, Group& group) const {
   const int64_t stride = kEntries / taps();
   for (int64_t point = 0; point < count; ++point) {
     const Taps across = sampler_.taps(static_cast<double>(grid[2 * point]), extents_.width),
@@ -190,8 +191,9 @@ void PictureSampler::find_taps(const float* grid, int64_t count, Group& group) c
   }
 }
 
-void PictureSampler::find_pairs(const float* grid, int64_t count, Group& group) const {
-  const auto pair_at = [this](float normalized, int64_t extent) {
+template <class Place>
+void PictureSampler::find_pairs(const Place* grid, int64_t count, Group& group) const {
+  const auto pair_at = [this](Place normalized, int64_t extent) {
     const auto place = static_cast<double>(normalized);
     if (sampler_.padding == Padding::zeros) return pair_among_zeros(place, extent, sampler_.aligns_corners);
     return pair_of(sampler_.taps(place, extent), extent);
@@ -213,16 +215,20 @@ void PictureSampler::mix_channel(const Group& group, const float* plane, int64_t
   if (taps() == 16) mix_taps<16>(offset, weight, plane, count, to);
 }
 
-void PictureSampler::run(const float* x, const float* grid, float* out, int64_t task) const noexcept {
+template <class Place>
+void PictureSampler::run(const float* x, const Place* grid, float* out, int64_t task) const noexcept {
   const int64_t image = task / groups(), begin = task % groups() * group_points();
   const int64_t count = std::min(group_points(), extents_.points - begin);
   Group group;
-  const float* places = grid + (image * extents_.points + begin) * 2;
+  const Place* places = grid + (image * extents_.points + begin) * 2;
   reads_pairs() ? find_pairs(places, count, group) : find_taps(places, count, group);
   for (int64_t c = 0; c < extents_.channels; ++c) {
     const int64_t map = image * extents_.channels + c;
     mix_channel(group, x + map * extents_.height * extents_.width, count, out + map * extents_.points + begin);
   }
 }
+
+template void PictureSampler::run(const float*, const float*, float*, int64_t) const noexcept;
+template void PictureSampler::run(const float*, const double*, float*, int64_t) const noexcept;
 
 }  // namespace lathe

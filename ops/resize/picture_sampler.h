@@ -39,17 +39,20 @@ class PictureSampler {
 
   int64_t taps() const;                                         // of each point
   int64_t tasks() const { return extents_.images * groups(); }  // groups of all images
-  // Group `task`: of x, [images, channels, height, width], and the grid, [images, points, 2], to
+  // Group `task`: of x, [images, channels, height, width], and the grid, [images, points, 2] of float or double, to
   // [images, channels, points].
-  void run(const float* x, const float* grid, float* out, int64_t task) const noexcept;
+  template <class Place>
+  void run(const float* x, const Place* grid, float* out, int64_t task) const noexcept;
 
  private:
   struct Group;
   bool reads_pairs() const;
   int64_t group_points() const;
   int64_t groups() const { return (extents_.points + group_points() - 1) / group_points(); }
-  void find_taps(const float* grid, int64_t count, Group& group) const;
-  void find_pairs(const float* grid, int64_t count, Group& group) const;
+  template <class Place>
+  void find_taps(const Place* grid, int64_t count, Group& group) const;
+  template <class Place>
+  void find_pairs(const Place* grid, int64_t count, Group& group) const;
   void mix_channel(const Group& group, const float* plane, int64_t count, float* to) const;
 
   Sampler sampler_;

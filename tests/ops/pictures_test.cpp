@@ -77,6 +77,27 @@ TEST(GridSample, TakesManyPointsInGroups) {
   expect_close(tester, 2e-6f);
 }
 
+Tensor doubles_of(const Tensor& floats) {
+  Tensor doubles(DType::f64, floats.dims());
+  for (int64_t i = 0; i < floats.size(); ++i)
+    doubles.mutable_data<double>()[i] = static_cast<double>(floats.data<float>()[i]) / 3;
+  return doubles;
+}
+
+TEST(GridSample, TakesPlacesOfFloat64) {
+  std::mt19937 random(13);
+  for (const char* mode : {"nearest", "linear"}) {
+    for (const char* padding : {"zeros", "border"}) {
+      OpTester tester("GridSample", 20);
+      tester.input(random_tensor({2, 5, 7, 9}, random))
+          .input(doubles_of(random_tensor({2, 11, 13, 2}, random, -3.9f, 3.9f)))
+          .with("mode", mode)
+          .with("padding_mode", padding);
+      expect_close(tester, 3e-6f);
+    }
+  }
+}
+
 Tensor boxes_of(int64_t count, float size, std::mt19937& random) {
   Tensor boxes = random_tensor({count, 4}, random, 0, size);
   for (int64_t i = 0; i < count; ++i) {
