@@ -1,6 +1,7 @@
 // Softmax, LogSoftmax and Hardmax. Up to version 12 the input is flattened to two dimensions at `axis` (default 1) and
 // the whole second one is normalized; from version 13 on, the axis alone (default -1).
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "jit/kernels/rows/softmax.h"
@@ -113,6 +114,7 @@ constexpr int64_t kElementsForThreads = 16384;
 struct SoftmaxCall {
   Kernel<SoftmaxFn> kernel;
   AxisSplit split;
+  bool is_dense = true;  // the kernel goes over rows
   BufferId from = BufferId::none, to = BufferId::none;
   int64_t bytes = 4;               // of a result
   BufferId rows = BufferId::none;  // of exponentials, two for each thread
@@ -121,26 +123,35 @@ struct SoftmaxCall {
   void operator()(const StepArgs& args) const {
     const auto* in = args.at<const float>(from);
     auto* out = args.at<char>(to);
-    if (split.inner == 1) {
+    if (is_dense) {
       const Range range = split_evenly(split.outer, args.share, args.shares);
       if (range.begin == range.end) return;
-      const int64_t first = range.begin * split.extent;
+      const int64_t columns = split.extent * split.inner, first = range.begin * columns;
       float* row = rows == BufferId::none ? nullptr : args.own<float>(rows);
-      const SoftmaxArgs call{in + first, out + first * bytes, range.end - range.begin, split.extent, 0, row, factor};
+      const SoftmaxArgs call{in + first, out + first * bytes, range.end - range.begin, columns, 0, row, factor};
       kernel(&call);
       return;
     }
-    // Columns are split in whole lines of 16, through all outer indices.
-    const Range lines = split_evenly((split.inner + 15) / 16, args.share, args.shares);
+    // Columns are split in whole lines of 16, through all outer indices; of few lines the outer indices are.
+    const int64_t line_count = (split.inner + 15) / 16;
+    const bool splits_lines = line_count >= args.shares;
+    const Range lines = splits_lines ? split_evenly(line_count, args.share, args.shares) : Range{0, line_count};
+    const Range outers = splits_lines ? Range{0, split.outer} : split_evenly(split.outer, args.share, args.shares);
     const int64_t begin = lines.begin * 16, end = std::min<int64_t>(lines.end * 16, split.inner);
     if (begin >= end) return;
-    for (int64_t outer = 0; outer < split.outer; ++outer) {
+    for (int64_t outer = outers.begin; outer < outers.end; ++outer) {
       const int64_t first = outer * split.extent * split.inner + begin;
       const SoftmaxArgs call{in + first, out + first * bytes, split.extent, end - begin, split.inner * 4};
       kernel(&call);
     }
   }
 };
+
+// Rows that lie element by element between each other, as the heads of an attention that are mixed; 1: they lie apart,
+// or a vector is not filled by whole turns of them.
+int interleaved_rows(int64_t inner, Isa isa) {
+  return inner < vector_lanes(isa) && std::has_single_bit(static_cast<uint64_t>(inner)) ? static_cast<int>(inner) : 1;
+}
 
 bool lower(LowerContext& context) {
   const TensorType& type = context.input_type(0);
@@ -151,14 +162,19 @@ bool lower(LowerContext& context) {
   const AxisSplit split = split_of(context.node, dims, axis_of(messages, type.rank()));
   const int64_t count = split.outer * split.extent * split.inner;
   if (count == 0) return true;
-  SoftmaxPlan plan{context.target.isa, kind == Kind::log_softmax, split.inner > 1};
-  SoftmaxCall call{.split = split, .from = context.buffer(context.input(0)), .to = context.buffer(context.output(0))};
+  SoftmaxPlan plan{context.target.isa, kind == Kind::log_softmax};
+  plan.interleaved = interleaved_rows(split.inner, context.target.isa);
+  plan.is_strided = split.inner > plan.interleaved;
+  SoftmaxCall call{.split = split,
+                   .is_dense = !plan.is_strided,
+                   .from = context.buffer(context.input(0)),
+                   .to = context.buffer(context.output(0))};
   Step step{.reads = {call.from}, .writes = {call.to}};
   const bool is_split = count >= kElementsForThreads && (split.inner > 16 || split.outer > 1);
   step.threads = is_split ? context.target.threads : 1;
   if (const auto& epilogue = context.node.epilogue) {
     const auto bytes = as_requantization(epilogue->expression);
-    if (!bytes || plan.is_log || plan.is_strided) return false;
+    if (!bytes || plan.is_log || split.inner > 1) return false;
     plan.store = bytes->store;
     plan.store.is_bounded = bytes->factor < 1e9F;  // what it multiplies is at most 1
     call.factor = bytes->factor;

@@ -39,13 +39,15 @@ void check(const SoftmaxPlan& plan, int64_t rows, int64_t columns, float range, 
   from.randomize(random, -range, range);
   const SoftmaxArgs args{from.data(), to.data(), rows, columns, columns * 4};
   softmax_kernel(plan)(&args);
-  const int64_t lines = plan.is_strided ? columns : rows, count = plan.is_strided ? rows : columns;
-  const int64_t stride = plan.is_strided ? columns : 1, step = plan.is_strided ? 1 : columns;
+  const int64_t apart = plan.interleaved;
+  const int64_t lines = plan.is_strided ? columns : rows * apart, count = plan.is_strided ? rows : columns / apart;
+  const int64_t stride = plan.is_strided ? columns : apart;
   for (int64_t line = 0; line < lines; ++line) {
-    const std::vector<double> expected = expected_of(from.data() + line * step, count, stride, plan.is_log);
+    const int64_t first = plan.is_strided ? line : line / apart * columns + line % apart;
+    const std::vector<double> expected = expected_of(from.data() + first, count, stride, plan.is_log);
     for (int64_t i = 0; i < count; ++i) {
       const double want = expected[static_cast<size_t>(i)];
-      ASSERT_NEAR(to[static_cast<size_t>(line * step + i * stride)], want, tolerance(want, count, plan.is_log))
+      ASSERT_NEAR(to[static_cast<size_t>(first + i * stride)], want, tolerance(want, count, plan.is_log))
           << "line " << line << " element " << i;
     }
   }
@@ -61,6 +63,20 @@ TEST(SoftmaxKernel, MatchesFloat64OnAllTails) {
         }
         check({isa, is_log, is_strided}, 3, 1000, 5, random);
         check({isa, is_log, is_strided}, 197, 197, 5, random);
+      }
+    }
+  }
+}
+
+TEST(SoftmaxKernel, MatchesFloat64OnInterleavedRows) {
+  std::mt19937 random(5);
+  for (const Isa isa : testing::isas_here()) {
+    for (const bool is_log : {false, true}) {
+      for (const int apart : {2, 4, 8}) {
+        for (int64_t count = 1; count <= 70; ++count) {
+          check({isa, is_log, false, apart}, 1 + static_cast<int64_t>(random() % 5), count * apart, 20, random);
+        }
+        check({isa, is_log, false, apart}, 3, 1000 * apart, 5, random);
       }
     }
   }

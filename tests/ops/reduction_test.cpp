@@ -55,6 +55,11 @@ TEST(Softmax, SplitsLargeTensorsOverThreads) {
   std::mt19937 random(32);
   expect_close(node_of({random_tensor({12, 128, 128}, random, -4, 4)}, "Softmax", 13, with("axis", int64_t{-1})), 40);
   expect_close(node_of({random_tensor({1, 16, 4, 840}, random, -4, 4)}, "Softmax", 13, with("axis", int64_t{1})), 40);
+  for (const int64_t heads : {2, 3, 4, 8, 12, 20}) {
+    SCOPED_TRACE(heads);
+    const Tensor scores = random_tensor({2, 31, 67, heads}, random, -4, 4);
+    expect_close(node_of({scores}, "Softmax", 13, with("axis", int64_t{2})), 40);
+  }
 }
 
 TEST(Reduce, MatchesItsReferenceOverAnyAxes) {

@@ -97,6 +97,22 @@ void RowEmitter::fill_behind_tail(const Vec& vec, const Vec& fill) {
   }
 }
 
+void RowEmitter::spread_lanes(const Vec& vec, int count) {
+  const Xbyak::Xmm low(vec.getIdx());
+  const Xbyak::Ymm half(vec.getIdx());
+  const Xbyak::Zmm whole(vec.getIdx());
+  switch (count) {
+    case 1:
+      return vbroadcastss(vec, low);
+    case 2:
+      return has_masks() ? vbroadcastsd(whole, low) : vbroadcastsd(half, low);
+    case 4:
+      return has_masks() ? vshuff32x4(whole, whole, whole, 0) : vinsertf128(half, half, low, 1);
+    default:
+      if (has_masks()) vshuff32x4(whole, whole, whole, 0x44);
+  }
+}
+
 void RowEmitter::set_all(const Vec& vec, float value, const Gpr& temp) {
   const Xbyak::Xmm low(vec.getIdx());
   mov(temp.cvt32(), std::bit_cast<uint32_t>(value));

@@ -53,25 +53,34 @@ class RowEmitter : public Int8Emitter {
   void fill_behind_tail(const Vec& vec, const Vec& fill);      // ... become those of `fill`
   void set_all(const Vec& vec, float value, const Gpr& temp);  // a constant in all lanes
 
-  // Every lane becomes op over all lanes; op(into, a, b) emits one instruction at any width.
+  // Every lane becomes op over all lanes whose number is the same modulo `apart`: 1, 2, 4 or 8; op(into, a, b) emits
+  // one instruction at any width.
   template <class Op>
-  void fold_lanes(const Vec& vec, const Vec& temp, Op op) {
+  void fold_lanes(const Vec& vec, const Vec& temp, Op op, int apart = 1) {
     const Xbyak::Xmm low(vec.getIdx()), high(temp.getIdx());
     const Xbyak::Ymm wide_low(vec.getIdx()), wide_high(temp.getIdx());
     if (has_masks()) {
       vextractf64x4(wide_high, Xbyak::Zmm(vec.getIdx()), 1);
       op(wide_low, wide_low, wide_high);
     }
-    vextractf128(high, wide_low, 1);
-    op(low, low, high);
-    vmovhlps(high, low, low);
-    op(low, low, high);
-    vshufps(high, low, low, 0x55);
-    op(low, low, high);
-    vbroadcastss(vec, low);
+    if (apart < 8) {
+      vextractf128(high, wide_low, 1);
+      op(low, low, high);
+    }
+    if (apart < 4) {
+      vmovhlps(high, low, low);
+      op(low, low, high);
+    }
+    if (apart < 2) {
+      vshufps(high, low, low, 0x55);
+      op(low, low, high);
+    }
+    spread_lanes(vec, apart);
   }
 
  private:
+  void spread_lanes(const Vec& vec, int count);  // the first ones over all
+
   Vec mask_;
   Xbyak::Label mask_table_;
   bool uses_table_ = false;

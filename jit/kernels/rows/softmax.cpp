@@ -126,7 +126,8 @@ class SoftmaxEmitter : public ExponentialEmitter {
       }
     });
     for (const Vec& vec : tops_) vmaxps(top_, top_, vec);
-    fold_lanes(top_, spare_, [&](const auto& into, const auto& a, const auto& b) { vmaxps(into, a, b); });
+    const auto larger = [&](const auto& into, const auto& a, const auto& b) { vmaxps(into, a, b); };
+    fold_lanes(top_, spare_, larger, plan_.interleaved);
   }
 
   void sum_exponentials(const Gpr& to) {
@@ -142,7 +143,8 @@ class SoftmaxEmitter : public ExponentialEmitter {
         if (!plan_.is_log) store_part(to + at, x_, is_tail);
       }
     });
-    fold_lanes(sum_, spare_, [&](const auto& into, const auto& a, const auto& b) { vaddps(into, a, b); });
+    const auto sum_of = [&](const auto& into, const auto& a, const auto& b) { vaddps(into, a, b); };
+    fold_lanes(sum_, spare_, sum_of, plan_.interleaved);
   }
 
   void scale_row() {
@@ -382,12 +384,14 @@ class SoftmaxEmitter : public ExponentialEmitter {
 
 std::string to_string(const SoftmaxPlan& plan) {
   return std::string(plan.is_log ? "log_softmax" : "softmax") + (plan.is_strided ? " strided" : " rows") +
+         (plan.interleaved > 1 ? " interleaved by " + std::to_string(plan.interleaved) : "") +
          (plan.stores_bytes() ? " " + to_string(plan.store) : "");
 }
 
 Kernel<SoftmaxFn> softmax_kernel(const SoftmaxPlan& plan) {
   const std::string key = std::string(has_avx512(plan.isa) ? "avx512 " : "avx2 ") + to_string(plan);
-  if (plan.stores_bytes() && (plan.is_log || plan.is_strided)) throw JitError("no bytes from this form: " + key);
+  if (plan.stores_bytes() && (plan.is_log || plan.is_strided || plan.interleaved > 1))
+    throw JitError("no bytes from this form: " + key);
   return Kernel<SoftmaxFn>(cached_code(key, [&] {
     SoftmaxEmitter emitter(plan);
     emitter.emit();

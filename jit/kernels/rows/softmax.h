@@ -1,6 +1,6 @@
 #pragma once
-// Softmax and LogSoftmax of float32: over rows (the axis is contiguous), or over columns (the axis has a stride and
-// vectors run across it).
+// Softmax and LogSoftmax of float32: over rows (the axis is contiguous, or a few rows lie element by element between
+// each other), or over columns (the axis has a stride and vectors run across it).
 #include <cstdint>
 #include <string>
 
@@ -14,6 +14,8 @@ struct SoftmaxPlan {
   Isa isa = Isa::avx2;
   bool is_log = false;
   bool is_strided = false;
+  // Over rows: 2, 4 or 8 of them share a dense one, an element of each in turn. 1: they do not.
+  int interleaved = 1;
   // Of bytes, for softmax over rows: it is multiplied by a factor and stored as these, and its exponentials need no
   // more than 17 bits. Else it is stored as float32.
   Int8Store store = {};
@@ -23,7 +25,8 @@ struct SoftmaxPlan {
 std::string to_string(const SoftmaxPlan& plan);
 
 // from and to may be the same, of float32. Strided: `rows` is the extent of the axis, its elements stride_bytes apart,
-// and each of the `columns` columns is normalized. Else: each of `rows` dense rows of `columns` elements is.
+// and each of the `columns` columns is normalized. Else: each of `rows` dense rows of `columns` elements is, or, of
+// such rows, each of the interleaved ones.
 constexpr int64_t kSoftmaxRowsTogether = 4;
 struct SoftmaxArgs {
   const float* from;
