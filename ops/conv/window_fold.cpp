@@ -17,7 +17,7 @@ namespace lathe {
 namespace {
 
 constexpr int64_t kVector = 16;      // elements that a loop takes at a time
-constexpr int64_t kMostTaps = 8;     // of an axis, that meet in one output
+constexpr int64_t kMostTaps = 16;    // of an axis, that meet in one output
 constexpr int64_t kMostStride = 16;  // along a row
 
 // Output o is place (o + pad) % stride of a window, and of those `stride` places further on in the windows before it.
@@ -29,18 +29,19 @@ struct FoldAxis {
   int64_t place_of(int64_t o) const { return (o + pad) % stride; }
 };
 
-// Planes of one row of pixels, zeros at both ends, and the lines of one output row: every stride-th of its elements.
+// Of a segment of a row: the planes of the pixels that reach it, and its lines, every stride-th of its elements.
 struct FoldMemory {
-  explicit FoldMemory(const FoldAxis& x)
+  FoldMemory(const FoldAxis& x, int64_t outputs)
       : before(x.taps() - 1),
-        line(round_up(divide_up(x.out, x.stride), kVector)),
-        plane(round_up(before + std::max(x.in, x.step_of(x.stride - 1) + line), kVector)) {}
+        line(round_up(divide_up(outputs, x.stride), kVector)),
+        plane(round_up(before + x.step_of(x.stride - 1) - x.step_of(0) + line, kVector)) {}
 
   int64_t before, line, plane;  // elements
 };
 
 struct WindowFold {
   FoldAxis y, x;
+  int64_t outputs;  // of a segment: whole strides
   FoldMemory memory;
   int64_t batch, channels, lanes, blocks;
   Kernel<TransposeFn> to_planes;
@@ -51,6 +52,7 @@ struct WindowFold {
 
   int64_t planes() const { return blocks * lanes; }
   int64_t row_elements() const { return planes() * memory.plane; }
+  int64_t segments() const { return divide_up(x.out, outputs); }
   int64_t own_elements() const { return y.taps() * row_elements() + x.stride * memory.line; }
   double bytes() const {
     return 4.0 * static_cast<double>(batch) * static_cast<double>(y.in * x.in * planes() + channels * y.out * x.out);
@@ -67,37 +69,43 @@ struct WindowFold {
     std::array<Source, kMostTaps> of;
     int64_t count = 0;
   };
-  void clear_ends(float* rows) const;
-  void take_row(const float* from, float* row) const;
-  void sum_line(const Sources& sources, int64_t channel, int64_t first, float* line) const;
-  void join_lines(const float* lines, float* out) const;
-  void finish(const StepArgs& args, float* out) const;
+  void take_row(const float* from, int64_t first_pixel, float* row) const;
+  void turn_pixels(const float* from, int64_t pixels, float* planes) const;
+  void sum_line(const Sources& sources, int64_t channel, int64_t phase, float* line) const;
+  void join_lines(const float* lines, int64_t count, float* out) const;
+  void finish(const StepArgs& args, int64_t count, float* out) const;
 };
 
-void WindowFold::clear_ends(float* rows) const {
-  const int64_t end = memory.before + x.in;
-  for (int64_t i = 0; i < y.taps() * planes(); ++i, rows += memory.plane) {
-    std::fill(rows, rows + memory.before, 0.0F);
-    std::fill(rows + end, rows + memory.plane, 0.0F);
+// From `first_pixel` on, of all blocks, which are a picture apart; zeros where there are no pixels.
+void WindowFold::take_row(const float* from, int64_t first_pixel, float* row) const {
+  const int64_t begin = std::clamp<int64_t>(first_pixel, 0, x.in);
+  const int64_t end = std::clamp<int64_t>(first_pixel + memory.plane, begin, x.in);
+  const int64_t left = std::clamp<int64_t>(begin - first_pixel, 0, memory.plane), right = left + end - begin;
+  for (int64_t block = 0; block < blocks; ++block, row += lanes * memory.plane) {
+    turn_pixels(from + (block * y.in * x.in + begin) * lanes, end - begin, row + left);
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      float* plane = row + lane * memory.plane;
+      std::fill(plane, plane + left, 0.0F);
+      std::fill(plane + right, plane + memory.plane, 0.0F);
+    }
   }
 }
 
-// Of all blocks, which are a picture apart.
-void WindowFold::take_row(const float* from, float* row) const {
-  for (int64_t block = 0; block < blocks; ++block) {
-    to_planes(from + block * y.in * x.in * lanes, row + block * lanes * memory.plane + memory.before, lanes * 4,
-              memory.plane * 4, x.in, lanes);
+void WindowFold::turn_pixels(const float* from, int64_t pixels, float* planes) const {
+  if (pixels >= lanes) return to_planes(from, planes, lanes * 4, memory.plane * 4, pixels, lanes);
+  for (int64_t pixel = 0; pixel < pixels; ++pixel) {
+    for (int64_t lane = 0; lane < lanes; ++lane) planes[lane * memory.plane + pixel] = from[pixel * lanes + lane];
   }
 }
 
-// Outputs first, first + stride, ... of a row.
-[[gnu::target("avx2")]] void WindowFold::sum_line(const Sources& sources, int64_t channel, int64_t first,
+// Outputs phase, phase + stride, ... of a segment.
+[[gnu::target("avx2")]] void WindowFold::sum_line(const Sources& sources, int64_t channel, int64_t phase,
                                                   float* line) const {
   std::array<const float*, kMostTaps * kMostTaps> terms;
   size_t count = 0;
   for (int64_t i = 0; i < sources.count; ++i) {
     const Source& source = sources.of[static_cast<size_t>(i)];
-    for (int64_t place = x.place_of(first), at = memory.before + x.step_of(first); place < x.window;
+    for (int64_t place = x.place_of(phase), at = memory.before + x.step_of(phase) - x.step_of(0); place < x.window;
          place += x.stride, --at) {
       terms[count++] = source.planes + ((channel * y.window + source.tap) * x.window + place) * memory.plane + at;
     }
@@ -114,10 +122,10 @@ void WindowFold::take_row(const float* from, float* row) const {
   }
 }
 
-[[gnu::target("avx2")]] void WindowFold::join_lines(const float* lines, float* out) const {
+[[gnu::target("avx2")]] void WindowFold::join_lines(const float* lines, int64_t count, float* out) const {
   int64_t done = 0;
   if (x.stride == 2) {
-    for (; done + 16 <= x.out; done += 16) {
+    for (; done + 16 <= count; done += 16) {
       const __m256 even = _mm256_loadu_ps(lines + done / 2), odd = _mm256_loadu_ps(lines + memory.line + done / 2);
       const __m256 low = _mm256_unpacklo_ps(even, odd), high = _mm256_unpackhi_ps(even, odd);
       _mm256_storeu_ps(out + done, _mm256_permute2f128_ps(low, high, 0x20));
@@ -126,52 +134,56 @@ void WindowFold::take_row(const float* from, float* row) const {
   }
   for (int64_t first = 0; first < x.stride; ++first) {
     const float* line = lines + first * memory.line;
-    for (int64_t i = done / x.stride, at = i * x.stride + first; at < x.out; ++i, at += x.stride) out[at] = line[i];
+    for (int64_t i = done / x.stride, at = i * x.stride + first; at < count; ++i, at += x.stride) out[at] = line[i];
   }
 }
 
-void WindowFold::finish(const StepArgs& args, float* out) const {
+void WindowFold::finish(const StepArgs& args, int64_t count, float* out) const {
   if (!epilogue) return;
   constexpr size_t kMost = ConvEpilogue::kMaxOperands + 1;
   std::array<const void*, kMost> inputs{out};
   constexpr std::array<int64_t, kMost> kNoRows{};
   for (size_t i = 0; i < operands.size(); ++i) inputs[i + 1] = args.at<const void>(operands[i]);
-  const PointwiseArgs call{inputs.data(), kNoRows.data(), out, 0, x.out, 1, nullptr};
+  const PointwiseArgs call{inputs.data(), kNoRows.data(), out, 0, count, 1, nullptr};
   epilogue(&call);
 }
 
-// A share is some rows of the output. Rows of pixels that several of them need are kept as planes.
+// A share is some segments of rows. Rows of pixels that several of them need are kept as planes.
 void WindowFold::operator()(const StepArgs& args) const {
   auto* rows = args.own<float>(own);
   float* lines = rows + y.taps() * row_elements();
-  clear_ends(rows);
-  std::array<int64_t, kMostTaps> kept;  // the row of all images that lies in each place
+  std::array<int64_t, kMostTaps> kept;  // which row of which segment lies in each place
   kept.fill(-1);
-  const Range range = split_evenly(batch * y.out, args.share, args.shares);
-  for (int64_t row = range.begin; row < range.end; ++row) {
-    const int64_t image = row / y.out, o = row % y.out;
+  const Range range = split_evenly(batch * segments() * y.out, args.share, args.shares);
+  for (int64_t item = range.begin; item < range.end; ++item) {
+    const int64_t part = item / y.out, image = part / segments(), o = item % y.out;
+    const int64_t first = part % segments() * outputs, count = std::min(outputs, x.out - first);
     Sources sources;
     for (int64_t tap = y.place_of(o), at = y.step_of(o); tap < y.window; tap += y.stride, --at) {
       if (at < 0 || at >= y.in) continue;
-      const int64_t place = at % y.taps(), number = image * y.in + at;
+      const int64_t place = at % y.taps(), number = part * y.in + at;
       float* planes = rows + place * row_elements();
       if (kept[static_cast<size_t>(place)] != number) {
-        take_row(args.at<const float>(products) + (image * blocks * y.in + at) * x.in * lanes, planes);
+        take_row(args.at<const float>(products) + (image * blocks * y.in + at) * x.in * lanes,
+                 x.step_of(first) - memory.before, planes);
         kept[static_cast<size_t>(place)] = number;
       }
       sources.of[static_cast<size_t>(sources.count++)] = {planes, tap};
     }
     for (int64_t channel = 0; channel < channels; ++channel) {
-      float* out = args.at<float>(target) + ((image * channels + channel) * y.out + o) * x.out;
-      for (int64_t first = 0; first < x.stride; ++first) sum_line(sources, channel, first, lines + first * memory.line);
-      join_lines(lines, out);
-      finish(args, out);
+      float* out = args.at<float>(target) + ((image * channels + channel) * y.out + o) * x.out + first;
+      for (int64_t phase = 0; phase < x.stride; ++phase) sum_line(sources, channel, phase, lines + phase * memory.line);
+      join_lines(lines, count, out);
+      finish(args, count, out);
     }
   }
 }
 
+// Along a row for axis 1; a line is a picture of one row.
 FoldAxis axis_of(const ConvNode& conv, size_t axis) {
   const Window& window = conv.window;
+  if (window.axes() == 1 && axis == 0) return {1, 1, 1, 1, 0};
+  axis = std::min(axis, window.axes() - 1);
   return {conv.sizes.in[axis], conv.sizes.out[axis], window.kernel[axis], window.strides[axis],
           window.pads_begin[axis]};
 }
@@ -179,23 +191,33 @@ FoldAxis axis_of(const ConvNode& conv, size_t axis) {
 // Results of the pointwise convolution cost as many multiply-adds as it has channels, and some for turning and adding
 // them; directly, each output is alone in a block of channels.
 bool pays(const ConvSizes& sizes, int64_t window, int64_t lanes) {
-  constexpr int64_t kWorkOfResult = 8;
+  constexpr int64_t kWorkOfResult = 24;
   return round_up(sizes.out_channels * window, lanes) * (sizes.in_channels + kWorkOfResult) <
          round_up(sizes.out_channels, lanes) * window * sizes.in_channels;
 }
 
 bool fits(const LowerContext& context, const ConvNode& conv) {
   const ConvSizes& sizes = conv.sizes;
-  if (conv.window.axes() != 2 || sizes.groups != 1 || conv.window.dilations != Dims{1, 1} || !has_float_types(context))
+  const Dims& dilations = conv.window.dilations;
+  if (sizes.groups != 1 || !has_float_types(context) ||
+      std::any_of(dilations.begin(), dilations.end(), [](int64_t dilation) { return dilation != 1; }))
     return false;
   const FoldAxis y = axis_of(conv, 0), x = axis_of(conv, 1);
   const int64_t lanes = vector_lanes(context.target.isa);
   return y.pad >= 0 && x.pad >= 0 && y.taps() <= kMostTaps && x.taps() <= kMostTaps && x.stride <= kMostStride &&
-         x.stride * y.stride > 1 && pays(sizes, y.window * x.window, lanes) &&
-         can_shuffle_pixels(context, {sizes.out_channels, 1, 1});
+         pays(sizes, y.window * x.window, lanes) && can_shuffle_pixels(context, {sizes.out_channels, 1, 1});
 }
 
-// Applied to finished rows. False: not float32.
+// Segments as long as a core's own cache holds all that they need, but no shorter than is worth a beginning.
+void choose_segments(WindowFold& fold) {
+  constexpr int64_t kOwnBytes = 384 << 10, kShortest = 64;
+  while (fold.own_elements() * 4 > kOwnBytes && fold.outputs > kShortest * fold.x.stride) {
+    fold.outputs = round_up(divide_up(fold.outputs, int64_t{2}), fold.x.stride);
+    fold.memory = FoldMemory(fold.x, fold.outputs);
+  }
+}
+
+// Applied to finished rows. False: not float32, or no code.
 bool bind_epilogue(const LowerContext& context, WindowFold& fold) {
   if (!context.node.epilogue) return true;
   PointwisePlan plan{.isa = context.target.isa, .expression = context.node.epilogue->expression};
@@ -209,7 +231,11 @@ bool bind_epilogue(const LowerContext& context, WindowFold& fold) {
   if (fold.operands.size() > ConvEpilogue::kMaxOperands || inputs.size() != fold.operands.size() + 1) return false;
   plan.access.assign(inputs.size(), PointwiseAccess::scalar);
   plan.access[0] = PointwiseAccess::contiguous;
-  fold.epilogue = pointwise_kernel(plan);
+  try {
+    fold.epilogue = pointwise_kernel(plan);
+  } catch (const JitError&) {
+    return false;
+  }
   return true;
 }
 
@@ -222,15 +248,18 @@ bool lower_folded(LowerContext& context, const ConvNode& conv) {
   const int lanes = vector_lanes(context.target.isa);
   const Isa isa = has_avx512(context.target.isa) ? Isa::avx512 : Isa::avx2;
   const int64_t results = sizes.out_channels * y.window * x.window;
+  const int64_t outputs = round_up(x.out, x.stride);
   WindowFold fold{y,
                   x,
-                  FoldMemory(x),
+                  outputs,
+                  FoldMemory(x, outputs),
                   sizes.batch,
                   sizes.out_channels,
                   lanes,
                   divide_up(results, int64_t{lanes}),
-                  transpose_kernel(plan_transpose(isa, x.in, lanes))};
-  constexpr int64_t kMostOwnBytes = 2 << 20;  // about a core's own cache
+                  transpose_kernel(plan_transpose(isa, lanes, lanes))};
+  choose_segments(fold);
+  constexpr int64_t kMostOwnBytes = 2 << 20;
   if (fold.own_elements() * 4 > kMostOwnBytes || !bind_epilogue(context, fold)) return false;
   fold.bias.assign(static_cast<size_t>(sizes.out_channels), 0.0F);
   if (context.has_input(2)) std::copy_n(context.constant(2).data<float>(), sizes.out_channels, fold.bias.begin());
