@@ -90,18 +90,21 @@ bool are_whole_blocks(const LowerContext& context, int block) {
   return true;
 }
 
-// Blocked parts that are no whole blocks: the first one may lie in its place, of the others each channel is fetched.
+// Blocked parts that are no whole blocks: those that begin with a block of the result may lie in their places; of the
+// others each channel is fetched, also into the lanes that such a part's last block leaves.
 bool gather_blocks(LowerContext& context) {
   const TensorType& whole = context.output_type(0);
   std::vector<ChannelOrigin> origins;
   for (int i = 0; i < context.input_count(); ++i) {
     if (context.input_type(i).layout != whole.layout) return false;
   }
+  const auto block = static_cast<size_t>(whole.layout.channel_block);
+  const size_t block_bytes = whole.storage_bytes() / static_cast<size_t>(std::max<int64_t>(1, whole.storage_dims()[1]));
   for (int i = 0; i < context.input_count(); ++i) {
     const bool is_in_place =
-        i == 0 && whole.dims[0].extent == 1 &&
-        std::count(context.node.inputs.begin(), context.node.inputs.end(), context.input(0)) == 1 &&
-        context.place_inside(context.input(0), context.output(0), 0);
+        origins.size() % block == 0 && whole.dims[0].extent == 1 &&
+        std::count(context.node.inputs.begin(), context.node.inputs.end(), context.input(i)) == 1 &&
+        context.place_inside(context.input(i), context.output(0), origins.size() / block * block_bytes);
     for (int64_t channel = 0; channel < context.input_type(i).dims[1].extent; ++channel) {
       origins.push_back({is_in_place ? ValueId::none : context.input(i), channel});
     }
