@@ -52,6 +52,7 @@ Step BlockReorder::step(BufferId from, BufferId to, int threads) const {
 
 // Blocks are split over threads, or pixels where there are too few blocks.
 void BlockReorder::run(const char* from, char* to, int share, int shares) const {
+  if (spatial_ == 1) return copy_pixels(from, to, split_evenly(batch_, share, shares));
   if (batch_ * blocks_ >= shares || spatial_ < 4 * kTile * shares) {
     const Range range = split_evenly(batch_ * blocks_, share, shares);
     for (long i = range.begin; i < range.end; ++i) run_block(i, {0, spatial_}, from, to);
@@ -60,6 +61,18 @@ void BlockReorder::run(const char* from, char* to, int share, int shares) const 
   const Range tiles = split_evenly(divide_up(spatial_, kTile), share, shares);
   for (long i = 0; i < batch_ * blocks_; ++i)
     run_block(i, {tiles.begin * kTile, std::min<long>(tiles.end * kTile, spatial_)}, from, to);
+}
+
+// One pixel of an image: the same bytes, but for what a last block has behind its channels.
+void BlockReorder::copy_pixels(const char* from, char* to, Range images) const {
+  const auto bytes = static_cast<size_t>(channels_ * element_bytes_);
+  const auto padding = static_cast<size_t>((blocks_ * block_ - channels_) * element_bytes_);
+  const size_t from_bytes = bytes + (to_blocked_ ? 0 : padding), to_bytes = bytes + (to_blocked_ ? padding : 0);
+  for (auto image = static_cast<size_t>(images.begin); image < static_cast<size_t>(images.end); ++image) {
+    char* out = to + image * to_bytes;
+    std::memcpy(out, from + image * from_bytes, bytes);
+    if (to_blocked_) std::memset(out + bytes, 0, padding);
+  }
 }
 
 void BlockReorder::run_block(int64_t index, Range pixels, const char* from, char* to) const {

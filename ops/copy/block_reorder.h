@@ -20,6 +20,7 @@ class BlockReorder {
 
  private:
   void run(const char* from, char* to, int share, int shares) const;
+  void copy_pixels(const char* from, char* to, Range images) const;
   void run_block(int64_t index, Range pixels, const char* from, char* to) const;
   void block_bytes(const char* planes, int64_t count, char* pixels) const;
   void unblock_bytes(const char* pixels, int64_t count, char* planes) const;
