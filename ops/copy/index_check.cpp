@@ -45,10 +45,25 @@ std::optional<IndexTuples> index_tuples(const LowerContext& context, int input, 
   int64_t count = 1;
   for (const int64_t extent : type.extents()) count *= extent;
   const int64_t depth = std::max<int64_t>(static_cast<int64_t>(extents.size()), 1);
-  return IndexTuples{context.buffer(context.input(input)), type.dtype, count / depth, std::move(extents)};
+  return IndexTuples{context.buffer(context.input(input)), type.dtype, count / depth, std::move(extents),
+                     context.constant(input)};
+}
+
+bool are_known_within(const IndexTuples& indices) {
+  if (!indices.constant.defined()) return false;
+  bool are_all_within = true;
+  visit_index_type(indices.dtype, [&]<class T>() {
+    for (int64_t k = 0; k < indices.depth(); ++k) {
+      const T* at = indices.constant.data<T>() + k;
+      are_all_within =
+          are_all_within && are_within(at, indices.tuples, indices.depth(), indices.extents[static_cast<size_t>(k)]);
+    }
+  });
+  return are_all_within;
 }
 
 void add_index_check(LowerContext& context, const IndexTuples& indices) {
+  if (are_known_within(indices)) return;
   Step step;
   step.kernel = "check indices";
   step.reads = {indices.buffer};

@@ -13,13 +13,16 @@ struct IndexTuples {
   DType dtype = DType::i64;  // or i32
   int64_t tuples = 0;
   std::vector<int64_t> extents;
+  Tensor constant;  // defined when they are known before any run
 
   int64_t depth() const { return static_cast<int64_t>(extents.size()); }
 };
 
 // Where the indices of operator input `input` are; nullopt: not int32 or int64.
 std::optional<IndexTuples> index_tuples(const LowerContext& context, int input, std::vector<int64_t> extents);
-// A step that throws Error(invalid_argument) for an index out of its range.
+// They are constants, and each is within its range.
+bool are_known_within(const IndexTuples& indices);
+// A step that throws Error(invalid_argument) for an index out of its range; none where that is known not to happen.
 void add_index_check(LowerContext& context, const IndexTuples& indices);
 
 // Index i of a tuple, counted from the front.

@@ -1,11 +1,12 @@
 // Gather: runs along one axis.
 #include <algorithm>
 
-#include "lathe/error.h"
 #include "ops/copy/copy_bytes.h"
 #include "ops/copy/copy_elements.h"
 #include "ops/copy/copy_step.h"
 #include "ops/copy/gather_indices.h"
+#include "ops/copy/index_check.h"
+#include "ops/copy/run_copies.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 #include "ops/shape_arguments.h"
@@ -44,16 +45,6 @@ void reference_gather(ReferenceContext& context) {
     move_elements(data, picks[static_cast<size_t>(i)] * split.inner, result, i * split.inner, axes);
   }
   context.outputs[0] = pack_elements(result, context.inputs[0].dtype());
-}
-
-template <class Index>
-bool are_within(std::span<const Index> indices, int64_t extent) {
-  return std::all_of(indices.begin(), indices.end(), [&](Index index) { return index >= -extent && index < extent; });
-}
-
-bool all_within(const Tensor& indices, int64_t extent) {
-  return indices.dtype() == DType::i64 ? are_within(indices.elements<int64_t>(), extent)
-                                       : are_within(indices.elements<int32_t>(), extent);
 }
 
 // Everything that the run-time lookup needs, by value.
@@ -119,26 +110,28 @@ struct Lookup {
 };
 
 // Checks the indices on the calling thread, where an error can be reported; then copies on all.
-void add_lookup(LowerContext& context, const Lookup& lookup) {
-  Step check{.kernel = "check indices", .reads = {lookup.indices}};
-  check.run = [lookup, name = context.node.name](const StepArgs& args) {
-    const int64_t extent = lookup.split.extent;
-    for (int64_t i = 0; i < lookup.count; ++i) {
-      const int64_t index = lookup.pick(args.at<const void>(lookup.indices), i);
-      if (index < 0 || index >= extent) {
-        throw Error(ErrorCode::invalid_argument, "node '" + name + "' (Gather): index " +
-                                                     std::to_string(index < 0 ? index - extent : index) +
-                                                     " is out of range for an axis of " + std::to_string(extent));
-      }
-    }
-  };
-  context.add(std::move(check));
+void add_lookup(LowerContext& context, const Lookup& lookup, const IndexTuples& indices) {
+  add_index_check(context, indices);
   Step copy{.kernel = "gather rows", .reads = {lookup.data, lookup.indices}, .writes = {lookup.out}};
   copy.bytes = 2.0 * static_cast<double>(lookup.split.outer * lookup.count * lookup.split.inner) *
                static_cast<double>(lookup.element_bytes);
   copy.threads = copy.bytes > 512e3 ? context.target.threads : 1;
   copy.run = [lookup](const StepArgs& args) { lookup.copy(args); };
   context.add(std::move(copy));
+}
+
+// Indices that are constants: places next to each other are copied together, and nothing is checked in a run.
+bool add_known_runs(LowerContext& context, const Lookup& lookup, const IndexTuples& indices) {
+  if (!are_known_within(indices)) return false;
+  ElementRuns runs;
+  const AxisSplit& split = lookup.split;
+  for (int64_t i = 0; i < lookup.count; ++i)
+    runs.add(lookup.pick(indices.constant.raw(), i) * split.inner, i * split.inner, split.inner);
+  if (!runs.are_long()) return false;
+  const ElementRuns::Repeats outer{split.outer, split.extent * split.inner, lookup.count * split.inner};
+  context.add(runs.copy_step(lookup.data, lookup.out, static_cast<int64_t>(lookup.element_bytes), outer,
+                             context.target.threads));
+  return true;
 }
 
 bool lower_gather(LowerContext& context) {
@@ -153,9 +146,17 @@ bool lower_gather(LowerContext& context) {
   const AxisSplit split = split_at(data.extents(), axis);
   int64_t count = 1;
   for (const int64_t extent : index_dims) count *= extent;
-  if (!indices.defined() || !all_within(indices, split.extent) || count > 16) {
-    add_lookup(context, {split, count, static_cast<size_t>(bits) / 8, is_wide, context.buffer(context.input(0)),
-                         context.buffer(context.input(1)), context.buffer(context.output(0))});
+  const auto tuples = index_tuples(context, 1, {split.extent});
+  if (!tuples) return false;
+  if (!are_known_within(*tuples) || count > 16) {
+    const Lookup lookup{split,
+                        count,
+                        static_cast<size_t>(bits) / 8,
+                        is_wide,
+                        context.buffer(context.input(0)),
+                        context.buffer(context.input(1)),
+                        context.buffer(context.output(0))};
+    if (!add_known_runs(context, lookup, *tuples)) add_lookup(context, lookup, *tuples);
     return true;
   }
   if (count * split.outer * split.inner == 0) return true;

@@ -6,6 +6,7 @@
 
 #include "ops/copy/copy_elements.h"
 #include "ops/copy/index_check.h"
+#include "ops/copy/run_copies.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 #include "ops/shape_arguments.h"
@@ -277,26 +278,25 @@ struct ScatterWork {
   }
 };
 
+// What an assignment to a slice is exported as: a constant tuple of indices for each element.
+bool add_known_runs(LowerContext& context, const ScatterWork& work) {
+  if (!work.dims.empty() || work.reduction != Reduction::none) return false;
+  const auto runs = scattered_runs(work.indices, work.strides, work.count);
+  if (!runs || !runs->are_long() || !runs->are_apart()) return false;
+  const int64_t bytes = bits_of(context.input_type(0).dtype) / 8;
+  Step step = runs->copy_step(work.updates, work.out, bytes, {}, context.target.threads);
+  step.reads.push_back(work.out);  // what lies between the runs
+  context.add(std::move(step));
+  return true;
+}
+
 void add_scatter_steps(LowerContext& context, ScatterWork work) {
   const BufferId data = context.buffer(context.input(0));
   const auto bytes = static_cast<size_t>(context.input_type(0).storage_bytes());
   if (work.indices.tuples > 0) add_index_check(context, work.indices);
-  Step copy;
-  copy.kernel = "copy";
-  copy.reads = {data};
-  copy.writes = {work.out};
-  copy.in_place = {{work.out, data}};
-  copy.bytes = 2 * static_cast<double>(bytes);
-  copy.threads = worthwhile_threads(copy.bytes, context.target.threads);
-  copy.run = [data, out = work.out, bytes](const StepArgs& args) {
-    if (args.at<const void>(data) == args.at<const void>(out)) return;
-    const Range lines = split_evenly(static_cast<long>(bytes + 63) / 64, args.share, args.shares);
-    const size_t begin = static_cast<size_t>(lines.begin) * 64,
-                 end = std::min(static_cast<size_t>(lines.end) * 64, bytes);
-    std::memcpy(args.at<char>(out) + begin, args.at<const char>(data) + begin, end - begin);
-  };
-  context.add(std::move(copy));
+  context.add(take_over_step(data, work.out, bytes, context.target.threads));
   if (work.indices.tuples * work.count == 0) return;
+  if (add_known_runs(context, work)) return;
   Step step;
   step.kernel = "scatter";
   step.reads = {work.updates, work.indices.buffer, work.out};
