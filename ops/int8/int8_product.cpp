@@ -66,8 +66,12 @@ int Int8Product::groups_beside_rows() const {
   return tile.is_valid() ? tile.row_groups : 0;
 }
 
-void Int8Product::make_kernels() {
-  // A panel is used by so many tile calls: each prefetches its share of the next one.
+// A panel is used by so many tile calls: each prefetches its share of the next one.
+void Int8Product::plan_prefetches() {
+  // What few rows stream the CPU fetches ahead by itself, and is only held up by being asked as well: 4 rows by
+  // 4096x4096 from memory 0.56 ms against 0.97, a row by 1024x1024 12 us against 15.
+  constexpr int64_t kFewRows = 4;
+  if (problem_.m <= kFewRows && problem_.batches == 1) return;
   const int64_t panel_columns = int64_t{plan_.vecs} * lanes_;
   // Tiles that may go from product to product do so first.
   const bool is_plain = !epilogue_;
@@ -80,6 +84,10 @@ void Int8Product::make_kernels() {
   for (const bool is_tail : {false, true}) {
     prefetching_tiles_[is_tail] = divide_up(bytes_of_panel(is_tail), tile_bytes);
   }
+}
+
+void Int8Product::make_kernels() {
+  plan_prefetches();
   const bool has_tail = tail_lanes_ > 0 || tail_vecs_ != plan_.vecs;
   const bool has_body = panels_ > 1 || !has_tail;
   for (int shorter = 0; shorter < (tall_tiles_ == tiles_ ? 1 : 2); ++shorter) {

@@ -69,6 +69,7 @@ class Int8Product {
     const void* next;  // what is streamed after this panel; null: unknown
   };
   int groups_beside_rows() const;
+  void plan_prefetches();
   void make_kernels();
   GemmInt8TilePlan tile_plan(int rows, bool is_tail, bool prefetches) const;
   void run_panel(const Int8Operands& operands, const Int8Offsets& offsets, const Panel& panel) const noexcept;
