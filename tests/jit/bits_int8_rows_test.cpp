@@ -7,7 +7,7 @@
 #include <random>
 
 #include "jit/kernels/common/int8_lanes.h"
-#include "tests/jit/guarded_bytes.h"
+#include "tests/guarded_bytes.h"
 
 namespace lathe {
 namespace {

@@ -6,8 +6,8 @@
 #include <random>
 
 #include "jit/kernels/gemm/unpack_bits.h"
+#include "tests/guarded_bytes.h"
 #include "tests/isas_here.h"
-#include "tests/jit/guarded_bytes.h"
 
 namespace lathe {
 namespace {

@@ -7,8 +7,8 @@
 #include <random>
 #include <vector>
 
+#include "tests/guarded_bytes.h"
 #include "tests/isas_here.h"
-#include "tests/jit/guarded_bytes.h"
 
 namespace lathe {
 namespace {

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "src/base/cpu.h"
-#include "tests/jit/guarded_bytes.h"
+#include "tests/guarded_bytes.h"
 
 namespace lathe {
 namespace {

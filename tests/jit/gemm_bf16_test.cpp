@@ -7,7 +7,7 @@
 
 #include "jit/kernels/gemm/gemm.h"
 #include "src/base/half.h"
-#include "tests/jit/guarded_bytes.h"
+#include "tests/guarded_bytes.h"
 
 namespace lathe {
 namespace {

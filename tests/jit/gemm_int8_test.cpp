@@ -7,7 +7,7 @@
 #include <cmath>
 #include <random>
 
-#include "tests/jit/guarded_bytes.h"
+#include "tests/guarded_bytes.h"
 
 namespace lathe {
 namespace {

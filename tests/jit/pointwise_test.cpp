@@ -3,49 +3,20 @@
 #include "jit/kernels/pointwise/pointwise.h"
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
 #include <random>
 
 #include "src/base/half.h"
+#include "tests/guarded_bytes.h"
 #include "tests/isas_here.h"
 
 namespace lathe {
 namespace {
 
+using testing::GuardedBytes;
 using testing::isas_here;
-
-// `bytes` bytes that end exactly before a page that must not be touched.
-class Guarded {
- public:
-  explicit Guarded(size_t bytes) {
-    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    mapped_ = (bytes + page - 1) / page * page + 2 * page;
-    memory_ =
-        static_cast<std::byte*>(mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    EXPECT_NE(memory_, MAP_FAILED);
-    EXPECT_EQ(mprotect(memory_ + mapped_ - page, page, PROT_NONE), 0);
-    data_ = memory_ + mapped_ - page - bytes;
-    std::memset(memory_, 0x5a, mapped_ - page);
-  }
-  ~Guarded() { munmap(memory_, mapped_); }
-  Guarded(const Guarded&) = delete;
-  Guarded& operator=(const Guarded&) = delete;
-  std::byte* data() const { return data_; }
-  bool is_untouched_before() const {
-    for (const std::byte* at = memory_; at < data_; ++at)
-      if (*at != std::byte{0x5a}) return false;
-    return true;
-  }
-
- private:
-  size_t mapped_ = 0;
-  std::byte* memory_ = nullptr;
-  std::byte* data_ = nullptr;
-};
 
 void write_element(DType dtype, std::byte* at, int value) {
   const auto put = [&](auto typed) { std::memcpy(at, &typed, sizeof typed); };
@@ -135,7 +106,7 @@ Case random_case(std::mt19937& random, Isa isa) {
 void run_case(const Case& c, std::mt19937& random) {
   const Expression& e = c.plan.expression;
   const int lanes = vector_lanes(c.plan.isa);
-  std::vector<std::unique_ptr<Guarded>> memory;
+  std::vector<std::unique_ptr<GuardedBytes>> memory;
   std::vector<const void*> addresses;
   std::vector<int64_t> strides;
   std::vector<std::vector<int>> values;
@@ -144,17 +115,17 @@ void run_case(const Case& c, std::mt19937& random) {
     const int64_t width = c.plan.access[k] == PointwiseAccess::contiguous ? c.length
                           : c.plan.access[k] == PointwiseAccess::scalar   ? 1
                                                                           : lanes;
-    memory.push_back(std::make_unique<Guarded>(static_cast<size_t>(width * c.rows * bytes)));
+    memory.push_back(std::make_unique<GuardedBytes>(static_cast<size_t>(width * c.rows * bytes)));
     values.emplace_back();
     for (int64_t i = 0; i < width * c.rows; ++i) {
       values[k].push_back(random_value(random, e.inputs[k]));
-      write_element(e.inputs[k], memory[k]->data() + i * bytes, values[k].back());
+      write_element(e.inputs[k], memory[k]->as<std::byte>() + i * bytes, values[k].back());
     }
     addresses.push_back(memory[k]->data());
     strides.push_back(width * bytes);
   }
   const auto out_bytes = static_cast<int64_t>(bits_of(e.output) / 8);
-  const Guarded out(static_cast<size_t>(c.length * c.rows * out_bytes));
+  const GuardedBytes out(static_cast<size_t>(c.length * c.rows * out_bytes));
   const PointwiseArgs args{addresses.data(), strides.data(), out.data(), c.length * out_bytes,
                            c.length,         c.rows,         nullptr};
   pointwise_kernel(c.plan)(&args);
@@ -168,10 +139,10 @@ void run_case(const Case& c, std::mt19937& random) {
                                                                  : row * lanes + i % lanes;
         in[k] = static_cast<float>(values[k][static_cast<size_t>(at)]);
       }
-      ASSERT_EQ(read_element(e.output, out.data() + (row * c.length + i) * out_bytes), evaluate(e, in))
+      ASSERT_EQ(read_element(e.output, out.as<std::byte>() + (row * c.length + i) * out_bytes), evaluate(e, in))
           << c.plan.key() << ", length " << c.length << ", row " << row << ", element " << i;
     }
-  ASSERT_TRUE(out.is_untouched_before()) << c.plan.key();
+  ASSERT_TRUE(out.is_untouched_outside()) << c.plan.key();
 }
 
 TEST(Pointwise, AgreesWithPlainEvaluationAndStaysWithinItsOperands) {

@@ -7,7 +7,7 @@
 
 #include "jit/kernels/common/int8_lanes.h"
 #include "ops/numbers.h"
-#include "tests/jit/guarded_bytes.h"
+#include "tests/guarded_bytes.h"
 #include "tests/ops/one_node.h"
 #include "tests/ops/step_memory.h"
 

@@ -1,35 +1,17 @@
 #pragma once
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <vector>
 
 #include "ops/lower.h"
+#include "tests/guarded_bytes.h"
 
 namespace lathe::testing {
 
-// Bytes that end at a page that may not be touched; full of NaN.
-class GuardedMemory {
+// Full of NaN, and aligned as buffers are.
+class GuardedMemory : public GuardedBytes {
  public:
-  explicit GuardedMemory(size_t bytes) {
-    const size_t page = 4096, aligned = (bytes + 63) / 64 * 64;
-    mapped_ = (aligned + page - 1) / page * page + 2 * page;
-    base_ = static_cast<char*>(mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    mprotect(base_, page, PROT_NONE);
-    mprotect(base_ + mapped_ - page, page, PROT_NONE);
-    data_ = base_ + mapped_ - page - aligned;
-    std::memset(data_, 0xff, aligned);  // NaN where nothing is written
-  }
-  ~GuardedMemory() { munmap(base_, mapped_); }
-  GuardedMemory(const GuardedMemory&) = delete;
-  GuardedMemory& operator=(const GuardedMemory&) = delete;
-  void* data() const { return data_; }
-
- private:
-  char *base_, *data_;
-  size_t mapped_;
+  explicit GuardedMemory(size_t bytes) : GuardedBytes((bytes + 63) / 64 * 64, 0xff) {}
 };
 
 // All shares of a step's rounds, the last one first: they may be taken in any order, by any thread.

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "ops/winograd/winograd_int8_program.h"
-#include "tests/jit/guarded_bytes.h"
+#include "tests/guarded_bytes.h"
 
 namespace lathe {
 namespace {
