@@ -11,6 +11,7 @@ namespace {
 
 using testing::isas_here;
 using testing::OneNode;
+using testing::random_bytes;
 using testing::random_tensor;
 
 void expect_as_reference(OneNode& one, const std::string& op, int version, const Attributes& attributes, Isa isa,
@@ -28,12 +29,6 @@ void expect_as_reference(OneNode& one, const std::string& op, int version, const
   }
 }
 
-Tensor random_bytes(const Dims& dims, std::mt19937& random) {
-  Tensor tensor(DType::u8, dims);
-  for (int64_t i = 0; i < tensor.size(); ++i) tensor.mutable_data<uint8_t>()[i] = static_cast<uint8_t>(random());
-  return tensor;
-}
-
 TEST(ShuffleChannels, MovesChannelsOfEitherLayout) {
   std::mt19937 random(1);
   for (const Isa isa : isas_here()) {
@@ -42,7 +37,7 @@ TEST(ShuffleChannels, MovesChannelsOfEitherLayout) {
            std::vector<std::pair<int64_t, int64_t>>{{3, 80}, {2, 16}, {4, 5}, {1, 20}, {20, 2}, {7, 3}}) {
         SCOPED_TRACE(std::string(name_of(isa)) + " groups " + std::to_string(groups) + " of " + std::to_string(size));
         const Dims dims{2, groups * size, 3, 5};
-        for (const Tensor& input : {random_tensor(dims, random), random_bytes(dims, random)}) {
+        for (const Tensor& input : {random_tensor(dims, random), random_bytes(DType::u8, dims, random)}) {
           OneNode one;
           one.domain = "lathe";
           one.inputs = {input};
@@ -162,7 +157,7 @@ TEST(BlockedConcat, JoinsPartsThatAreNoWholeBlocks) {
           OneNode one;
           for (const int64_t channels : parts) {
             const Dims dims{images, channels, 2, 3};
-            one.inputs.push_back(has_bytes ? random_bytes(dims, random) : random_tensor(dims, random));
+            one.inputs.push_back(has_bytes ? random_bytes(DType::u8, dims, random) : random_tensor(dims, random));
           }
           Attributes attributes;
           attributes.set("axis", int64_t{1});

@@ -12,13 +12,7 @@ namespace lathe {
 namespace {
 
 using testing::OpTester;
-
-Tensor random_bytes(DType dtype, const Dims& dims, std::mt19937& random) {
-  Tensor tensor(dtype, dims);
-  for (int64_t i = 0; i < tensor.size(); ++i)
-    static_cast<uint8_t*>(tensor.mutable_raw())[i] = static_cast<uint8_t>(random());
-  return tensor;
-}
+using testing::random_bytes;
 
 TEST(ByteTable, LooksUpAnyNumberOfBytes) {
   std::mt19937 random(1);

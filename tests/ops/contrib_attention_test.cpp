@@ -7,11 +7,10 @@
 namespace lathe {
 namespace {
 
+using testing::microsoft;
 using testing::OpTester;
 using testing::random_tensor;
 using testing::tensor;
-
-OpTester microsoft(const std::string& op) { return OpTester(op, 1, "com.microsoft"); }
 
 void expect_near(const Tensor& got, const std::vector<double>& expected) {
   ASSERT_EQ(static_cast<size_t>(got.size()), expected.size());

@@ -8,18 +8,11 @@ namespace {
 
 using testing::floats;
 using testing::list;
+using testing::microsoft;
 using testing::OpTester;
+using testing::random_bytes;
 using testing::random_tensor;
 using testing::tensor;
-
-OpTester microsoft(const std::string& op) { return OpTester(op, 1, "com.microsoft"); }
-
-Tensor random_bytes(DType dtype, const Dims& dims, std::mt19937& random) {
-  Tensor result(dtype, dims);
-  auto* bytes = static_cast<uint8_t*>(result.mutable_raw());
-  for (int64_t i = 0; i < result.size(); ++i) bytes[i] = static_cast<uint8_t>(random());
-  return result;
-}
 
 void expect_near(const Tensor& got, const std::vector<double>& expected, double tolerance) {
   ASSERT_EQ(static_cast<size_t>(got.size()), expected.size());

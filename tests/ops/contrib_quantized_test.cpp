@@ -9,11 +9,10 @@ namespace {
 
 using testing::floats;
 using testing::list;
+using testing::microsoft;
 using testing::OpTester;
 using testing::random_tensor;
 using testing::tensor;
-
-OpTester microsoft(const std::string& op) { return OpTester(op, 1, "com.microsoft"); }
 
 // A quantized operand, which knows what its bytes mean.
 struct Quantized {

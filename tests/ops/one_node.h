@@ -40,6 +40,13 @@ inline Tensor random_tensor(const Dims& dims, std::mt19937& random, float low = 
   return tensor;
 }
 
+inline Tensor random_bytes(DType dtype, const Dims& dims, std::mt19937& random) {
+  Tensor tensor(dtype, dims);
+  auto* bytes = static_cast<uint8_t*>(tensor.mutable_raw());
+  for (size_t i = 0; i < tensor.bytes(); ++i) bytes[i] = static_cast<uint8_t>(random());
+  return tensor;
+}
+
 inline int64_t blocked_index(const Dims& dims, int block, int64_t flat) {
   int64_t pixels = 1;
   for (size_t i = 2; i < dims.size(); ++i) pixels *= dims[i];

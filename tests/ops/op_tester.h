@@ -145,6 +145,8 @@ class OpTester {
   std::vector<TensorType> inferred_;
 };
 
+inline OpTester microsoft(const std::string& op) { return OpTester(op, 1, "com.microsoft"); }
+
 template <class T>
 Tensor tensor(Dims dims, std::initializer_list<T> elements) {
   return Tensor::from<T>(std::move(dims), elements);

@@ -11,6 +11,7 @@ namespace lathe {
 namespace {
 
 using testing::isas_here;
+using testing::microsoft;
 using testing::OpTester;
 using testing::random_tensor;
 
@@ -84,7 +85,7 @@ TEST(QuantizedRows, NormalizationsStoreBytes) {
 TEST(QuantizedRows, KeepTheSumThatANormalizationAlsoGives) {
   std::mt19937 random(4);
   for (const Isa isa : isas_here()) {
-    OpTester tester("SkipLayerNormalization", 1, "com.microsoft");
+    OpTester tester = microsoft("SkipLayerNormalization");
     for (const Dims& dims : {Dims{1, 4, 50}, Dims{1, 4, 50}, Dims{50}, Dims{50}})
       tester.input(random_tensor(dims, random));
     tester.outputs(4).unwanted(1).unwanted(2).epilogue(quantization(kStored[0]), {});

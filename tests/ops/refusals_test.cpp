@@ -25,7 +25,7 @@ TEST(PRelu, RefusesASlopeThatDoesNotBroadcast) {
 
 TEST(SkipLayerNormalization, RefusesASkipOfAnotherType) {
   const auto normalize = [](DType skip) {
-    OpTester("SkipLayerNormalization", 1, "com.microsoft")
+    microsoft("SkipLayerNormalization")
         .input(Tensor(DType::f32, {1, 2, 4}))
         .input(Tensor(skip, {1, 2, 4}))
         .input(Tensor(DType::f32, {4}))

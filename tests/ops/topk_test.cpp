@@ -11,18 +11,12 @@ namespace lathe {
 namespace {
 
 using testing::OpTester;
+using testing::random_bytes;
 
 constexpr DType kTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i8,  DType::i16,
                             DType::i32, DType::i64, DType::u8,  DType::u16,  DType::u32, DType::u64};
 
 // Bytes at random: many equal elements of narrow types, all kinds of floating point.
-Tensor random_bytes(DType dtype, const Dims& dims, std::mt19937& random) {
-  Tensor tensor(dtype, dims);
-  auto* bytes = static_cast<uint8_t*>(tensor.mutable_raw());
-  for (size_t i = 0; i < tensor.bytes(); ++i) bytes[i] = static_cast<uint8_t>(random());
-  return tensor;
-}
-
 // Ties, zeros of both signs, infinities and NaN among ordinary numbers.
 Tensor odd_floats(const Dims& dims, std::mt19937& random) {
   const float infinity = std::numeric_limits<float>::infinity();
