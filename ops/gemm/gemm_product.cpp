@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "ops/gemm/panel_walk.h"
 #include "src/base/divide.h"
 
 namespace lathe {
@@ -99,28 +98,27 @@ void GemmProduct::emit_kernels() {
   }
 }
 
-void GemmProduct::run(const GemmOperands& operands, int share, int shares) const noexcept {
+PanelWalk GemmProduct::walk() const {
   // A run-time B that is copied stays with its panel for all rows; otherwise A's block of rows stays in L2.
   const int64_t block = scratch_elements() > 0 ? tiles_.count : tiles_in_block_;
-  const PanelWalk walk{plan_.split, static_cast<int64_t>(offsets_.size()) / together_, panels_, tiles_.count, block};
-  const Range columns =
-      plan_.split == GemmSplit::same_columns ? split_evenly(panels_, share, shares) : Range{0, panels_};
-  walk.run(share, shares, [&](int64_t product, int64_t panel, const Range& tiles, bool is_last) {
-    const void* next = is_last ? operands.next_weights : nullptr;
-    if (can_prefetch() && plan_.split != GemmSplit::rows && !is_last && panel + 1 == columns.end)
-      next = packed_panel(operands.b, tiles.end < tiles_.count ? product : product + 1, columns.begin);
+  return {plan_.split, static_cast<int64_t>(offsets_.size()) / together_, panels_, tiles_.count, block};
+}
+
+void GemmProduct::run(const GemmOperands& operands, int share, int shares) const noexcept {
+  walk().run(share, shares, [&](const PanelWalk::Visit& visit) {
+    const void* next = visit.is_last ? operands.next_weights : nullptr;
+    if (can_prefetch() && plan_.split != GemmSplit::rows && visit.turns && !visit.is_last) {
+      next = packed_panel(operands.b, visit.next.product, visit.next.panel);
+    }
     const std::span<const GemmOffsets> all = offsets_;
-    run_panel(operands, all.subspan(static_cast<size_t>(product * together_), static_cast<size_t>(together_)), panel,
-              tiles, next);
+    run_panel(operands, all.subspan(static_cast<size_t>(visit.at.product * together_), static_cast<size_t>(together_)),
+              visit.at.panel, visit.tiles, next);
   });
 }
 
 const float* GemmProduct::first_weights(const float* b, int share, int shares) const noexcept {
-  const int64_t products = static_cast<int64_t>(offsets_.size()) / together_;
-  if (plan_.split == GemmSplit::rows) return packed_panel(b, 0, 0);
-  if (plan_.split == GemmSplit::same_columns) return packed_panel(b, 0, split_evenly(panels_, share, shares).begin);
-  const int64_t first = split_evenly(products * panels_, share, shares).begin;
-  return packed_panel(b, first / panels_, first % panels_);
+  const PanelWalk::Place first = walk().first(share, shares);
+  return packed_panel(b, first.product, first.panel);
 }
 
 void GemmProduct::copy_panel(const GemmOperands& operands, const float* b, int64_t panel) const noexcept {

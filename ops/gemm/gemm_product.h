@@ -7,6 +7,7 @@
 #include "jit/kernels/copy/transpose.h"
 #include "ops/gemm/gemm_pack.h"
 #include "ops/gemm/gemm_plan.h"
+#include "ops/gemm/panel_walk.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -50,6 +51,7 @@ class GemmProduct {
   struct Panel;
 
   void emit_kernels();
+  PanelWalk walk() const;
   GemmTilePlan tile_plan(int rows, int phase, bool is_tail, bool prefetches) const;
   // `offsets`: of the products that use the panel together.
   void run_panel(const GemmOperands& operands, std::span<const GemmOffsets> offsets, int64_t panel, const Range& tiles,

@@ -13,24 +13,52 @@ struct PanelWalk {
   GemmSplit split;
   int64_t products, panels, tiles, tiles_in_block;
 
-  // visit(product, panel, tiles, is_last): `is_last` of all that this share does.
-  template <class Visit>
-  void run(int share, int shares, Visit visit) const {
-    const auto part_of = [&](GemmSplit kind, int64_t count) {
-      return split == kind ? split_evenly(count, share, shares) : Range{0, count};
-    };
-    const Range mine = part_of(GemmSplit::columns, products * panels), my_tiles = part_of(GemmSplit::rows, tiles);
-    const Range columns = part_of(GemmSplit::same_columns, panels);
+  struct Place {
+    int64_t product, panel;
+  };
+  struct Visit {
+    Place at;
+    Range tiles;
+    bool is_last;  // of all that this share does
+    bool turns;    // the panel to come is not the one behind this one
+    Place next;    // unless it is the last
+  };
+
+  // visit(Visit)
+  template <class Visitor>
+  void run(int share, int shares, const Visitor& visit) const {
+    const Range mine = items(share, shares), my_tiles = part_of(GemmSplit::rows, tiles, share, shares);
     for (int64_t product = mine.begin / panels; product * panels < mine.end; ++product) {
-      const int64_t first = std::max<int64_t>(columns.begin, mine.begin - product * panels);
-      const int64_t end = std::min<int64_t>(columns.end, mine.end - product * panels);
-      const bool is_last = (product + 1) * panels >= mine.end;
+      const Range columns = columns_of(product, share, shares);
+      const bool is_last_product = (product + 1) * panels >= mine.end;
       for (int64_t tile = my_tiles.begin; tile < my_tiles.end; tile += tiles_in_block) {
         const Range block{tile, std::min<int64_t>(my_tiles.end, tile + tiles_in_block)};
-        for (int64_t panel = first; panel < end; ++panel)
-          visit(product, panel, block, is_last && panel + 1 == end && block.end == my_tiles.end);
+        for (int64_t panel = columns.begin; panel < columns.end; ++panel) {
+          const bool turns = panel + 1 == columns.end, ends_product = turns && block.end == my_tiles.end;
+          const Place next = ends_product ? Place{product + 1, columns_of(product + 1, share, shares).begin}
+                                          : Place{product, turns ? columns.begin : panel + 1};
+          visit(Visit{{product, panel}, block, ends_product && is_last_product, turns, next});
+        }
       }
     }
+  }
+
+  // Where a share begins.
+  Place first(int share, int shares) const {
+    const int64_t product = items(share, shares).begin / panels;
+    return {product, columns_of(product, share, shares).begin};
+  }
+
+ private:
+  Range part_of(GemmSplit kind, int64_t count, int share, int shares) const {
+    return split == kind ? split_evenly(count, share, shares) : Range{0, count};
+  }
+  // All panels of all products, one behind the other.
+  Range items(int share, int shares) const { return part_of(GemmSplit::columns, products * panels, share, shares); }
+  Range columns_of(int64_t product, int share, int shares) const {
+    const Range mine = items(share, shares), columns = part_of(GemmSplit::same_columns, panels, share, shares);
+    return {std::max<int64_t>(columns.begin, mine.begin - product * panels),
+            std::min<int64_t>(columns.end, mine.end - product * panels)};
   }
 };
 

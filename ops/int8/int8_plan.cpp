@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
 
 #include "lathe/tensor.h"
 #include "ops/bench_operands.h"
@@ -42,15 +41,6 @@ void choose_tile(const Int8Problem& problem, GemmPlan& plan) {
     plan.rows = problem.m <= 4 ? static_cast<int>(problem.m) : 6;
   }
   plan.vecs = static_cast<int>(std::min<int64_t>(plan.vecs, divide_up(problem.n, vector_lanes(problem.isa))));
-}
-
-GemmSplit choose_split(const Int8Problem& problem, const GemmPlan& plan) {
-  const auto imbalance = [&](int64_t items) {
-    return static_cast<double>(divide_up(items, problem.threads) * problem.threads) / static_cast<double>(items);
-  };
-  const int64_t panels = divide_up(problem.n, int64_t{plan.vecs} * vector_lanes(problem.isa)) * problem.batches;
-  // A split by rows makes every thread stream all of B.
-  return imbalance(panels) <= 1.1 * imbalance(divide_up(problem.m, plan.rows)) ? GemmSplit::columns : GemmSplit::rows;
 }
 
 // Operands of one candidate.
@@ -122,16 +112,12 @@ TuningTask int8_tuning_task(const Int8Problem& problem) {
   task.bytes = batches * static_cast<double>(problem.m * problem.groups() * 4) + task.weight_bytes + task.written_bytes;
   const bool wide = has_avx512(problem.isa);
   const GemmPlan rule = default_int8_plan(problem);
-  const auto with = [](std::vector<int> choices, int own) {
-    if (std::find(choices.begin(), choices.end(), own) == choices.end()) choices.push_back(own);
-    return choices;
-  };
-  task.space.knobs = {
-      {"rows", with(wide ? std::vector<int>{14, 13, 12, 9, 8, 7, 6} : std::vector<int>{6, 5, 4, 3}, rule.rows)},
-      {"vecs", with({1, 2, 3, 4, 6}, rule.vecs)},
-      {"k_unroll", {1, 2, 4, 8}},
-      {"row_block", with({64, 128, 256, 512, 1 << 20}, rule.row_block)},
-      {"split_rows", problem.threads > 1 ? std::vector<int>{0, 1} : std::vector<int>{0}}};
+  const std::vector<int> rows = wide ? std::vector<int>{14, 13, 12, 9, 8, 7, 6} : std::vector<int>{6, 5, 4, 3};
+  task.space.knobs = {{"rows", with_choice(rows, rule.rows)},
+                      {"vecs", with_choice({1, 2, 3, 4, 6}, rule.vecs)},
+                      {"k_unroll", {1, 2, 4, 8}},
+                      {"row_block", with_choice({64, 128, 256, 512, 1 << 20}, rule.row_block)},
+                      {"split_rows", off_or_on(problem.threads > 1)}};
   task.space.fallback = {{"rows", rule.rows},
                          {"vecs", rule.vecs},
                          {"k_unroll", rule.k_unroll},
@@ -141,13 +127,8 @@ TuningTask int8_tuning_task(const Int8Problem& problem) {
     const GemmPlan plan = GemmPlan::from_candidate(candidate);
     return is_valid(plan, problem) && plan.rows * plan.vecs >= (has_avx512(problem.isa) ? 12 : 6);
   };
-  task.build = [problem](const Candidate& candidate) -> Runner {
-    try {
-      auto bench = std::make_shared<Bench>(problem, GemmPlan::from_candidate(candidate));
-      return {[bench] { bench->run(); }, [bench] { bench->prepare(); }};
-    } catch (const JitError&) {
-      return {};
-    }
+  task.build = [problem](const Candidate& candidate) {
+    return bench_runner<Bench>(problem, GemmPlan::from_candidate(candidate));
   };
   return task;
 }
@@ -185,7 +166,8 @@ GemmPlan default_int8_plan(const Int8Problem& problem) {
   GemmPlan plan;
   choose_tile(problem, plan);
   while (!is_valid(plan, problem) && plan.vecs > 1) --plan.vecs;
-  plan.split = choose_split(problem, plan);
+  plan.split = choose_split(problem.batches * divide_up(problem.n, int64_t{plan.vecs} * vector_lanes(problem.isa)),
+                            divide_up(problem.m, plan.rows), problem.threads);
   // A block of A's rows shall stay in L2 beside two panels of B.
   constexpr int64_t kRowBlockBytes = 384 << 10;
   plan.row_block = static_cast<int>(std::clamp<int64_t>(kRowBlockBytes / std::max<int64_t>(1, problem.groups() * 4),

@@ -7,7 +7,6 @@
 
 #include "ops/int8/int8_lower.h"
 #include "src/base/divide.h"
-#include "src/base/thread_team.h"
 
 namespace lathe {
 namespace {
@@ -33,11 +32,8 @@ Int8Product::Int8Product(const Int8Problem& problem, const GemmPlan& plan, std::
   }
   const int64_t panel_columns = int64_t{plan.vecs} * lanes_;
   panels_ = divide_up(problem.n, panel_columns);
-  tiles_ = divide_up(problem.m, plan.rows);
-  if (plan.split == GemmSplit::rows) tiles_ = std::min(problem.m, divide_up(tiles_, problem.threads) * problem.threads);
-  height_ = static_cast<int>(divide_up(problem.m, tiles_));
-  tall_tiles_ = problem.m - tiles_ * (height_ - 1);
-  tiles_in_block_ = std::max<int64_t>(1, plan.row_block / height_);
+  tiles_ = row_tiles(plan, problem.m, problem.threads);
+  tiles_in_block_ = std::max<int64_t>(1, plan.row_block / tiles_.height);
   const int64_t last_columns = problem.n - (panels_ - 1) * panel_columns;
   tail_vecs_ = static_cast<int>(divide_up(last_columns, lanes_));
   tail_lanes_ = static_cast<int>(last_columns % lanes_);
@@ -59,9 +55,9 @@ Int8Product::Int8Product(const Int8Problem& problem, const GemmPlan& plan, std::
 // The first products of a tile hide what becomes of the sums of the tile before.
 int Int8Product::groups_beside_rows() const {
   constexpr int64_t kMostGroups = 8;
-  const int64_t groups = std::min(kMostGroups, problem_.groups() / height_);
-  if (!has_avx512(problem_.isa) || std::min(tiles_in_block_, tiles_) < 2 || groups == 0) return 0;
-  GemmInt8TilePlan tile = tile_plan(height_, false, true);
+  const int64_t groups = std::min(kMostGroups, problem_.groups() / tiles_.height);
+  if (!has_avx512(problem_.isa) || std::min(tiles_in_block_, tiles_.count) < 2 || groups == 0) return 0;
+  GemmInt8TilePlan tile = tile_plan(tiles_.height, false, true);
   tile.row_groups = static_cast<int>(groups);
   return tile.is_valid() ? tile.row_groups : 0;
 }
@@ -75,7 +71,7 @@ void Int8Product::plan_prefetches() {
   const int64_t panel_columns = int64_t{plan_.vecs} * lanes_;
   // Tiles that may go from product to product do so first.
   const bool is_plain = !epilogue_;
-  const int64_t sharing = std::min(tiles_in_block_, is_plain ? tall_tiles_ : tiles_);
+  const int64_t sharing = std::min(tiles_in_block_, is_plain ? tiles_.tall : tiles_.count);
   const int64_t lines = std::max<int64_t>(1, plan_.k_unroll * panel_columns * kGroupBytes / kLineBytes);
   prefetch_lines_ = static_cast<int>(divide_up(lines, sharing));
   // Calls that end early interrupt what overlaps: all tiles of such prefetch.
@@ -90,13 +86,18 @@ void Int8Product::make_kernels() {
   plan_prefetches();
   const bool has_tail = tail_lanes_ > 0 || tail_vecs_ != plan_.vecs;
   const bool has_body = panels_ > 1 || !has_tail;
-  for (int shorter = 0; shorter < (tall_tiles_ == tiles_ ? 1 : 2); ++shorter) {
+  for (int shorter = 0; shorter < tiles_.heights(); ++shorter) {
     for (int tail = has_body ? 0 : 1; tail < (has_tail ? 2 : 1); ++tail) {
       for (int prefetches = row_groups_ > 0 ? 1 : 0; prefetches < 2; ++prefetches) {
-        kernels_[shorter][tail][prefetches] = gemm_int8_tile(tile_plan(height_ - shorter, tail == 1, prefetches == 1));
+        kernels_[shorter][tail][prefetches] =
+            gemm_int8_tile(tile_plan(tiles_.height - shorter, tail == 1, prefetches == 1));
       }
     }
   }
+}
+
+bool Int8Product::is_tail_panel(int64_t panel) const {
+  return panel == panels_ - 1 && (tail_lanes_ > 0 || tail_vecs_ != plan_.vecs);
 }
 
 int64_t Int8Product::bytes_of_panel(bool is_tail) const {
@@ -119,42 +120,33 @@ GemmInt8TilePlan Int8Product::tile_plan(int rows, bool is_tail, bool prefetches)
   return tile;
 }
 
-int64_t Int8Product::row_of(int64_t tile) const {
-  return tile <= tall_tiles_ ? tile * height_ : tall_tiles_ * height_ + (tile - tall_tiles_) * (height_ - 1);
+void Int8Product::run(const Int8Operands& operands, int share, int shares) const noexcept {
+  const PanelWalk walk{plan_.split, static_cast<int64_t>(offsets_.size()), panels_, tiles_.count, tiles_in_block_};
+  walk.run(share, shares, [&](const PanelWalk::Visit& visit) {
+    const void* next = visit.is_last ? operands.next_weights : nullptr;
+    if (visit.turns && !visit.is_last) next = packed_panel(operands, visit.next.product, visit.next.panel);
+    run_panel(operands, visit, next);
+  });
 }
 
-void Int8Product::run(const Int8Operands& operands, int share, int shares) const noexcept {
-  const bool by_rows = plan_.split == GemmSplit::rows;
-  const int64_t items = static_cast<int64_t>(offsets_.size()) * panels_;
-  const Range mine = by_rows ? Range{0, items} : split_evenly(items, share, shares);
-  const Range my_tiles = by_rows ? split_evenly(tiles_, share, shares) : Range{0, tiles_};
-  for (int64_t item = mine.begin; item < mine.end;) {
-    const int64_t batch = item / panels_;
-    const int64_t end = std::min<int64_t>(mine.end, (batch + 1) * panels_);
-    for (int64_t tile = my_tiles.begin; tile < my_tiles.end; tile += tiles_in_block_) {
-      const int64_t last_tile = std::min<int64_t>(my_tiles.end, tile + tiles_in_block_);
-      for (int64_t panel = item - batch * panels_; panel < end - batch * panels_; ++panel) {
-        const bool is_last = panel + 1 == end - batch * panels_ && last_tile == my_tiles.end && end == mine.end;
-        run_panel(operands, offsets_[static_cast<size_t>(batch)],
-                  {panel, tile, last_tile, is_last ? operands.next_weights : nullptr});
-      }
-    }
-    item = end;
-  }
+const char* Int8Product::packed_panel(const Int8Operands& operands, int64_t product, int64_t panel) const {
+  const int64_t column = panel * plan_.vecs * lanes_;
+  return static_cast<const char*>(operands.b) + offsets_[static_cast<size_t>(product)].b +
+         column * groups_ * kGroupBytes;
 }
 
 // Tiles of one height are one call for all products.
 void Int8Product::run_one_panel(const Int8Operands& operands, int64_t panel) const noexcept {
   const int64_t column = panel * plan_.vecs * lanes_;
-  const bool is_tail = panel == panels_ - 1 && (tail_lanes_ > 0 || tail_vecs_ != plan_.vecs);
-  for (int shorter = 0; shorter < (tall_tiles_ == tiles_ ? 1 : 2); ++shorter) {
-    const int64_t row = shorter == 0 ? 0 : row_of(tall_tiles_);
+  const bool is_tail = is_tail_panel(panel);
+  for (int shorter = 0; shorter < tiles_.heights(); ++shorter) {
+    const int64_t row = shorter == 0 ? 0 : tiles_.row_of(tiles_.tall);
     GemmInt8TileArgs args;
     args.a = static_cast<const char*>(operands.a) + offsets_[0].a + row * operands.a_stride;
-    args.b = static_cast<const char*>(operands.b) + offsets_[0].b + column * groups_ * kGroupBytes;
+    args.b = packed_panel(operands, 0, panel);
     args.c = static_cast<char*>(operands.c) + offsets_[0].c + row * operands.c_stride;
     args.k_groups = groups_;
-    args.tiles = shorter == 0 ? tall_tiles_ : tiles_ - tall_tiles_;
+    args.tiles = shorter == 0 ? tiles_.tall : tiles_.count - tiles_.tall;
     args.a_stride_bytes = operands.a_stride;
     args.c_stride_bytes = operands.c_stride;
     args.column_init = operands.columns + offsets_[0].columns + column;
@@ -169,12 +161,13 @@ void Int8Product::run_one_panel(const Int8Operands& operands, int64_t panel) con
   }
 }
 
-void Int8Product::run_panel(const Int8Operands& operands, const Int8Offsets& offsets,
-                            const Panel& panel) const noexcept {
-  const int64_t column = panel.index * plan_.vecs * lanes_;
-  const bool is_tail = panel.index == panels_ - 1 && (tail_lanes_ > 0 || tail_vecs_ != plan_.vecs);
+void Int8Product::run_panel(const Int8Operands& operands, const PanelWalk::Visit& visit,
+                            const void* next) const noexcept {
+  const Int8Offsets& offsets = offsets_[static_cast<size_t>(visit.at.product)];
+  const int64_t column = visit.at.panel * plan_.vecs * lanes_;
+  const bool is_tail = is_tail_panel(visit.at.panel);
   const int64_t panel_bytes = bytes_of_panel(is_tail);
-  const char* b = static_cast<const char*>(operands.b) + offsets.b + column * groups_ * kGroupBytes;
+  const char* b = packed_panel(operands, visit.at.product, visit.at.panel);
   GemmInt8TileArgs args;
   args.b = b;
   args.k_groups = groups_;
@@ -182,20 +175,20 @@ void Int8Product::run_panel(const Int8Operands& operands, const Int8Offsets& off
   args.c_stride_bytes = operands.c_stride;
   args.column_init = operands.columns + offsets.columns + column;
   args.tail_lanes = tail_lanes_;
-  args.prefetch = panel.next ? panel.next : b + panel_bytes;
+  args.prefetch = next != nullptr ? next : b + panel_bytes;
   // Tiles that still prefetch.
-  int64_t prefetching = row_groups_ > 0 ? panel.last_tile - panel.first_tile : prefetching_tiles_[is_tail];
-  if (panel.last_tile - panel.first_tile == 1 && panel_bytes > kNearPrefetchBytes) {
+  const int64_t tiles = visit.tiles.end - visit.tiles.begin;
+  int64_t prefetching = row_groups_ > 0 ? tiles : prefetching_tiles_[is_tail];
+  if (tiles == 1 && panel_bytes > kNearPrefetchBytes) {
     args.prefetch = b + kNearPrefetchBytes;
   }
   const int64_t out_bytes = problem_.epilogue ? bits_of(problem_.epilogue->expression.output) / 8 : 4;
   const size_t input_count = problem_.epilogue ? problem_.epilogue->inputs.size() : 0;
-  for (int64_t tile = panel.first_tile; tile < panel.last_tile;) {
-    const bool shorter = tile >= tall_tiles_;
-    const bool prefetches = prefetching > 0;
-    int64_t end = shorter ? panel.last_tile : std::min(panel.last_tile, tall_tiles_);
+  for (int64_t tile = visit.tiles.begin; tile < visit.tiles.end;) {
+    const bool shorter = tiles_.is_shorter(tile), prefetches = prefetching > 0;
+    int64_t end = tiles_.end_of_height(tile, visit.tiles.end);
     if (prefetches) end = std::min(end, tile + prefetching);
-    const int64_t row = row_of(tile);
+    const int64_t row = tiles_.row_of(tile);
     args.tiles = end - tile;
     args.a = static_cast<const char*>(operands.a) + offsets.a + row * operands.a_stride;
     args.c = static_cast<char*>(operands.c) + offsets.c + row * operands.c_stride + column * out_bytes;

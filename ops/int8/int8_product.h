@@ -7,6 +7,7 @@
 
 #include "jit/kernels/gemm/gemm_int8.h"
 #include "ops/gemm/gemm_plan.h"
+#include "ops/gemm/panel_walk.h"
 #include "ops/int8/int8_lower.h"
 
 namespace lathe {
@@ -64,16 +65,14 @@ class Int8Product {
   const std::vector<InputChange>& changes() const { return changes_; }
 
  private:
-  struct Panel {
-    int64_t index, first_tile, last_tile;
-    const void* next;  // what is streamed after this panel; null: unknown
-  };
   int groups_beside_rows() const;
   void plan_prefetches();
   void make_kernels();
   GemmInt8TilePlan tile_plan(int rows, bool is_tail, bool prefetches) const;
-  void run_panel(const Int8Operands& operands, const Int8Offsets& offsets, const Panel& panel) const noexcept;
-  int64_t row_of(int64_t tile) const;
+  // `next`: what is streamed after this panel; null: what lies behind it.
+  void run_panel(const Int8Operands& operands, const PanelWalk::Visit& visit, const void* next) const noexcept;
+  const char* packed_panel(const Int8Operands& operands, int64_t product, int64_t panel) const;
+  bool is_tail_panel(int64_t panel) const;
   int64_t bytes_of_panel(bool is_tail) const;
 
   Int8Problem problem_;
@@ -85,8 +84,8 @@ class Int8Product {
   std::vector<GemmInt8Step> steps_;  // from each of them to the next
   int lanes_;
   int64_t groups_;  // of k
-  int height_;
-  int64_t panels_, tiles_, tall_tiles_;  // tiles of height_ rows come first, then those of one row less
+  int64_t panels_;
+  RowTiles tiles_;
   int64_t tiles_in_block_;
   int prefetch_lines_ = 0;
   int64_t prefetching_tiles_[2] = {};  // by: is the last panel; how many prefetch the next one
