@@ -12,51 +12,12 @@
 namespace lathe::ops {
 namespace {
 
-// ---- Inference
-
-void infer_recurrent(InferContext& context) {
-  const RecurrentSpec spec = recurrent_spec(context.node);
-  const TensorType &x = context.input(0), &w = context.input(1), &r = context.input(2);
-  if (x.is_static() && w.is_static() && r.is_static()) {
-    (void)recurrent_extents(context.node, spec, x.extents(), w.extents(), r.extents());
-  }
-  Dim steps, batch, hidden;
-  if (x.has_rank) {
-    if (x.rank() != 3) context.fail("input 0 has rank " + std::to_string(x.rank()) + ", expected 3");
-    steps = x.dims[spec.is_batch_first ? 1 : 0];
-    batch = x.dims[spec.is_batch_first ? 0 : 1];
-  }
-  if (r.has_rank && r.rank() == 3) hidden = r.dims[2];
-  const Dim directions = known_dim(spec.directions);
-  const bool first = spec.is_batch_first;
-  const std::vector<Dim> y =
-      first ? std::vector<Dim>{batch, steps, directions, hidden} : std::vector<Dim>{steps, directions, batch, hidden};
-  const std::vector<Dim> state =
-      first ? std::vector<Dim>{batch, directions, hidden} : std::vector<Dim>{directions, batch, hidden};
-  context.set_output(0, {x.dtype, true, y, {}});
-  context.set_output(1, {x.dtype, true, state, {}});
-  context.set_output(2, {x.dtype, true, state, {}});
-}
-
-// ---- Reference
-
 struct Operands {
   RecurrentSpec spec;
   RecurrentExtents extents;
   std::vector<double> x, w, r, b, p;  // b and p: empty when absent
   std::vector<int64_t> lengths;       // by batch
 };
-
-std::vector<double> optional_reals(const ReferenceContext& context, const Operands& operands, size_t input,
-                                   const char* name) {
-  if (!context.has_input(input)) return {};
-  const Dims expected = recurrent_dims(operands.spec, operands.extents, name);
-  if (context.inputs[input].dims() != expected) {
-    context.fail("input " + std::to_string(input) + " (" + name + ") is " + to_string(context.inputs[input].dims()) +
-                 ", expected " + to_string(expected));
-  }
-  return reals_of(context.inputs[input]);
-}
 
 // One direction of one batch entry.
 class Walk {
@@ -84,9 +45,6 @@ class Walk {
     if (o_.b.empty()) return 0;
     const int64_t half = o_.spec.gates * hidden_;
     return o_.b[static_cast<size_t>(d_ * 2 * half + (recurrent ? half : 0) + gate * hidden_ + j)];
-  }
-  double peephole(int64_t which, int64_t j, double state) const {
-    return o_.p.empty() ? 0 : o_.p[static_cast<size_t>((d_ * 3 + which) * hidden_ + j)] * state;
   }
   double from_x(int64_t t, int64_t gate, int64_t j) const {
     const RecurrentExtents& e = o_.extents;
@@ -124,12 +82,12 @@ class Walk {
   }
 
   void step_lstm(int64_t t, int64_t j, const std::vector<double>& h, const RecurrentActivation* f) {
-    double& c = c_[static_cast<size_t>(j)];
-    const auto gate = [&](int64_t g) { return from_x(t, g, j) + from_h(h, g, j); };
-    const double in = apply(f[0], clip(gate(0) + peephole(0, j, c)));
-    const double forget = o_.spec.couples_forget ? 1 - in : apply(f[0], clip(gate(2) + peephole(2, j, c)));
-    c = forget * c + in * apply(f[1], clip(gate(3)));
-    next(j) = apply(f[0], clip(gate(1) + peephole(1, j, c))) * apply(f[2], c);
+    LstmUnit unit;
+    for (int64_t gate = 0; gate < 4; ++gate) unit.sums[gate] = from_x(t, gate, j) + from_h(h, gate, j);
+    for (int64_t which = 0; which < 3 && !o_.p.empty(); ++which) {
+      unit.peepholes[which] = o_.p[static_cast<size_t>((d_ * 3 + which) * hidden_ + j)];
+    }
+    next(j) = lathe::step(o_.spec, f, unit, c_[static_cast<size_t>(j)]);
   }
 
   const Operands& o_;
@@ -146,15 +104,9 @@ Operands operands_of(const ReferenceContext& context) {
   o.x = reals_of(context.inputs[0]);
   o.w = reals_of(context.inputs[1]);
   o.r = reals_of(context.inputs[2]);
-  o.b = optional_reals(context, o, 3, "B");
-  if (o.spec.cell == RecurrentCell::lstm) o.p = optional_reals(context, o, 7, "P");
-  for (const double length : optional_reals(context, o, 4, "sequence_lens")) {
-    if (!(length >= 0 && length <= static_cast<double>(o.extents.steps))) {
-      context.fail("sequence length " + std::to_string(length) + " is out of range");
-    }
-    o.lengths.push_back(static_cast<int64_t>(length));
-  }
-  if (o.lengths.empty()) o.lengths.assign(static_cast<size_t>(o.extents.batch), o.extents.steps);
+  o.b = optional_reals(context, o.spec, o.extents, 3, "B");
+  if (o.spec.cell == RecurrentCell::lstm) o.p = optional_reals(context, o.spec, o.extents, 7, "P");
+  o.lengths = sequence_lengths(context, o.spec, o.extents);
   return o;
 }
 
@@ -165,9 +117,9 @@ void run_recurrent(ReferenceContext& context) {
   const bool first = o.spec.is_batch_first;
   Tensor y = make_output(context, dtype, recurrent_dims(o.spec, e, "Y"));
   Tensor last_h = make_output(context, dtype, recurrent_dims(o.spec, e, "Y_h")), last_c = last_h.clone();
-  const std::vector<double> h0 = optional_reals(context, o, 5, "initial_h");
+  const std::vector<double> h0 = optional_reals(context, o.spec, e, 5, "initial_h");
   const std::vector<double> c0 =
-      o.spec.cell == RecurrentCell::lstm ? optional_reals(context, o, 6, "initial_c") : std::vector<double>();
+      o.spec.cell == RecurrentCell::lstm ? optional_reals(context, o.spec, e, 6, "initial_c") : std::vector<double>();
   for (int64_t d = 0; d < o.spec.directions; ++d) {
     for (int64_t b = 0; b < e.batch; ++b) {
       const int64_t state_at = (first ? b * o.spec.directions + d : d * e.batch + b) * e.hidden;

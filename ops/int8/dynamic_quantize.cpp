@@ -50,48 +50,58 @@ ValueRange range_of_rows(const float* x, const Range& mine, const ValueRows& of)
 
 }  // namespace
 
-bool lower_dynamic_quantize(LowerContext& context) {
-  if (context.input_type(0).dtype != DType::f32 || !context.has_output(0)) return false;
-  if (context.input_type(0).layout != context.output_type(0).layout) return false;
-  const ValueRows rows = rows_of(context.input_type(0));
-  const int64_t count = rows.count();
-  const int threads = worthwhile_threads(static_cast<double>(count) * 10, context.target.threads);
-  const BufferId from = context.buffer(context.input(0)), to = context.buffer(context.output(0));
-  const BufferId ranges = context.scratch(checked_bytes(DType::f32, {threads, kLine}));
-  Step measure;
-  measure.kernel = "range";
-  measure.reads = {from};
-  measure.writes = {ranges};
-  measure.threads = threads;
-  measure.bytes = 4.0 * static_cast<double>(count);
-  measure.run = [=](const StepArgs& args) {
-    const ValueRange range =
-        range_of_rows(args.at<const float>(from), split_evenly(rows.runs * rows.rows, args.share, threads), rows);
-    float* out = args.at<float>(ranges) + args.share * kLine;
+ValueRange FoundRange::merged(const StepArgs& args) const noexcept {
+  ValueRange all;
+  for (int i = 0; i < threads; ++i) {
+    const float* part = args.at<const float>(parts) + i * kLine;
+    all.include({part[0], part[1]});
+  }
+  return all;
+}
+
+FoundRange add_range(const LowerContext& context, int input) {
+  const ValueRows rows = rows_of(context.input_type(input));
+  FoundRange found;
+  found.threads = worthwhile_threads(static_cast<double>(rows.count()) * 10, context.target.threads);
+  found.parts = context.scratch(checked_bytes(DType::f32, {found.threads, kLine}));
+  const BufferId from = context.buffer(context.input(input));
+  Step step;
+  step.kernel = "range";
+  step.reads = {from};
+  step.writes = {found.parts};
+  step.threads = found.threads;
+  step.bytes = 4.0 * static_cast<double>(rows.count());
+  step.run = [=](const StepArgs& args) {
+    const Range mine = split_evenly(rows.runs * rows.rows, args.share, found.threads);
+    const ValueRange range = range_of_rows(args.at<const float>(from), mine, rows);
+    float* out = args.at<float>(found.parts) + args.share * kLine;
     out[0] = range.low;
     out[1] = range.high;
   };
-  context.add(std::move(measure));
+  context.add(std::move(step));
+  return found;
+}
 
+bool lower_dynamic_quantize(LowerContext& context) {
+  if (context.input_type(0).dtype != DType::f32 || !context.has_output(0)) return false;
+  if (context.input_type(0).layout != context.output_type(0).layout) return false;
+  const int64_t count = rows_of(context.input_type(0)).count();
+  const BufferId from = context.buffer(context.input(0)), to = context.buffer(context.output(0));
+  const FoundRange range = add_range(context, 0);
   const BufferId scale = context.has_output(1) ? context.buffer(context.output(1)) : BufferId::none;
   const BufferId zero = context.has_output(2) ? context.buffer(context.output(2)) : BufferId::none;
   Step step;
   step.kernel = "quantize";
-  step.reads = {from, ranges};
+  step.reads = {from, range.parts};
   step.writes = {to};
   for (const BufferId each : {scale, zero}) {
     if (each != BufferId::none) step.writes.push_back(each);
   }
-  step.threads = threads;
+  step.threads = range.threads;
   step.bytes = 5.0 * static_cast<double>(count);
   step.run = [=](const StepArgs& args) {
-    ValueRange all;
-    for (int i = 0; i < threads; ++i) {
-      const float* part = args.at<const float>(ranges) + i * kLine;
-      all.include({part[0], part[1]});
-    }
-    const Quantization q = quantization_of(all);
-    const Range mine = split_evenly(count, args.share, threads);
+    const Quantization q = quantization_of(range.merged(args));
+    const Range mine = split_evenly(count, args.share, range.threads);
     quantize(args.at<const float>(from) + mine.begin, mine.end - mine.begin, q, args.at<uint8_t>(to) + mine.begin);
     if (args.share != 0) return;
     if (scale != BufferId::none) *args.at<float>(scale) = q.scale;

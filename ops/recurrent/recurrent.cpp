@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "graph/op_schema.h"
 #include "graph/text.h"
 #include "lathe/error.h"
+#include "ops/numbers.h"
+#include "ops/shape_arguments.h"
 
 namespace lathe {
 namespace {
@@ -57,7 +58,8 @@ std::vector<RecurrentActivation> activations_of(const Node& node, const Recurren
   if (names.size() != expected) {
     reject(node, "has " + std::to_string(names.size()) + " activations, expected " + std::to_string(expected));
   }
-  // Both lists are used up in order by those activations that have such a parameter.
+  // Both lists are used up in order by those activations that have such a
+  // parameter.
   const std::vector<float> alphas = node.attributes.get_floats("activation_alpha"),
                            betas = node.attributes.get_floats("activation_beta");
   size_t next_alpha = 0, next_beta = 0;
@@ -147,9 +149,10 @@ int append(Expression& e, const RecurrentActivation& activation, int x) {
 
 RecurrentSpec recurrent_spec(const Node& node) {
   RecurrentSpec spec;
-  spec.cell = node.op->name == "LSTM"  ? RecurrentCell::lstm
-              : node.op->name == "GRU" ? RecurrentCell::gru
-                                       : RecurrentCell::rnn;
+  spec.has_gates_last = node.op->name == "DynamicQuantizeLSTM";
+  spec.cell = node.op->name == "GRU"   ? RecurrentCell::gru
+              : node.op->name == "RNN" ? RecurrentCell::rnn
+                                       : RecurrentCell::lstm;
   spec.gates = spec.cell == RecurrentCell::lstm ? 4 : spec.cell == RecurrentCell::gru ? 3 : 1;
   const std::string direction = node.attributes.get_string("direction", "forward");
   if (direction != "forward" && direction != "reverse" && direction != "bidirectional") {
@@ -171,10 +174,11 @@ RecurrentExtents recurrent_extents(const Node& node, const RecurrentSpec& spec, 
   if (x.size() != 3 || w.size() != 3 || r.size() != 3) {
     reject(node, "X is " + to_string(x) + ", W " + to_string(w) + ", R " + to_string(r) + "; expected rank 3");
   }
-  RecurrentExtents extents{x[spec.is_batch_first ? 1 : 0], x[spec.is_batch_first ? 0 : 1], x[2], r[2]};
-  const int64_t rows = r[1];
-  if (extents.hidden < 1 || rows / spec.gates != extents.hidden || rows % spec.gates != 0 ||
-      w != Dims{spec.directions, rows, extents.input} || r[0] != spec.directions) {
+  const size_t gates = spec.has_gates_last ? 2 : 1, terms = 3 - gates;
+  RecurrentExtents extents{x[spec.is_batch_first ? 1 : 0], x[spec.is_batch_first ? 0 : 1], x[2], r[terms]};
+  const int64_t rows = r[gates];
+  if (extents.hidden < 1 || rows / spec.gates != extents.hidden || rows % spec.gates != 0 || w[0] != spec.directions ||
+      w[gates] != rows || w[terms] != extents.input || r[0] != spec.directions) {
     reject(node, "X is " + to_string(x) + ", W " + to_string(w) + ", R " + to_string(r) + ", with " +
                      std::to_string(spec.gates) + " gates and " + std::to_string(spec.directions) + " directions");
   }
@@ -196,6 +200,67 @@ Dims recurrent_dims(const RecurrentSpec& spec, const RecurrentExtents& extents, 
   }
   if (spec.is_batch_first) return {extents.batch, spec.directions, hidden};
   return {spec.directions, extents.batch, hidden};
+}
+
+void infer_recurrent(InferContext& context) {
+  const RecurrentSpec spec = recurrent_spec(context.node);
+  const TensorType &x = context.input(0), &w = context.input(1), &r = context.input(2);
+  if (x.is_static() && w.is_static() && r.is_static()) {
+    (void)recurrent_extents(context.node, spec, x.extents(), w.extents(), r.extents());
+  }
+  Dim steps, batch, hidden;
+  if (x.has_rank) {
+    if (x.rank() != 3) context.fail("input 0 has rank " + std::to_string(x.rank()) + ", expected 3");
+    steps = x.dims[spec.is_batch_first ? 1 : 0];
+    batch = x.dims[spec.is_batch_first ? 0 : 1];
+  }
+  if (r.has_rank && r.rank() == 3) hidden = r.dims[spec.has_gates_last ? 1 : 2];
+  const Dim directions = known_dim(spec.directions);
+  const bool first = spec.is_batch_first;
+  const std::vector<Dim> y =
+      first ? std::vector<Dim>{batch, steps, directions, hidden} : std::vector<Dim>{steps, directions, batch, hidden};
+  const std::vector<Dim> state =
+      first ? std::vector<Dim>{batch, directions, hidden} : std::vector<Dim>{directions, batch, hidden};
+  context.set_output(0, {x.dtype, true, y, {}});
+  context.set_output(1, {x.dtype, true, state, {}});
+  context.set_output(2, {x.dtype, true, state, {}});
+}
+
+std::vector<double> optional_reals(const ReferenceContext& context, const RecurrentSpec& spec,
+                                   const RecurrentExtents& extents, size_t input, const char* name) {
+  if (!context.has_input(input)) return {};
+  const Dims expected = recurrent_dims(spec, extents, name);
+  if (context.inputs[input].dims() != expected) {
+    context.fail("input " + std::to_string(input) + " (" + name + ") is " + to_string(context.inputs[input].dims()) +
+                 ", expected " + to_string(expected));
+  }
+  return reals_of(context.inputs[input]);
+}
+
+std::vector<int64_t> sequence_lengths(const ReferenceContext& context, const RecurrentSpec& spec,
+                                      const RecurrentExtents& extents) {
+  std::vector<int64_t> lengths;
+  for (const double length : optional_reals(context, spec, extents, 4, "sequence_lens")) {
+    if (!(length >= 0 && length <= static_cast<double>(extents.steps))) {
+      context.fail("sequence length " + std::to_string(static_cast<int64_t>(length)) + " is out of range for " +
+                   std::to_string(extents.steps) + " steps");
+    }
+    lengths.push_back(static_cast<int64_t>(length));
+  }
+  if (lengths.empty()) lengths.assign(static_cast<size_t>(extents.batch), extents.steps);
+  return lengths;
+}
+
+double step(const RecurrentSpec& spec, const RecurrentActivation* activations, const LstmUnit& unit, double& cell) {
+  const auto gate = [&](int number, int peephole, double state) {
+    double sum = unit.sums[number] + unit.peepholes[peephole] * state;
+    if (spec.clip > 0) sum = std::clamp(sum, -double{spec.clip}, double{spec.clip});
+    return apply(activations[0], sum);
+  };
+  const double in = gate(0, 0, cell), forget = spec.couples_forget ? 1 - in : gate(2, 2, cell);
+  const double fresh = spec.clip > 0 ? std::clamp(unit.sums[3], -double{spec.clip}, double{spec.clip}) : unit.sums[3];
+  cell = forget * cell + in * apply(activations[1], fresh);
+  return gate(1, 1, cell) * apply(activations[2], cell);
 }
 
 }  // namespace lathe

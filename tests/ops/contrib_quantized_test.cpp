@@ -299,30 +299,5 @@ TEST(SimplifiedLayerNormalization, DividesByTheRootOfTheMeanSquare) {
   EXPECT_NEAR(got[1].data<float>()[0], 1 / root, 1e-6);
 }
 
-TEST(DynamicQuantizeLstm, RunsAnLstmOfItsWeights) {
-  std::mt19937 random(9);
-  const Tensor x = random_tensor({3, 2, 4}, random), bias = random_tensor({1, 24}, random);
-  Tensor w(DType::u8, {1, 4, 12}), r(DType::u8, {1, 3, 12}), real_w(DType::f32, {1, 12, 4}),
-      real_r(DType::f32, {1, 12, 3});
-  const auto fill = [&](Tensor& bytes, Tensor& real, int64_t rows) {
-    for (int64_t i = 0; i < rows; ++i)
-      for (int64_t j = 0; j < 12; ++j) {
-        const auto byte = static_cast<uint8_t>(random());
-        bytes.mutable_data<uint8_t>()[i * 12 + j] = byte;
-        real.mutable_data<float>()[j * rows + i] = static_cast<float>(byte - 128) * 0.01F;
-      }
-  };
-  fill(w, real_w, 4);
-  fill(r, real_r, 3);
-  const Tensor scale = floats({0.01F}), zero = tensor<uint8_t>({1}, {128});
-  OpTester node = microsoft("DynamicQuantizeLSTM");
-  node.input(x).constant(w).constant(r).input(bias).absent().absent().absent().absent();
-  const Tensor y = node.input(scale).input(zero).input(scale).input(zero).with("hidden_size", 3).result();
-  const Tensor expected =
-      OpTester("LSTM", 14).input(x).input(real_w).input(real_r).input(bias).with("hidden_size", 3).result();
-  ASSERT_EQ(y.dims(), expected.dims());
-  for (int64_t i = 0; i < y.size(); ++i) EXPECT_NEAR(y.data<float>()[i], expected.data<float>()[i], 1e-6);
-}
-
 }  // namespace
 }  // namespace lathe

@@ -11,7 +11,7 @@ struct Case {
   std::string cell, direction = "forward";
   int64_t steps = 3, batch = 2, input = 5, hidden = 7;
   bool has_bias = true, has_initial = true, has_peepholes = false, is_batch_first = false, has_constants = true;
-  bool wants_y = true;
+  bool wants_y = true, has_lengths = false;
   int64_t linear_before_reset = 0, input_forget = 0;
   float clip = 0;
   std::vector<std::string> activations = {};
@@ -21,8 +21,8 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.cell << ' ' << c.direction << " T" << c.steps << " B" << c.batch << " I" << c.input << " H"
              << c.hidden << (c.has_bias ? " bias" : "") << (c.has_initial ? " initial" : "")
              << (c.has_peepholes ? " P" : "") << (c.is_batch_first ? " batch-first" : "")
-             << (c.has_constants ? "" : " run-time weights") << (c.wants_y ? "" : " without Y") << " lbr"
-             << c.linear_before_reset << " clip" << c.clip;
+             << (c.has_constants ? "" : " run-time weights") << (c.wants_y ? "" : " without Y")
+             << (c.has_lengths ? " lengths" : "") << " lbr" << c.linear_before_reset << " clip" << c.clip;
 }
 
 OpTester node_of(const Case& c) {
@@ -47,7 +47,15 @@ OpTester node_of(const Case& c) {
   } else {
     node.absent();
   }
-  node.absent();
+  if (c.has_lengths) {
+    Tensor lengths(DType::i32, {c.batch});
+    for (int64_t b = 0; b < c.batch; ++b) {
+      lengths.mutable_data<int32_t>()[b] = static_cast<int32_t>((c.steps + b) % (c.steps + 1));
+    }
+    node.input(lengths);
+  } else {
+    node.absent();
+  }
   const bool is_lstm = c.cell == "LSTM";
   for (int i = 0; i < (is_lstm ? 2 : 1); ++i) {
     if (c.has_initial) {
@@ -77,6 +85,11 @@ std::vector<Case> cases() {
     all.push_back({.cell = cell, .direction = "bidirectional", .batch = 3, .hidden = 16, .is_batch_first = true});
     all.push_back({.cell = cell, .has_constants = false, .clip = 0.3f});
     all.push_back({.cell = cell, .steps = 6, .has_initial = false, .wants_y = false});
+    all.push_back({.cell = cell, .steps = 4, .batch = 6, .has_lengths = true});
+    all.push_back({.cell = cell, .direction = "bidirectional", .steps = 5, .batch = 7, .has_lengths = true});
+    all.push_back(
+        {.cell = cell, .direction = "reverse", .has_initial = false, .is_batch_first = true, .has_lengths = true});
+    all.push_back({.cell = cell, .steps = 4, .batch = 5, .wants_y = false, .has_lengths = true});
   }
   all.push_back({.cell = "GRU", .linear_before_reset = 1});
   all.push_back({.cell = "GRU", .direction = "bidirectional", .wants_y = false, .linear_before_reset = 1});
@@ -119,20 +132,26 @@ TEST(Recurrent, GeneratedCodeAgreesWithTheReference) {
   }
 }
 
-// So much work in a time step that threads share it, and not a multiple of anything.
-TEST(Recurrent, ThreadsShareTheProductsOfADirection) {
+// So much work in a time step that threads share it, and not a multiple of anything. Even batches are shared by their
+// entries, others by columns of the products, but for large ones.
+TEST(Recurrent, ThreadsShareADirection) {
   constexpr int64_t kHidden = 133;
   std::vector<Case> all;
   for (const char* cell : {"RNN", "GRU", "LSTM"}) {
-    const int64_t batch = std::string(cell) == "RNN" ? 18 : 6;
-    all.push_back({.cell = cell, .batch = batch, .hidden = kHidden});
-    all.push_back({.cell = cell, .direction = "reverse", .batch = batch, .hidden = kHidden, .has_initial = false});
-    all.push_back({.cell = cell, .direction = "bidirectional", .batch = batch, .hidden = kHidden, .wants_y = false});
-    all.push_back({.cell = cell, .steps = 1, .batch = batch, .hidden = kHidden, .is_batch_first = true});
-    all.push_back({.cell = cell, .batch = batch, .hidden = kHidden, .has_constants = false});
+    for (const int64_t batch : {12, 17}) {
+      all.push_back({.cell = cell, .batch = batch, .hidden = kHidden});
+      all.push_back({.cell = cell, .direction = "reverse", .batch = batch, .hidden = kHidden, .has_initial = false});
+      all.push_back({.cell = cell, .direction = "bidirectional", .batch = batch, .hidden = kHidden, .wants_y = false});
+      all.push_back({.cell = cell, .steps = 2, .batch = batch, .hidden = kHidden, .is_batch_first = true});
+      all.push_back({.cell = cell, .batch = batch, .hidden = kHidden, .has_constants = false});
+      all.push_back(
+          {.cell = cell, .direction = "bidirectional", .batch = batch, .hidden = kHidden, .has_lengths = true});
+    }
   }
-  all.push_back({.cell = "GRU", .batch = 6, .hidden = kHidden, .linear_before_reset = 1});
-  all.push_back({.cell = "LSTM", .batch = 6, .hidden = kHidden, .has_peepholes = true});
+  for (const int64_t batch : {5, 12, 19}) {
+    all.push_back({.cell = "GRU", .batch = batch, .hidden = kHidden, .linear_before_reset = 1});
+    all.push_back({.cell = "LSTM", .batch = batch, .hidden = kHidden, .has_peepholes = true});
+  }
   for (const Case& c : all) {
     expect_alike(c, {2, 3, 4});
     if (HasFatalFailure()) return;
@@ -154,6 +173,17 @@ TEST(Recurrent, SequencesEndAtTheirLengths) {
     }
   }
   EXPECT_EQ(some[1].data<float>()[2], all[0].data<float>()[1 * 4 + 2]);
+}
+
+TEST(Recurrent, RejectsLengthsThatNoSequenceHas) {
+  std::mt19937 random(3);
+  for (const int32_t length : {-1, 5}) {
+    OpTester node("GRU");
+    node.input(random_tensor({4, 2, 3}, random)).input(random_tensor({1, 6, 3}, random));
+    node.input(random_tensor({1, 6, 2}, random)).absent().input(tensor<int32_t>({2}, {4, length})).outputs(2);
+    EXPECT_THROW(node.reference(), Error) << length;
+    EXPECT_THROW(node.lowered(Isa::avx2, 1), Error) << length;
+  }
 }
 
 TEST(Recurrent, RejectsOperandsThatDoNotFit) {

@@ -1,0 +1,233 @@
+// com.microsoft's DynamicQuantizeLSTM.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/isas_here.h"
+#include "tests/ops/op_tester.h"
+
+namespace lathe::testing {
+namespace {
+
+// What the zero points of the weights are.
+enum class Zeros { none, centered, uneven, by_column };
+
+struct Case {
+  std::string direction = "forward";
+  int64_t steps = 3, batch = 2, input = 5, hidden = 7;
+  bool is_signed = true, has_column_scales = false;
+  Zeros zeros = Zeros::none;
+  bool has_bias = true, has_lengths = false, has_initial = true, has_peepholes = false, has_constants = true;
+  bool wants_y = true;
+  float clip = 0;
+
+  DType dtype() const { return is_signed ? DType::i8 : DType::u8; }  // of the weights
+  int64_t directions() const { return direction == "bidirectional" ? 2 : 1; }
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << c.direction << " T" << c.steps << " B" << c.batch << " I" << c.input << " H" << c.hidden
+             << (c.is_signed ? " i8" : " u8") << (c.has_column_scales ? " by column" : "") << " zeros "
+             << static_cast<int>(c.zeros) << (c.has_bias ? " bias" : "") << (c.has_lengths ? " lengths" : "")
+             << (c.has_initial ? " initial" : "") << (c.has_peepholes ? " P" : "")
+             << (c.has_constants ? "" : " run-time weights") << (c.wants_y ? "" : " without Y") << " clip" << c.clip;
+}
+
+constexpr float kLargestScale = 0.006f;  // of weights
+
+Tensor zero_points(const Case& c, std::mt19937& random) {
+  const int64_t columns = 4 * c.hidden;
+  const Dims dims = c.zeros == Zeros::by_column ? Dims{c.directions(), columns} : Dims{c.directions()};
+  Tensor zeros(c.dtype(), dims);
+  for (int64_t i = 0; i < zeros.size(); ++i) {
+    const int centered = c.is_signed ? 0 : 128;
+    const int zero = c.zeros == Zeros::none       ? 0
+                     : c.zeros == Zeros::centered ? centered
+                     : c.zeros == Zeros::uneven   ? centered + 11 * (static_cast<int>(i) + 1)
+                                                  : centered + static_cast<int>(random() % 32);
+    static_cast<uint8_t*>(zeros.mutable_raw())[i] = static_cast<uint8_t>(zero);
+  }
+  return zeros;
+}
+
+OpTester node_of(const Case& c) {
+  std::mt19937 random(7);
+  OpTester node = microsoft("DynamicQuantizeLSTM");
+  const auto weights = [&](const Tensor& tensor) {
+    if (c.has_constants) {
+      node.constant(tensor);
+    } else {
+      node.input(tensor);
+    }
+  };
+  const auto optional = [&](bool is_there, const Tensor& tensor) {
+    if (is_there) {
+      node.input(tensor);
+    } else {
+      node.absent();
+    }
+  };
+  const int64_t d = c.directions(), columns = 4 * c.hidden;
+  node.input(random_tensor({c.steps, c.batch, c.input}, random, -1.5f, 1));
+  weights(random_bytes(c.dtype(), {d, c.input, columns}, random));
+  weights(random_bytes(c.dtype(), {d, c.hidden, columns}, random));
+  optional(c.has_bias, random_tensor({d, 2 * columns}, random, -0.5f, 0.5f));
+  Tensor lengths(DType::i32, {c.batch});
+  for (int64_t b = 0; b < c.batch; ++b) {
+    lengths.mutable_data<int32_t>()[b] = static_cast<int32_t>((c.steps + b) % (c.steps + 1));
+  }
+  optional(c.has_lengths, lengths);
+  for (int i = 0; i < 2; ++i) optional(c.has_initial, random_tensor({d, c.batch, c.hidden}, random));
+  optional(c.has_peepholes, random_tensor({d, 3 * c.hidden}, random, -0.5f, 0.5f));
+  for (int i = 0; i < 2; ++i) {
+    weights(random_tensor(c.has_column_scales ? Dims{d, columns} : Dims{d}, random, kLargestScale / 2, kLargestScale));
+    weights(zero_points(c, random));
+  }
+  node.with("hidden_size", c.hidden).with("direction", c.direction);
+  if (c.clip > 0) node.with("clip", c.clip);
+  node.outputs(3);
+  if (!c.wants_y) node.unwanted(0);
+  return node;
+}
+
+// Generated functions differ from those of the reference by roundings, which may turn a byte of H into the next one: a
+// gate then is off by a step of H, which is within -1 and 1, times a weight. Half of it arrives in H, and a few meet.
+float tolerance() {
+  constexpr float kStep = 2 / 255.0f, kLargestWeight = 255 * kLargestScale;
+  return 2 * kStep * kLargestWeight;
+}
+
+void expect_alike(const Case& c, std::initializer_list<int> thread_counts) {
+  OpTester node = node_of(c);
+  const std::vector<Tensor> expected = node.reference();
+  for (const Isa isa : isas_here()) {
+    for (const int threads : thread_counts) {
+      const auto results = node.lowered(isa, threads);
+      ASSERT_TRUE(results) << c;
+      int64_t count = 0, far = 0;
+      for (size_t i = 0; i < expected.size(); ++i) {
+        if (!(*results)[i].defined()) continue;
+        ASSERT_EQ((*results)[i].dims(), expected[i].dims()) << c;
+        for (int64_t j = 0; j < expected[i].size(); ++j) {
+          const float got = (*results)[i].data<float>()[j], want = expected[i].data<float>()[j];
+          ASSERT_NEAR(got, want, tolerance() * (1 + std::fabs(want)))
+              << c << ", output " << i << " at " << j << ", " << name_of(isa) << ", threads " << threads;
+          ++count;
+          far += std::fabs(got - want) > 2e-5f * (1 + std::fabs(want));
+        }
+      }
+      // Most bytes are the same, and then results are.
+      EXPECT_LE(far * 4, count) << c << ", " << name_of(isa) << ", threads " << threads;
+    }
+  }
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const bool is_signed : {false, true}) {
+    for (const Zeros zeros : {Zeros::none, Zeros::centered, Zeros::uneven, Zeros::by_column}) {
+      all.push_back({.is_signed = is_signed, .zeros = zeros});
+      all.push_back({.direction = "bidirectional",
+                     .batch = 5,
+                     .input = 33,
+                     .hidden = 20,
+                     .is_signed = is_signed,
+                     .has_column_scales = true,
+                     .zeros = zeros});
+      all.push_back({.direction = "bidirectional", .is_signed = is_signed, .zeros = zeros, .has_constants = false});
+    }
+  }
+  all.push_back({.steps = 1, .batch = 1, .input = 1, .hidden = 1});
+  all.push_back({.steps = 4, .batch = 1, .input = 128, .hidden = 64});
+  all.push_back({.direction = "reverse", .has_bias = false, .has_initial = false});
+  all.push_back({.batch = 17, .hidden = 33, .has_peepholes = true});
+  all.push_back({.steps = 5, .batch = 7, .has_lengths = true, .clip = 0.4f});
+  all.push_back({.direction = "bidirectional", .steps = 4, .batch = 6, .has_lengths = true, .wants_y = false});
+  all.push_back({.direction = "reverse", .steps = 6, .has_bias = false, .has_peepholes = true, .wants_y = false});
+  return all;
+}
+
+TEST(DynamicQuantizeLstm, GeneratedCodeAgreesWithTheReference) {
+  for (const Case& c : cases()) {
+    expect_alike(c, {1, 2});
+    if (HasFatalFailure()) return;
+  }
+}
+
+// So much work in a time step that threads share it, by entries of even batches, else by columns of the products. How
+// many they are changes nothing.
+TEST(DynamicQuantizeLstm, ThreadsShareADirection) {
+  constexpr int64_t kHidden = 133;
+  for (const Zeros zeros : {Zeros::none, Zeros::uneven, Zeros::by_column}) {
+    for (const int64_t batch : {5, 12, 19}) {
+      expect_alike({.batch = batch, .hidden = kHidden, .zeros = zeros}, {2, 3, 4});
+      expect_alike(
+          {.direction = "bidirectional", .batch = batch, .hidden = kHidden, .zeros = zeros, .has_lengths = true},
+          {2, 4});
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// What bytes hold exactly is not rounded: the node then is an LSTM of its real weights.
+TEST(DynamicQuantizeLstm, IsAnLstmWhereNothingIsRounded) {
+  constexpr int64_t kBatch = 2, kInput = 4, kHidden = 3, kColumns = 4 * kHidden;
+  std::mt19937 random(9);
+  const auto multiples = [&](const Dims& dims) {
+    Tensor tensor(DType::f32, dims);
+    for (int64_t i = 0; i < tensor.size(); ++i) {
+      const auto step = i < 2 ? 255 * i : static_cast<int64_t>(random() % 256);  // the whole range
+      tensor.mutable_data<float>()[i] = static_cast<float>(step - 100) / 128;
+    }
+    return tensor;
+  };
+  const Tensor x = multiples({1, kBatch, kInput}), h = multiples({1, kBatch, kHidden}),
+               c = random_tensor({1, kBatch, kHidden}, random), bias = random_tensor({1, 2 * kColumns}, random);
+  Tensor w(DType::u8, {1, kInput, kColumns}), r(DType::u8, {1, kHidden, kColumns});
+  Tensor real_w(DType::f32, {1, kColumns, kInput}), real_r(DType::f32, {1, kColumns, kHidden});
+  const auto fill = [&](Tensor& bytes, Tensor& real, int64_t rows) {
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < kColumns; ++j) {
+        const auto byte = static_cast<uint8_t>(random());
+        bytes.mutable_data<uint8_t>()[i * kColumns + j] = byte;
+        real.mutable_data<float>()[j * rows + i] = static_cast<float>(byte - 128) * 0.01f;
+      }
+    }
+  };
+  fill(w, real_w, kInput);
+  fill(r, real_r, kHidden);
+  const Tensor scale = tensor<float>({1}, {0.01f}), zero = tensor<uint8_t>({1}, {128});
+  OpTester node = microsoft("DynamicQuantizeLSTM");
+  node.input(x).constant(w).constant(r).input(bias).absent().input(h).input(c).absent();
+  node.constant(scale).constant(zero).constant(scale).constant(zero).with("hidden_size", kHidden).outputs(3);
+  OpTester lstm("LSTM", 14);
+  lstm.input(x).input(real_w).input(real_r).input(bias).absent().input(h).input(c).with("hidden_size", kHidden);
+  const std::vector<Tensor> got = node.reference(), expected = lstm.outputs(3).reference();
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_EQ(got[i].dims(), expected[i].dims());
+    for (int64_t j = 0; j < expected[i].size(); ++j) {
+      EXPECT_NEAR(got[i].data<float>()[j], expected[i].data<float>()[j], 1e-5);
+    }
+  }
+}
+
+TEST(DynamicQuantizeLstm, RejectsOperandsThatDoNotFit) {
+  Case c;
+  EXPECT_NO_THROW(node_of(c).reference());
+  const Tensor scale = tensor<float>({1}, {0.01f}), zero = tensor<int8_t>({1}, {0});
+  const Tensor x(DType::f32, {3, 2, 5}), w(DType::i8, {1, 5, 28}), r(DType::i8, {1, 7, 28});
+  const auto with = [&](const Tensor& weights, const Tensor& scales) {
+    OpTester node = microsoft("DynamicQuantizeLSTM");
+    node.input(x).constant(weights).constant(r).absent().absent().absent().absent().absent();
+    return node.constant(scales).constant(zero).constant(scale).constant(zero).with("hidden_size", 7).outputs(3);
+  };
+  EXPECT_NO_THROW(with(w, scale).reference());
+  EXPECT_THROW(with(Tensor(DType::i8, {1, 28, 5}), scale).reference(), Error);
+  EXPECT_THROW(with(w, tensor<float>({3}, {1, 1, 1})).reference(), Error);
+  OpTester incomplete = microsoft("DynamicQuantizeLSTM");
+  incomplete.input(x).constant(w).constant(r).with("hidden_size", 7).outputs(3);
+  EXPECT_THROW(incomplete.reference(), Error);
+}
+
+}  // namespace
+}  // namespace lathe::testing
