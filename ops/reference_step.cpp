@@ -4,6 +4,7 @@
 
 #include "src/base/check.h"
 #include "src/base/checked_size.h"
+#include "src/base/divide.h"
 
 namespace lathe {
 namespace {
@@ -18,7 +19,7 @@ struct Operand {
 // Copies between the plain and the blocked form of the same elements, element by element.
 void convert_layout(const TensorType& type, const std::byte* from, std::byte* to, bool to_plain) {
   const Dims dims = type.extents();
-  const int64_t block = type.layout.channel_block, blocks = (dims[1] + block - 1) / block;
+  const int64_t block = type.layout.channel_block, blocks = divide_up(dims[1], block);
   int64_t spatial = 1;
   for (size_t d = 2; d < dims.size(); ++d) spatial *= dims[d];
   const auto element = static_cast<size_t>(bits_of(type.dtype) / 8);

@@ -1,4 +1,5 @@
 #include "ops/conv/conv_axes.h"
+#include "src/base/divide.h"
 
 #include <algorithm>
 
@@ -26,7 +27,7 @@ std::vector<ConvAxis> conv_transpose_axes(const Window& window, size_t axis, int
   for (int64_t phase = 0; phase < std::min(stride, out); ++phase) {
     ConvAxis result;
     result.in = in;
-    result.out = (out - phase + stride - 1) / stride;
+    result.out = divide_up(out - phase, stride);
     result.out_extent = out;
     result.out_step = stride;
     result.out_first = phase;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "src/base/check.h"
+#include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -46,12 +47,12 @@ ConvChain::ConvChain(std::vector<ChainStage> stages, Isa isa, int threads, int64
     : stages_(std::move(stages)), isa_(isa), threads_(threads) {
   LATHE_CHECK(stages_.size() >= 2 && stages_.size() <= kMostStages, "a chain of too few or too many convolutions");
   const int64_t rows = stages_.back().problem.phases[0].y.out, images = stages_.back().problem.batch;
-  bands_ = std::clamp<int64_t>((rows + band_rows - 1) / band_rows, 1, rows);
+  bands_ = std::clamp<int64_t>(divide_up(rows, band_rows), 1, rows);
   // Parts of equal size for all threads.
   if (images * bands_ % threads_ != 0 && images < threads_) {
-    bands_ = std::min(rows, (bands_ + threads_ - 1) / threads_ * threads_);
+    bands_ = std::min(rows, round_up(bands_, threads_));
   }
-  band_rows_ = (rows + bands_ - 1) / bands_;
+  band_rows_ = divide_up(rows, bands_);
   programs_.resize(stages_.size());
   for (std::vector<Band>& bands : schedule_) bands.resize(static_cast<size_t>(bands_));
   for (int64_t band = 1; band < bands_; ++band) schedule_[0][static_cast<size_t>(band)] = make_band(band, false);

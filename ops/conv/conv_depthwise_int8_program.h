@@ -6,6 +6,7 @@
 #include "jit/kernels/conv/conv_depthwise_int8.h"
 #include "ops/conv/conv_program.h"
 #include "ops/int8/int8_pack.h"
+#include "src/base/divide.h"
 
 namespace lathe {
 
@@ -18,7 +19,7 @@ struct DepthwiseInt8Problem {
   ConvEpilogue epilogue;
   Int8Store store = {DType::i32};
 
-  int64_t blocks() const { return (channels + shape.lanes - 1) / shape.lanes; }
+  int64_t blocks() const { return divide_up(channels, shape.lanes); }
   int64_t out_bytes() const { return bits_of(store.dtype) / 8; }
   int64_t source_block_bytes() const { return shape.y.in * shape.x.in * shape.lanes; }
   int64_t target_block_elements() const { return shape.y.out * shape.x.out * shape.lanes; }

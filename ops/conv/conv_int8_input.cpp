@@ -135,11 +135,11 @@ ConvInt8Input::ConvInt8Input(const TensorType& type, const ConvNode& conv, Int8D
   zero = zero_point.value_or(0);
   channels = conv.sizes.in_channels;
   lanes = block;
-  planes = conv.sizes.batch * (is_plain ? 1 : (channels + lanes - 1) / lanes);
+  planes = conv.sizes.batch * (is_plain ? 1 : divide_up(channels, lanes));
   rows = out_rows = x == 1 ? conv.sizes.in[0] : 1;
   cols = out_cols = conv.sizes.in[x];
   const int64_t group = group_of(dot);
-  pixel_bytes = is_plain ? (channels + group - 1) / group * 4 : lanes * (widens ? 2 : 1);
+  pixel_bytes = is_plain ? divide_up(channels, group) * 4 : lanes * (widens ? 2 : 1);
   is_needed = is_plain || widens || is_signed;
   // Zeros need no border: the kernels leave out what lies beyond. Groups have few products beside which outputs can be
   // finished, and that only where all tiles are alike.

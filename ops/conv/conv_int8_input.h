@@ -6,6 +6,7 @@
 #include "jit/kernels/common/int8_lanes.h"
 #include "ops/conv/conv_node.h"
 #include "ops/lower.h"
+#include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -39,7 +40,7 @@ struct ConvInt8Input {
 
  private:
   void add_border(const Window& window);
-  int64_t row_bytes() const { return (out_cols * pixel_bytes + 3) / 4 * 4; }
+  int64_t row_bytes() const { return round_up(out_cols * pixel_bytes, 4); }
   int element_bytes() const { return widens ? 2 : 1; }
   void interleave_flat(const uint8_t* row, uint8_t* out) const noexcept;
   uint8_t flip() const { return is_signed && !widens ? 0x80 : 0; }  // signed bytes become unsigned

@@ -4,6 +4,7 @@
 
 #include "ops/int8/int8_lower.h"
 #include "src/base/checked_size.h"
+#include "src/base/divide.h"
 
 namespace lathe {
 namespace {
@@ -109,7 +110,7 @@ ConvInt8Weights pack_conv_int8(const LowerContext& context, const std::string& f
                                const std::vector<int32_t>& zeros, int64_t bytes, int64_t channels,
                                const std::function<void(void* weights, int32_t* sums)>& pack) {
   ConvInt8Weights weights;
-  weights.sums_at = (bytes + 63) / 64 * 64;
+  weights.sums_at = round_up(bytes, 64);
   std::string text = format + " zeros";
   for (const int32_t zero : zeros) text += " " + std::to_string(zero);
   weights.packed = context.packed(context.input(1), text, [&] {

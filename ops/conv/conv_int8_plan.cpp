@@ -4,6 +4,7 @@
 #include "jit/kernel.h"
 #include "ops/conv/conv_int8_program.h"
 #include "ops/conv/conv_program.h"
+#include "ops/conv/conv_tile_sizes.h"
 #include "ops/core_cycles.h"
 
 namespace lathe {
@@ -46,43 +47,17 @@ double step_cycles(const ConvInt8Problem& problem, int64_t pixels, int64_t block
   return std::max({products, loads, streaming, kLatencyCycles}) + 0.1;
 }
 
-struct Parts {
-  int64_t large = 0, large_count = 0, small_count = 0;  // parts of `large` and of large - 1
-};
-Parts parts_of(int64_t count, int64_t most) {
-  const int64_t n = std::max<int64_t>(1, (count + most - 1) / most);
-  if (count % n == 0) return {count / n, n, 0};
-  return {count / n + 1, count % n, n - count % n};
-}
-
 // Cycles of one image for all channels.
 double cost_of(const ConvInt8Problem& problem, const ConvInt8Tile& tile, const CoreRates& rates) {
   const ConvShape& shape = problem.shape.phases[0];
   const int64_t steps = problem.depth() * shape.taps();
-  const Parts blocks = parts_of(problem.shape.out_blocks(), tile.blocks);
   double cycles = 0;
-  const auto add_tiles = [&](int64_t pixels, int64_t count) {
-    const auto add_groups = [&](int64_t width, int64_t groups) {
-      if (groups == 0) return;
-      const double each = static_cast<double>(steps) * step_cycles(problem, pixels, width, steps, rates) + kTileCycles;
+  for_each_tile_size(shape, tile.rows, tile.cols, [&](int64_t pixels, int64_t count) {
+    for_each_size(problem.shape.out_blocks(), tile.blocks, [&](int64_t blocks, int64_t groups) {
+      const double each = static_cast<double>(steps) * step_cycles(problem, pixels, blocks, steps, rates) + kTileCycles;
       cycles += each * static_cast<double>(count * groups);
-    };
-    if (count == 0) return;
-    add_groups(blocks.large, blocks.large_count);
-    add_groups(blocks.large - 1, blocks.small_count);
-  };
-  if (tile.rows == 0) {
-    const Parts runs = parts_of(shape.y.out * shape.x.out, tile.cols);
-    add_tiles(runs.large, runs.large_count);
-    add_tiles(runs.large - 1, runs.small_count);
-    return cycles;
-  }
-  const Parts rows = parts_of(shape.y.out, tile.rows), cols = parts_of(shape.x.out, tile.cols);
-  for (int shorter = 0; shorter < 2; ++shorter) {
-    const int64_t height = rows.large - shorter, count = shorter == 0 ? rows.large_count : rows.small_count;
-    add_tiles(height * cols.large, count * cols.large_count);
-    add_tiles(height * (cols.large - 1), count * cols.small_count);
-  }
+    });
+  });
   return cycles;
 }
 
@@ -99,8 +74,8 @@ int tiles_together(const ConvInt8Problem& problem, const ConvInt8Tile& tile) {
   const ConvShape& shape = problem.shape.phases[0];
   const int64_t input = shape.y.in * shape.x.in * problem.shape.in_channels * 4;
   if (input <= kInputInCache) return 0;
-  const int64_t rows = tile.rows == 0 ? 1 : (shape.y.out + tile.rows - 1) / tile.rows;
-  const int64_t tiles = rows * ((shape.x.out + tile.cols - 1) / tile.cols);
+  const int64_t rows = tile.rows == 0 ? 1 : divide_up(shape.y.out, tile.rows);
+  const int64_t tiles = rows * divide_up(shape.x.out, tile.cols);
   return static_cast<int>(std::max<int64_t>(4, kGroupInput * tiles / input));
 }
 

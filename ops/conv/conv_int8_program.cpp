@@ -142,7 +142,7 @@ void ConvInt8Program::set_units() {
 void ConvInt8Program::order_tiles() {
   runs_ = find_runs(tiling_.tiles);
   if (plan_.rows == 0) return;
-  const auto across = static_cast<size_t>((problem_.shape.phases[0].x.out + plan_.cols - 1) / plan_.cols);
+  const auto across = static_cast<size_t>(divide_up(problem_.shape.phases[0].x.out, plan_.cols));
   std::vector<ConvTile> ordered;
   for (size_t column = 0; column < across; ++column) {
     for (size_t i = column; i < tiling_.tiles.size(); i += across) ordered.push_back(tiling_.tiles[i]);
@@ -187,7 +187,7 @@ void ConvInt8Program::make_kernels() {
       plan.bytes = steps >= kStepsBesideTables ? BytesTimesConstants::looked_up : BytesTimesConstants::inputs_looked_up;
     }
     const int64_t lines = int64_t{plan.unroll} * plan.blocks * problem_.shape.lanes * 4 / kLine;
-    plan.prefetch_lines = static_cast<int>(std::max<int64_t>(1, (lines + calls - 1) / calls));
+    plan.prefetch_lines = static_cast<int>(std::max<int64_t>(1, divide_up(lines, calls)));
     kernels = ConvInt8Kernels::make(plan, tiling_.shapes);
   }
 }

@@ -112,7 +112,7 @@ BufferId bind_bias(const LowerContext& context, int64_t channels, int lanes) {
   }
   const BufferId from = context.buffer(id);
   if (channels % lanes == 0) return from;
-  const BufferId to = context.scratch(static_cast<size_t>((channels + lanes - 1) / lanes * lanes) * sizeof(float));
+  const BufferId to = context.scratch(static_cast<size_t>(round_up(channels, lanes)) * sizeof(float));
   Step step;
   step.kernel = "pad bias";
   step.reads = {from};
@@ -121,7 +121,7 @@ BufferId bind_bias(const LowerContext& context, int64_t channels, int lanes) {
     const auto* in = args.at<const float>(from);
     auto* out = args.at<float>(to);
     std::copy(in, in + channels, out);
-    std::fill(out + channels, out + (channels + lanes - 1) / lanes * lanes, 0.0f);
+    std::fill(out + channels, out + round_up(channels, lanes), 0.0f);
   };
   context.add(std::move(step));
   return to;

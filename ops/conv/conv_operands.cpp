@@ -4,12 +4,13 @@
 #include <cstring>
 
 #include "ops/copy/block_reorder.h"
+#include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
 namespace {
 
-int64_t blocks_of(int64_t channels, int lanes) { return (channels + lanes - 1) / lanes; }
+int64_t blocks_of(int64_t channels, int lanes) { return divide_up(channels, lanes); }
 
 int64_t pixels_of(const Dims& dims) {
   int64_t pixels = 1;

@@ -5,6 +5,7 @@
 #include "ops/conv/conv_problem.h"
 #include "ops/conv/conv_program.h"
 #include "ops/conv/conv_strassen.h"
+#include "ops/conv/conv_tile_sizes.h"
 #include "ops/core_cycles.h"
 #include "ops/winograd/winograd_program.h"
 
@@ -33,50 +34,24 @@ double step_cycles(const ConvPlan& plan, int64_t pixels, int64_t blocks, const C
   return std::max({products, loads, kLatencyCycles}) + 0.05;
 }
 
-struct Parts {
-  int64_t large = 0, large_count = 0, small_count = 0;  // parts of `large` and of large - 1
-};
-Parts parts_of(int64_t count, int64_t most) {
-  const int64_t n = std::max<int64_t>(1, (count + most - 1) / most);
-  const int64_t small = count / n;
-  if (count % n == 0) return {small, n, 0};
-  return {small + 1, count % n, n - count % n};
-}
-
-template <class Body>
-void for_parts(const Parts& parts, Body body) {
-  if (parts.large_count > 0) body(parts.large, parts.large_count);
-  if (parts.small_count > 0) body(parts.large - 1, parts.small_count);
-}
-
 // Cycles of the whole problem on one of `threads` threads.
 double cost_of(const ConvPlan& plan, const ConvProblem& problem, int threads, const CoreRates& rates) {
   const ConvShape& shape = problem.phases[0];
   const double steps = static_cast<double>(problem.in_channels / problem.groups) * shape.taps();
-  const Parts blocks = parts_of(problem.out_blocks(), plan.blocks);
   double cycles = 0;
   int64_t tiles = 0;
-  auto add_tiles = [&](int64_t pixels, int64_t count) {
+  for_each_tile_size(shape, plan.rows, plan.cols, [&](int64_t pixels, int64_t count) {
     tiles += count;
-    for_parts(blocks, [&](int64_t b, int64_t groups) {
-      const double tile =
-          steps * step_cycles(plan, pixels, b, rates) + kCallCycles + kStoreCycles * static_cast<double>(pixels * b);
+    for_each_size(problem.out_blocks(), plan.blocks, [&](int64_t blocks, int64_t groups) {
+      const double tile = steps * step_cycles(plan, pixels, blocks, rates) + kCallCycles +
+                          kStoreCycles * static_cast<double>(pixels * blocks);
       cycles += tile * static_cast<double>(count * groups);
     });
-  };
-  if (plan.rows == 0) {
-    for_parts(parts_of(shape.y.out * shape.x.out, plan.cols), add_tiles);
-  } else {
-    const Parts cols = parts_of(shape.x.out, plan.cols);
-    for_parts(parts_of(shape.y.out, plan.rows), [&](int64_t rows, int64_t row_count) {
-      for_parts(cols, [&](int64_t width, int64_t count) { add_tiles(rows * width, count * row_count); });
-    });
-  }
+  });
   const int64_t over_channels = threads_over_channels(problem, plan, threads), over_pixels = threads / over_channels;
-  const int64_t groups = blocks.large_count + blocks.small_count, units = tiles * problem.batch;
-  const double balance = static_cast<double>((groups + over_channels - 1) / over_channels) /
-                         static_cast<double>(groups) * static_cast<double>((units + over_pixels - 1) / over_pixels) /
-                         static_cast<double>(units);
+  const int64_t groups = divide_up(problem.out_blocks(), plan.blocks), units = tiles * problem.batch;
+  const double balance = static_cast<double>(divide_up(groups, over_channels)) / static_cast<double>(groups) *
+                         static_cast<double>(divide_up(units, over_pixels)) / static_cast<double>(units);
   return cycles * balance * static_cast<double>(problem.batch);
 }
 
@@ -86,14 +61,13 @@ void choose_blocking(ConvPlan& plan, const ConvProblem& problem) {
   const int64_t in_channels = problem.in_channels / problem.groups;
   const int64_t input = shape.y.in * shape.x.in * in_channels * 4;
   const int64_t panel_of_block = int64_t{plan.blocks} * problem.lanes * 4 * shape.taps() * problem.in_lanes();
-  const int64_t in_blocks = (in_channels + problem.in_lanes() - 1) / problem.in_lanes();
+  const int64_t in_blocks = divide_up(in_channels, problem.in_lanes());
   if (panel_of_block * in_blocks > kPanelBytes) {
     const int fitting = static_cast<int>(std::max<int64_t>(1, kPanelBytes / panel_of_block));
     plan.chunk = plan.chunk == 0 ? fitting : std::min(plan.chunk, fitting);
   }
   if (input > kInputInCache) {
-    const int64_t tiles =
-        plan.rows == 0 ? 1 : ((shape.y.out + plan.rows - 1) / plan.rows) * ((shape.x.out + plan.cols - 1) / plan.cols);
+    const int64_t tiles = plan.rows == 0 ? 1 : divide_up(shape.y.out, plan.rows) * divide_up(shape.x.out, plan.cols);
     plan.tile_group = static_cast<int>(std::max<int64_t>(4, kGroupInput * tiles / input));
   }
 }
@@ -174,7 +148,7 @@ ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads, cons
       const int64_t width = rows == 0 ? shape.y.out * shape.x.out : shape.x.out;
       for (int cols = 1; cols <= std::min<int64_t>(registers, width); ++cols) {
         // Only widths that differ in what they cut.
-        if (cols > 1 && cols < width && parts_of(width, cols).large < cols) continue;
+        if (cols > 1 && cols < width && largest_size(width, cols) < cols) continue;
         for (const bool embedded : {false, true}) {
           ConvPlan plan{isa, blocks, rows, cols, embedded};
           plan.chunk = problem.most_blocks_at_once();
@@ -206,7 +180,7 @@ SearchSpace conv_search_space(const ConvProblem& problem, Isa isa, int threads) 
   const ConvShape& shape = problem.phases[0];
   std::vector<int> cols;
   for (int64_t most = 1; most <= std::min<int64_t>(28, shape.y.out * shape.x.out); ++most) {
-    if (parts_of(shape.x.out, most).large == most || most > 8) cols.push_back(static_cast<int>(most));
+    if (largest_size(shape.x.out, most) == most || most > 8) cols.push_back(static_cast<int>(most));
   }
   space.knobs = {{"blocks", with_choice({1, 2, 3, 4, 6}, fallback.blocks)},
                  {"rows", with_choice({0, 1, 2, 4, 7}, fallback.rows)},

@@ -6,6 +6,7 @@
 
 #include "ops/conv/conv_strassen.h"
 #include "ops/winograd/winograd_program.h"
+#include "src/base/divide.h"
 
 namespace lathe {
 
@@ -201,7 +202,7 @@ int64_t blocks_alike(const ConvProblem& problem) {
 
 std::vector<ConvBlockGroup> make_block_groups(const ConvProblem& problem, int blocks, int even_for) {
   const int64_t alike = blocks_alike(problem);
-  int64_t parts = (alike + blocks - 1) / blocks;
+  int64_t parts = divide_up(alike, blocks);
   if (parts * (problem.out_blocks() / alike) % even_for != 0) {
     const int64_t rounded = (parts + even_for - 1) / even_for * even_for;
     // Worth smaller groups only when they stay nearly as large.

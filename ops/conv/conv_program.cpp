@@ -6,6 +6,7 @@
 
 #include "ops/work_split.h"
 #include "src/base/check.h"
+#include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -15,11 +16,9 @@ namespace {
 constexpr int64_t kNextOperatorBytes = 64 << 10;
 constexpr int kLine = 64;  // cache line
 
-int64_t tiles_along(int64_t count, int64_t most) { return (count + most - 1) / most; }
-
 int64_t tiles_of(const ConvShape& shape, const ConvPlan& plan) {
-  if (plan.rows == 0) return tiles_along(shape.y.out * shape.x.out, plan.cols);
-  return tiles_along(shape.y.out, plan.rows) * tiles_along(shape.x.out, plan.cols);
+  if (plan.rows == 0) return divide_up(shape.y.out * shape.x.out, plan.cols);
+  return divide_up(shape.y.out, plan.rows) * divide_up(shape.x.out, plan.cols);
 }
 
 // Stems read large pictures from memory in more streams than the hardware follows.
@@ -33,7 +32,7 @@ ConvBelow input_below(const ConvProblem& problem, const ConvShape& shape, const 
   ConvBelow below;
   below.first_byte = ((plan.rows - 1) * shape.y.stride + lowest + 1) * row_bytes;
   below.row_bytes = row_bytes;
-  const int64_t rows = plan.rows * shape.y.stride, lines = tiles_along(plan.cols * shape.x.stride * 4, kLine);
+  const int64_t rows = plan.rows * shape.y.stride, lines = divide_up(plan.cols * shape.x.stride * 4, kLine);
   if (rows * lines > kMostLines || below.first_byte + rows * row_bytes > kMostBytes) return {};
   below.rows = static_cast<int>(rows);
   below.lines = static_cast<int>(lines);
@@ -48,12 +47,12 @@ double weight_bytes(const ConvProblem& problem) {
 
 int threads_over_channels(const ConvProblem& problem, const ConvPlan& plan, int threads, int64_t few_pixels) {
   const int64_t tiles = tiles_of(problem.phases[0], plan) * problem.batch;
-  const int64_t groups = tiles_along(problem.out_blocks(), plan.blocks);
+  const int64_t groups = divide_up(problem.out_blocks(), plan.blocks);
   int best = 1;
   int64_t best_cost = -1;
   for (int over_channels = 1; over_channels <= threads; ++over_channels) {
     if (threads % over_channels != 0) continue;
-    const int64_t cost = tiles_along(groups, over_channels) * tiles_along(tiles, threads / over_channels);
+    const int64_t cost = divide_up(groups, over_channels) * divide_up(tiles, threads / over_channels);
     if (best_cost < 0 || cost < best_cost || (cost == best_cost && problem.out_pixels() <= few_pixels)) {
       best = over_channels;
       best_cost = cost;
@@ -110,13 +109,13 @@ void ConvProgram::make_kernels(Phase& phase) {
   if (plan_.ahead) {
     const int64_t blocks =
         plan_.chunk > 0 ? std::min<int64_t>(plan_.chunk, problem_.in_blocks()) : problem_.in_blocks();
-    plan.ahead_lines = static_cast<int>(tiles_along(plan_.cols * problem_.lanes * 4 / kLine, static_cast<int>(blocks)));
+    plan.ahead_lines = static_cast<int>(divide_up(plan_.cols * problem_.lanes * 4 / kLine, static_cast<int>(blocks)));
   }
   // Tiles of a row that is split evenly have this many pixels, or one less.
   constexpr size_t kFewGroups = 8;  // of many, only the first finds its input missing
   if (plan_.ahead && groups_.size() <= kFewGroups && problem_.in_lanes() == problem_.lanes &&
       problem_.phases[0].x.stride == 1)
-    plan.source_lines = static_cast<int>(tiles_along(plan_.cols * problem_.lanes * 4, kLine));
+    plan.source_lines = static_cast<int>(divide_up(plan_.cols * problem_.lanes * 4, kLine));
   plan.below = input_below(problem_, problem_.phases[static_cast<size_t>(&phase - phases_.data())], plan_);
   const int64_t tiles = static_cast<int64_t>(phase.tiling.tiles.size()) * problem_.batch;
   const int64_t tiles_each = std::max<int64_t>(1, tiles / split_.pixels);
@@ -134,7 +133,7 @@ void ConvProgram::make_kernels(Phase& phase) {
     if (group.channels.count > 0) plan.ahead_lines = plan.source_lines = 0;
     const int64_t lines_per_round = int64_t{plan.unroll} * plan.blocks * problem_.lanes * 4 / kLine;
     plan.prefetch_lines =
-        plan_.prefetch ? static_cast<int>(std::max<int64_t>(1, tiles_along(lines_per_round, static_cast<int>(calls))))
+        plan_.prefetch ? static_cast<int>(std::max<int64_t>(1, divide_up(lines_per_round, static_cast<int>(calls))))
                        : 0;
     phase.kernels.push_back(ConvKernels::make(plan, phase.tiling.shapes));
   }
@@ -304,6 +303,18 @@ void ConvProgram::run_share(const ConvArguments& arguments, const Share& share) 
   }
 }
 
+// `plane`: bytes within the output of a volume.
+void ConvProgram::set_operands(const ConvArguments& arguments, const ConvBlockGroup& group, int64_t volume,
+                               int64_t plane, ConvCall& call) const noexcept {
+  const std::vector<ConvOperand>& operands = problem_.epilogue.operands;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const char* at = static_cast<const char*>(arguments.operands[i]) + volume * operand_batch_bytes_[i];
+    if (operands[i] == ConvOperand::full) at += plane;
+    if (operands[i] == ConvOperand::per_channel) at += int64_t{group.first} * problem_.lanes * 4;
+    call.operands[i] = at;
+  }
+}
+
 void ConvProgram::run_panel(const ConvArguments& arguments, const Phase& phase, const Panel& panel) const noexcept {
   const ConvBlockGroup& group = *panel.group;
   const Chunk& chunk = *panel.chunk;
@@ -324,7 +335,6 @@ void ConvProgram::run_panel(const ConvArguments& arguments, const Phase& phase, 
   const char* next = panel.next;
   int64_t next_left = panel.next_bytes;
   const auto tiles = static_cast<int64_t>(phase.tiling.tiles.size());
-  const size_t operands = problem_.epilogue.operands.size();
   int64_t image = panel.unit_begin / tiles, tile_number = panel.unit_begin % tiles;
   for (int64_t unit = panel.unit_begin; unit < panel.unit_end;) {
     const ConvTile& tile = phase.tiling.tiles[static_cast<size_t>(tile_number)];
@@ -334,17 +344,12 @@ void ConvProgram::run_panel(const ConvArguments& arguments, const Phase& phase, 
     const int64_t target = problem_.target_volume(image) + plane;
     call.source = reinterpret_cast<const float*>(reinterpret_cast<intptr_t>(arguments.source) + source);
     call.target = reinterpret_cast<float*>(reinterpret_cast<intptr_t>(arguments.target) + target);
-    for (size_t i = 0; i < operands; ++i) {
-      const char* at = static_cast<const char*>(arguments.operands[i]) + volume * operand_batch_bytes_[i];
-      if (problem_.epilogue.operands[i] == ConvOperand::full) at += plane;
-      if (problem_.epilogue.operands[i] == ConvOperand::per_channel) at += int64_t{group.first} * problem_.lanes * 4;
-      call.operands[i] = at;
-    }
+    set_operands(arguments, group, volume, plane, call);
     int64_t count = std::min(tile.alike, panel.unit_end - unit);
     const int64_t step = kernels.prefetch_lines() * kLine;
     const int64_t bytes = step * kernels.rounds(tile.shape) * std::max(1, chunk.count);  // of one tile
     if (next_left > 0 && bytes > 0) {
-      count = std::min(count, tiles_along(next_left, bytes));
+      count = std::min(count, divide_up(next_left, bytes));
       call.prefetch = next;
       call.prefetch_step = step;
       next += bytes * count;

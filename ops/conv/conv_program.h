@@ -88,6 +88,8 @@ class ConvProgram {
   void run_share(const ConvArguments& arguments, const Share& share) const noexcept;
   std::vector<Chunk> chunks_of(const ConvBlockGroup& group) const;
   int64_t weights_at(const Phase& phase, const ConvBlockGroup& group, int in_block) const;
+  void set_operands(const ConvArguments& arguments, const ConvBlockGroup& group, int64_t volume, int64_t plane,
+                    ConvCall& call) const noexcept;
   void run_panel(const ConvArguments& arguments, const Phase& phase, const Panel& panel) const noexcept;
 
   ConvProblem problem_;

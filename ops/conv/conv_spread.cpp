@@ -6,6 +6,7 @@
 #include "ops/conv/conv_lower.h"
 #include "ops/conv/conv_operands.h"
 #include "ops/work_split.h"
+#include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -86,7 +87,7 @@ bool lower_spread(LowerContext& context, const ConvNode& conv) {
                   context.buffer(context.output(0)),
                   bound->buffers,
                   lanes,
-                  (sizes.in_channels + lanes - 1) / lanes,
+                  divide_up(sizes.in_channels, lanes),
                   sizes.out_channels,
                   sizes.batch,
                   sizes.in[0],

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "ops/conv/conv_operands.h"
+#include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -50,7 +51,7 @@ Step shuffle_step(BufferId blocked, BufferId plain, const Dims& dims, const Pixe
                   int threads) {
   const int64_t width = dims.back(), height = dims.size() > 3 ? dims[2] : 1;
   const int64_t rows = dims[0] * shuffle.channels * height * shuffle.y;
-  const int64_t blocks = (shuffle.channels * shuffle.y * shuffle.x + lanes - 1) / lanes;
+  const int64_t blocks = divide_up(shuffle.channels * shuffle.y * shuffle.x, lanes);
   Step step;
   step.kernel = "pixel shuffle";
   step.reads = {blocked};

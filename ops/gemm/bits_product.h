@@ -8,6 +8,7 @@
 
 #include "ops/gemm/gemm_pack.h"
 #include "src/base/cpu.h"
+#include "src/base/divide.h"
 
 namespace lathe {
 
@@ -22,7 +23,7 @@ struct BitsProblem {
   int threads = 1;
 
   int64_t group() const { return 32 / bits; }  // rows in 32 bits of a column
-  int64_t blocks() const { return (k + block - 1) / block; }
+  int64_t blocks() const { return divide_up(k, block); }
   // The same panels for every m, so that prompts and single tokens share the packed weights.
   PanelFormat format() const { return {int64_t{2} * vector_lanes(isa), vector_lanes(isa)}; }
   int64_t panels() const { return format().panels(n); }

@@ -1,4 +1,5 @@
 #include "ops/gemm/gemm_pack.h"
+#include "src/base/divide.h"
 
 #include <algorithm>
 #include <cstring>
@@ -65,12 +66,10 @@ void turn_rows(const float* in, const MatrixView& matrix, int64_t columns, int64
 
 int64_t PanelFormat::width_of(int64_t panel, int64_t columns) const {
   const int64_t left = columns - panel * panel_columns;
-  return std::min(panel_columns, (left + lanes - 1) / lanes * lanes);
+  return std::min(panel_columns, round_up(left, lanes));
 }
 
-int64_t PanelFormat::elements(int64_t rows, int64_t columns) const {
-  return rows * ((columns + lanes - 1) / lanes * lanes);
-}
+int64_t PanelFormat::elements(int64_t rows, int64_t columns) const { return rows * (round_up(columns, lanes)); }
 
 void pack_panels(const MatrixView& matrix, const PanelFormat& format, int64_t first, int64_t last, float scale,
                  float* out) noexcept {

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "src/base/divide.h"
+
 namespace lathe {
 
 template <class Element>
@@ -19,7 +21,7 @@ using MatrixView16 = MatrixViewOf<uint16_t>;  // of bfloat16
 struct PanelFormat {
   int64_t panel_columns = 32;  // a multiple of lanes
   int64_t lanes = 16;
-  int64_t panels(int64_t columns) const { return (columns + panel_columns - 1) / panel_columns; }
+  int64_t panels(int64_t columns) const { return divide_up(columns, panel_columns); }
   int64_t width_of(int64_t panel, int64_t columns) const;  // stored columns of one panel
   int64_t elements(int64_t rows, int64_t columns) const;
 };

@@ -8,12 +8,13 @@
 #include "ops/gemm/gemm_product.h"
 #include "ops/gemm/gemm_strassen.h"
 #include "ops/work_split.h"
+#include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
 namespace {
 
-int64_t b_elements(const GemmProblem& problem) { return problem.batches * problem.k * ((problem.n + 15) / 16 * 16); }
+int64_t b_elements(const GemmProblem& problem) { return problem.batches * problem.k * round_up(problem.n, 16); }
 
 std::vector<GemmOffsets> offsets_of(const GemmProblem& problem) {
   std::vector<GemmOffsets> offsets(static_cast<size_t>(problem.batches));

@@ -8,6 +8,7 @@
 #include "ops/pointwise/broadcast.h"
 #include "ops/work_split.h"
 #include "src/base/checked_size.h"
+#include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -26,7 +27,7 @@ struct PlainProduct {
   double alpha = 1, beta = 1;
   std::array<int64_t, 2> bias_stride{};
 
-  int64_t row_tiles() const { return (m + kTileRows - 1) / kTileRows; }
+  int64_t row_tiles() const { return divide_up(m, kTileRows); }
 };
 
 // What a register of AVX2 holds.

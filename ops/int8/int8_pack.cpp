@@ -1,4 +1,5 @@
 #include "ops/int8/int8_pack.h"
+#include "src/base/divide.h"
 
 #include <immintrin.h>
 
@@ -200,7 +201,7 @@ int32_t ByteZeros::at(int64_t i) const {
 
 int64_t Int8PanelFormat::padded(int64_t columns) const {
   const int64_t lanes = vector_lanes(isa);
-  return (columns + lanes - 1) / lanes * lanes;
+  return round_up(columns, lanes);
 }
 
 int Int8PanelFormat::shift(bool is_signed) const {
