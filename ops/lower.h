@@ -73,7 +73,7 @@ struct Buffer {
   Tensor keep_alive;                 // owner of `fixed`
   BufferId inside = BufferId::none;  // lies inside another buffer (views, Concat without a copy)
   size_t offset = 0;                 // bytes into `inside`
-  bool per_thread = false;           // every thread has one of `bytes`, in memory that is used for nothing else
+  bool per_thread = false;           // every thread has one of `bytes`, in memory that no other thread uses
   // Of one channel block of a picture, when this is all of one picture: threads share its pixels, so that each has the
   // same part of every such plane. 0: something else.
   size_t plane_bytes = 0;

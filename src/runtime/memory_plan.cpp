@@ -66,10 +66,16 @@ size_t lowest_free(const std::vector<Placed>& placed, const Life& life, size_t b
 
 using Ids = std::vector<size_t>;
 
-Ids planned(const LoweredGraph& lowered, bool per_thread) {
-  Ids ids;
-  for (size_t b = 0; b < lowered.buffers.size(); ++b)
-    if (lowered.buffers[b].is_planned() && lowered.buffers[b].per_thread == per_thread) ids.push_back(b);
+// What all threads use, and what each of several has of its own.
+struct Planned {
+  Ids shared, own;
+};
+Planned planned(const LoweredGraph& lowered, size_t threads) {
+  Planned ids;
+  for (size_t b = 0; b < lowered.buffers.size(); ++b) {
+    const Buffer& buffer = lowered.buffers[b];
+    if (buffer.is_planned()) (buffer.per_thread && threads > 1 ? ids.own : ids.shared).push_back(b);
+  }
   return ids;
 }
 
@@ -139,9 +145,8 @@ bool pays_regions(size_t bytes, size_t together) {
 }
 
 // The shared buffers; the bytes that they take.
-size_t place_shared(const LoweredGraph& lowered, const std::vector<Life>& lives, bool has_threads,
+size_t place_shared(const LoweredGraph& lowered, const std::vector<Life>& lives, const Ids& ids, bool has_threads,
                     std::vector<size_t>& offsets) {
-  const Ids ids = planned(lowered, false);
   const size_t together = place_buffers(lowered, lives, ids, kAlignment, kSlack, offsets);
   if (!has_threads) return together;
   std::vector<size_t> apart = offsets;
@@ -165,11 +170,11 @@ MemoryPlan plan_memory(LoweredGraph& lowered) {
   MemoryPlan plan;
   plan.offsets.assign(lowered.buffers.size(), MemoryPlan::kNotInArena);
   const size_t threads = threads_of(lowered);
-  plan.arena_bytes = place_shared(lowered, lives, threads > 1, plan.offsets);
+  const Planned ids = planned(lowered, threads);
+  plan.arena_bytes = place_shared(lowered, lives, ids.shared, threads > 1, plan.offsets);
   const size_t begin = round_up(plan.arena_bytes, kPage);
-  const Ids own = planned(lowered, true);
-  plan.thread_bytes = round_up(place_buffers(lowered, lives, own, kAlignment, kSlack, plan.offsets), kPage);
-  for (const size_t b : own) plan.offsets[b] = checked_add(plan.offsets[b], begin);
+  plan.thread_bytes = round_up(place_buffers(lowered, lives, ids.own, kAlignment, kSlack, plan.offsets), kPage);
+  for (const size_t b : ids.own) plan.offsets[b] = checked_add(plan.offsets[b], begin);
   if (plan.thread_bytes > 0) plan.arena_bytes = checked_add(begin, checked_multiply(plan.thread_bytes, threads));
   for (size_t b = 0; b < lowered.buffers.size(); ++b) {
     const auto [root, offset] = lowered.root(static_cast<BufferId>(b));

@@ -12,6 +12,7 @@ namespace lathe {
 // - pictures share memory with those of the same size only, plane upon plane (Buffer::plane_bytes): convolutions are
 //   split over the pixels, and a line stays with the thread that has these pixels;
 // - behind that, every thread has a part of the arena for its own buffers, which is never another's.
+// A single thread's own buffers lie among the others: what it has just used is still in its caches.
 struct MemoryPlan {
   static constexpr size_t kNotInArena = ~size_t{0};
   std::vector<size_t> offsets;  // by BufferId, of roots and of what lies inside them; kNotInArena: external or fixed

@@ -241,6 +241,21 @@ TEST(MemoryPlan, GivesEveryThreadMemoryThatNobodyElseTouches) {
   EXPECT_EQ(begin(own[2]), begin(own[1])) << "it comes later";
 }
 
+TEST(MemoryPlan, KeepsASingleThreadsOwnMemoryAmongTheRest) {
+  LoweredGraph graph;
+  const BufferId first = add_buffer(graph, 9000), own = add_buffer(graph, 8000), beside = add_buffer(graph, 500);
+  graph.buffer(own).per_thread = true;
+  add_step(graph, {}, {first});
+  add_step(graph, {first}, {beside});
+  add_step(graph, {beside}, {own});
+  add_step(graph, {beside, own}, {});
+  const MemoryPlan plan = plan_memory(graph);
+  const auto begin = [&](BufferId id) { return plan.offsets[static_cast<size_t>(id)]; };
+  EXPECT_EQ(begin(own), begin(first)) << "the first one's life is over";
+  EXPECT_GE(begin(beside), begin(own) + 8000);
+  EXPECT_LT(plan.arena_bytes, 9000U + 8000U);
+}
+
 // Steps that read random earlier buffers, offer in-place writes, and use scratch.
 LoweredGraph random_graph(std::mt19937& random) {
   LoweredGraph graph;
