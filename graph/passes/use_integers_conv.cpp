@@ -41,8 +41,12 @@ class Convolutions {
   void try_node(NodeId id) {
     const Node& node = rewriter_.graph().node(id);
     if (node.epilogue || node.outputs[0] == ValueId::none) return;
-    if (is_op(node, "Conv") && has_kernel(node, 1)) try_conv(id);
-    if (is_op(node, "QLinearConv")) has_kernel(node, 3) ? try_qlinear(id) : spell_out(id);
+    // Nodes move when one is added: `node` is not read behind that.
+    if (is_op(node, "Conv")) {
+      if (has_kernel(node, 1)) try_conv(id);
+    } else if (is_op(node, "QLinearConv")) {
+      has_kernel(node, 3) ? try_qlinear(id) : spell_out(id);
+    }
   }
 
  private:
