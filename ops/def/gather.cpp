@@ -10,6 +10,7 @@
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 #include "ops/shape_arguments.h"
+#include "src/base/cpu.h"
 #include "src/base/thread_team.h"
 
 namespace lathe::ops {
@@ -98,12 +99,17 @@ struct Lookup {
     const auto source = [&](int64_t row) {
       return from + (row / count * split.extent + pick(places, row % count)) * run;
     };
-    // Long rows of a table lie anywhere in memory: the next one comes while this one is copied.
-    constexpr int64_t kLine = 64, kLong = 1024, kMost = 4096;
-    const int64_t ahead = run >= kLong ? std::min(run, kMost) : 0;
+    // Rows of a table lie anywhere in memory: some are on their way to L2, which waits for more lines at a time than L1
+    // does, while one is copied. No further ahead than pages are found meanwhile.
+    constexpr int64_t kLine = 64, kShortest = 2 * kLine, kMost = 4096, kBytesAhead = 6144;
+    const bool is_far = split.extent * run > static_cast<int64_t>(cpu_facts().l2_bytes) && run >= kShortest;
+    const int64_t rows_ahead = is_far ? 1 + std::clamp<int64_t>(kBytesAhead / run, 2, 16) : 0;
+    int64_t fetched = rows.begin;
     for (int64_t row = rows.begin; row < rows.end; ++row) {
-      const char* next = ahead > 0 && row + 1 < rows.end ? source(row + 1) : from;
-      for (int64_t at = 0; at < ahead; at += kLine) __builtin_prefetch(next + at);
+      for (; fetched < std::min(rows.end, row + rows_ahead); ++fetched) {
+        const char* first = source(fetched);
+        for (int64_t at = 0; at < std::min(run, kMost); at += kLine) __builtin_prefetch(first + at, 0, 2);
+      }
       copy_bytes(to + row * run, source(row), static_cast<size_t>(run));
     }
   }
