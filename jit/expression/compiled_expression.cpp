@@ -74,6 +74,24 @@ bool uses_input(const VectorProgram& program, uint32_t number) {
   });
 }
 
+constexpr int kSpare = 2;  // vector registers that loads and stores of narrow elements need on the way
+
+int all_registers(Isa isa) { return has_avx512(isa) ? 32 : 16; }
+
+// Each constant with the number of instructions that read it, those of most first.
+std::vector<std::pair<uint32_t, int>> constants_by_use(const RegisterAssignment& assignment) {
+  std::map<uint32_t, int> uses;
+  for (const AssignedInstruction& assigned : assignment.code) {
+    for (int k = 0; k < operand_count(assigned.instruction.op); ++k) {
+      const auto slot = static_cast<size_t>(k);
+      if (assigned.registers[slot] < 0) ++uses[assigned.bits[slot]];
+    }
+  }
+  std::vector<std::pair<uint32_t, int>> sorted(uses.begin(), uses.end());
+  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  return sorted;
+}
+
 }  // namespace
 
 CompiledExpression::CompiledExpression(asmjit::x86::Compiler& compiler, Isa isa, const Expression& expression,
@@ -90,15 +108,29 @@ CompiledExpression::CompiledExpression(asmjit::x86::Compiler& compiler, Isa isa,
 }
 
 int CompiledExpression::together(Isa isa, const Expression& expression, int held, int most) {
-  constexpr int kSpare = 2;  // what loads and stores of narrow elements need on the way
   // Shorter ones wait for memory: the CPU finds what it can do by itself.
   constexpr size_t kLong = 12;
   const RegisterAssignment assignment = assign_registers(lower_expression(expression, isa));
   if (assignment.code.size() < kLong) return 1;
-  const int all = has_avx512(isa) ? 32 : 16;
   int count = 1;
-  while (2 * count <= most && 2 * count * assignment.registers + held + kSpare <= all) count *= 2;
+  while (2 * count <= most && 2 * count * assignment.registers + held + kSpare <= all_registers(isa)) count *= 2;
   return count;
+}
+
+void CompiledExpression::hold_constants(int held) {
+  const int taken = static_cast<int>(evaluations_.size()) * assignment_.registers + held + kSpare;
+  int left = all_registers(isa_) - taken;
+  for (size_t number = 0; number < assignment_.tables.size() && left > 0; ++number, --left) {
+    const Vec into = new_vec("table");
+    cc_.vmovups(into, table_in_memory(number));
+    held_tables_.emplace(number, into);
+  }
+  for (const auto& [bits, uses] : constants_by_use(assignment_)) {
+    if (left-- <= 0) return;
+    const Vec into = new_vec("constant");
+    load_constant(into, bits);
+    held_constants_.emplace(bits, into);
+  }
 }
 
 CompiledExpression::Vec CompiledExpression::new_vec(const char* role) {
@@ -106,15 +138,28 @@ CompiledExpression::Vec CompiledExpression::new_vec(const char* role) {
   return cc_.newYmm(role);
 }
 
-asmjit::x86::Mem CompiledExpression::constant(uint32_t bits) {
+asmjit::x86::Mem CompiledExpression::constant_in_memory(uint32_t bits) {
   if (has_masks()) return cc_.newUInt32Const(asmjit::ConstPoolScope::kLocal, bits)._1to16();
   std::array<uint32_t, 8> lanes;
   lanes.fill(bits);
   return cc_.newConst(asmjit::ConstPoolScope::kLocal, lanes.data(), sizeof lanes);
 }
 
+asmjit::x86::Mem CompiledExpression::table_in_memory(size_t number) {
+  const LookUpTable& table = assignment_.tables[number];
+  return cc_.newConst(asmjit::ConstPoolScope::kLocal, table.data(), sizeof table);
+}
+
+Operand CompiledExpression::constant(uint32_t bits) {
+  const auto held = held_constants_.find(bits);
+  return held == held_constants_.end() ? Operand(constant_in_memory(bits)) : held->second;
+}
+
 void CompiledExpression::load_constant(const Vec& target, uint32_t bits) {
-  if (bits == 0)
+  const auto held = held_constants_.find(bits);
+  if (held != held_constants_.end())
+    cc_.vmovaps(target, held->second);
+  else if (bits == 0)
     cc_.vxorps(target.xmm(), target.xmm(), target.xmm());
   else
     cc_.vbroadcastss(target, cc_.newUInt32Const(asmjit::ConstPoolScope::kLocal, bits));
@@ -203,8 +248,9 @@ void CompiledExpression::emit(const AssignedInstruction& assigned, const Evaluat
 }
 
 void CompiledExpression::look_up(const Vec& target, const Operand& index, size_t number) {
-  const LookUpTable& table = assignment_.tables[number];
-  cc_.emit(Inst::kIdVpermps, target, index, cc_.newConst(asmjit::ConstPoolScope::kLocal, table.data(), sizeof table));
+  const auto held = held_tables_.find(number);
+  const Operand table = held == held_tables_.end() ? Operand(table_in_memory(number)) : held->second;
+  cc_.emit(Inst::kIdVpermps, target, index, table);
 }
 
 void CompiledExpression::emit_select(const AssignedInstruction& assigned, const Evaluation& evaluation,
@@ -216,8 +262,8 @@ void CompiledExpression::emit_select(const AssignedInstruction& assigned, const 
   if (!has_masks()) {
     cc_.emit(Inst::kIdVcmpps, target, operands[0], operands[1], immediate);
     if (yes_is_constant && no_is_constant) {
-      cc_.vandps(target, target, constant(yes ^ no));
-      if (no != 0) cc_.vxorps(target, target, constant(no));
+      cc_.vandps(target, target, constant_in_memory(yes ^ no));
+      if (no != 0) cc_.emit(Inst::kIdVxorps, target, target, constant(no));
     } else if (yes_is_constant) {
       cc_.emit(Inst::kIdVblendvps, target, operands[3], constant(yes), target);
     } else {

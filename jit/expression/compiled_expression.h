@@ -4,6 +4,7 @@
 #include <asmjit/x86.h>
 
 #include <functional>
+#include <map>
 #include <vector>
 
 #include "jit/expression/register_assignment.h"
@@ -27,9 +28,11 @@ class CompiledExpression {
   // the registers of the results, valid until the next call.
   std::vector<Vec> apply(int count, const std::function<void(int which, int slot, const Vec& into)>& load_input);
 
-  Vec new_vec(const char* role);             // of the ISA's width
-  asmjit::x86::Mem constant(uint32_t bits);  // for an arithmetic operand: broadcast or a whole vector
-  void load_constant(const Vec& target, uint32_t bits);
+  // Emits loads of the constants that evaluations read most often into the registers that are free beside `held`
+  // others, in front of the loop that calls apply(): a load each for every vector is more than the CPU has ports for.
+  void hold_constants(int held);
+
+  Vec new_vec(const char* role);  // of the ISA's width
   // dst = src & mask, all of them registers.
   void bit_and(const Vec& dst, const Vec& src, const Vec& mask);
 
@@ -44,6 +47,10 @@ class CompiledExpression {
   void emit_select(const AssignedInstruction& assigned, const Evaluation& evaluation,
                    const std::array<asmjit::Operand, 4>& operands);
   void look_up(const Vec& target, const asmjit::Operand& index, size_t number);
+  asmjit::x86::Mem constant_in_memory(uint32_t bits);  // for an arithmetic operand: broadcast or a whole vector
+  asmjit::Operand constant(uint32_t bits);             // the same, or the register that holds it
+  asmjit::x86::Mem table_in_memory(size_t number);
+  void load_constant(const Vec& target, uint32_t bits);
   bool has_masks() const { return has_avx512(isa_); }
 
   asmjit::x86::Compiler& cc_;
@@ -51,6 +58,8 @@ class CompiledExpression {
   RegisterAssignment assignment_;
   bool reads_input_0_ = false;
   std::vector<Evaluation> evaluations_;
+  std::map<uint32_t, Vec> held_constants_;
+  std::map<size_t, Vec> held_tables_;
 };
 
 }  // namespace lathe

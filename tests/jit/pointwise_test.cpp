@@ -183,6 +183,31 @@ TEST(Pointwise, RunsExpressionsWithMoreValuesThanRegisters) {
   }
 }
 
+TEST(Pointwise, RunsExpressionsWithMoreConstantsThanRegisters) {
+  constexpr int kConstants = 50;
+  Expression e{.inputs = {DType::f32}};
+  int sum = e.add({.op = ExprOp::input, .a = 0});
+  for (int k = 0; k < kConstants; ++k) {
+    const int constant = e.add({.op = ExprOp::constant, .value = static_cast<float>(k % 45 + 1)});
+    const ExprOp ops[] = {ExprOp::add, ExprOp::sub, ExprOp::max};
+    sum = e.add({.op = ops[k % 3], .a = sum, .b = constant});
+    // Constants in both places of a choice, in one, and in front.
+    const int chosen = e.add({.op = ExprOp::less, .a = constant, .b = sum});
+    sum = e.add({.op = ExprOp::select, .a = chosen, .b = sum, .c = constant});
+  }
+  std::vector<float> in(61), out(64, -1);
+  for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<float>(i) * 3 - 40;
+  const void* address = in.data();
+  const int64_t stride = 0;
+  for (const Isa isa : isas_here()) {
+    const PointwisePlan plan{.isa = isa, .expression = e, .access = {PointwiseAccess::contiguous}};
+    const PointwiseArgs args{&address, &stride, out.data(), 0, static_cast<int64_t>(in.size()), 1, nullptr};
+    pointwise_kernel(plan)(&args);
+    for (size_t i = 0; i < in.size(); ++i) EXPECT_EQ(out[i], evaluate(e, &in[i])) << in[i];
+    EXPECT_EQ(out[in.size()], -1);
+  }
+}
+
 TEST(Pointwise, ZeroesMaskedLanes) {
   for (const Isa isa : isas_here()) {
     Expression e{.inputs = {DType::f32}};

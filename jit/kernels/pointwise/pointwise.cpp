@@ -67,8 +67,8 @@ class PointwiseEmitter {
     function->setArg(0, args_);
     const auto held = std::count_if(plan_.access.begin(), plan_.access.end(),
                                     [](PointwiseAccess access) { return access != PointwiseAccess::contiguous; });
-    together_ = CompiledExpression::together(plan_.isa, expression(),
-                                             static_cast<int>(held) + (plan_.masks_lanes ? 1 : 0), kUnroll);
+    const int others = static_cast<int>(held) + (plan_.masks_lanes ? 1 : 0);
+    together_ = CompiledExpression::together(plan_.isa, expression(), others, kUnroll);
     body_.emplace(cc_, plan_.isa, expression(), together_);
     memory_.emplace(cc_, plan_.isa);
     out_ = load_argument("out", offsetof(PointwiseArgs, out));
@@ -84,6 +84,7 @@ class PointwiseEmitter {
     }
     i_ = cc_.newInt64("i");
     left_ = cc_.newInt64("left");
+    body_->hold_constants(others);
     if (!plan_.masks_lanes) return;
     lane_mask_ = body_->new_vec("lane_mask");
     cc_.vmovups(lane_mask_, x86::ptr(load_argument("mask", offsetof(PointwiseArgs, lane_mask))));
