@@ -218,6 +218,7 @@ const std::vector<Pass>& load_passes() {
       {"sink-transposes", passes::sink_transposes, 2},
       {"turn-weights", passes::turn_weights, 2},
       {"fuse-shuffle", passes::fuse_shuffle, 2},
+      {"sink-shuffles", passes::sink_shuffles, 2},
       {"fuse-space-to-depth", passes::fuse_space_to_depth, 2},
       // Before what looks for Transposes next to products.
       {"sink-scales", passes::sink_scales, 2},
@@ -265,6 +266,7 @@ const std::vector<Pass>& specialize_passes() {
       // Again: shapes that could not be compared by symbol can be compared now.
       {"fuse-layer-norm", passes::fuse_layer_norm, 2},
       {"fuse-shuffle", passes::fuse_shuffle, 2},
+      {"sink-shuffles", passes::sink_shuffles, 2},
       {"remove-dead", passes::remove_dead, 1},
       {"sink-scales", passes::sink_scales, 2},
       {"absorb-transposes", passes::absorb_transposes, 2},

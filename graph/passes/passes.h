@@ -57,6 +57,7 @@ bool sink_constants(Graph& graph, const PassContext& context);
 bool sink_dequantize(Graph& graph, const PassContext& context);
 bool sink_reshapes(Graph& graph, const PassContext& context);
 bool sink_scales(Graph& graph, const PassContext& context);
+bool sink_shuffles(Graph& graph, const PassContext& context);
 bool sink_transposes(Graph& graph, const PassContext& context);
 bool split_einsum(Graph& graph, const PassContext& context);
 bool split_slices(Graph& graph, const PassContext& context);

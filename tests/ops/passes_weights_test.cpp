@@ -92,6 +92,42 @@ TEST(PassFoldBatchNorm, ScalesProductsWhicheverWayTheirWeightsLie) {
   }
 }
 
+TEST(PassSinkShuffles, ShufflesBehindDepthwiseStrides) {
+  const auto shuffled = [](Net& net, ValueId x, int64_t groups) {
+    const ValueId result = net.graph.add_value(net.name(), {});
+    Node node{.op = &OpRegistry::builtin().require("lathe", "ShuffleChannels", 1),
+              .version = 1,
+              .name = net.name(),
+              .inputs = {x},
+              .outputs = {result}};
+    node.attributes.set("groups", groups);
+    net.graph.add_node(std::move(node));
+    return result;
+  };
+  const std::vector<std::pair<const char*, Attribute>> strided = {{"group", int64_t{12}}, {"strides", Dims{1, 2}}};
+  for (const int64_t groups : {1, 3, 4}) {
+    for (const bool has_bias : {false, true}) {
+      Net net;
+      std::vector<ValueId> inputs{shuffled(net, net.input({2, 12, 5, 7}), groups), net.weights({12, 1, 3, 3})};
+      if (has_bias) inputs.push_back(net.weights({12}));
+      net.graph.outputs = {net.op("Conv", inputs, strided)};
+      expect_folded(net, passes::sink_shuffles, 2);
+    }
+  }
+  const Limits limits;
+  const auto is_left = [&](std::vector<std::pair<const char*, Attribute>> attributes, bool is_read_again) {
+    Net net;
+    const ValueId x = shuffled(net, net.input({1, 12, 5, 7}), 3);
+    net.graph.outputs = {net.op("Conv", {x, net.weights({12, 1, 3, 3})}, std::move(attributes))};
+    if (is_read_again) net.graph.outputs.push_back(net.op("Relu", {x}));
+    infer_types(net.graph);
+    return !passes::sink_shuffles(net.graph, {OpRegistry::builtin(), limits, 8});
+  };
+  EXPECT_TRUE(is_left(strided, true));
+  EXPECT_TRUE(is_left({{"group", int64_t{12}}}, false)) << "as many pixels behind it";
+  EXPECT_FALSE(is_left(strided, false));
+}
+
 TEST(PassFoldWindows, TurnsConvolutionsToFewChannelsRound) {
   struct Case {
     Dims in, weights, pads;
