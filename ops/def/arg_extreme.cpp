@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "ops/copy/copy_elements.h"
+#include "ops/expansion.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
@@ -272,6 +273,15 @@ bool lower_arg(LowerContext& context) {
   return true;
 }
 
+// Short integers are float32 numbers, which have loops.
+bool expand_short_integers(ExpandContext& context) {
+  const DType dtype = context.input_type(0).dtype;
+  if (!is_integer(dtype) || bits_of(dtype) < 8 || bits_of(dtype) > 16) return false;
+  const ValueId floats = context.add("Cast", {context.input(0)}, {{"to", static_cast<int64_t>(DType::f32)}});
+  context.set_output(0, context.add_copy(context.node, {floats})[0]);
+  return true;
+}
+
 }  // namespace
 
 std::vector<OpDef> arg_extreme_ops() {
@@ -283,7 +293,8 @@ std::vector<OpDef> arg_extreme_ops() {
                                               {"keepdims", Kind::integer},
                                               {"select_last_index", Kind::integer}},
                                .infer = infer_arg,
-                               .reference = reference_arg},
+                               .reference = reference_arg,
+                               .expand = expand_short_integers},
                     .lower = lower_arg});
   }
   return defs;

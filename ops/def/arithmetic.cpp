@@ -44,7 +44,15 @@ struct Mul {
 struct Div {
   template <class C>
   C operator()(C a, C b) const {
-    if constexpr (std::is_integral_v<C>) {
+    if constexpr (std::is_integral_v<C> && sizeof(C) <= 4) {
+      // By vectors of float64, where no quotient of 32 bits rounds up to a whole number that it does not reach: it is
+      // less by 1 / b, a part of at least 2^-32.
+      const bool is_negation = std::is_signed_v<C> && b == static_cast<C>(-1);
+      const C divisor = b == 0 || is_negation ? C{1} : b;
+      const C quotient = static_cast<C>(static_cast<double>(a) / static_cast<double>(divisor));
+      const C negated = wrapping(C{0}, a, [](auto x, auto y) { return x - y; });
+      return b == 0 ? C{0} : is_negation ? negated : quotient;
+    } else if constexpr (std::is_integral_v<C>) {
       if (b == 0) return 0;
       if constexpr (std::is_signed_v<C>)
         if (b == -1) return wrapping(C{0}, a, [](auto x, auto y) { return x - y; });

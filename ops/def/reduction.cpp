@@ -13,6 +13,7 @@
 #include "ops/op_def.h"
 #include "ops/rows/reduction_lower.h"
 #include "ops/shape_arguments.h"
+#include "src/base/checked_size.h"
 
 namespace lathe::ops {
 namespace {
@@ -277,6 +278,39 @@ bool expand_log_sum_exp(ExpandContext& context) {
   return true;
 }
 
+// Integers have loops for their sums only. Means are those of 64-bit sums, rounded to zero.
+bool expand_integers(ExpandContext& context) {
+  const TensorType type = context.input_type(0);
+  const Reduction kind = reduction_of(context.node);
+  const bool has_loops = type.dtype == DType::i64 || type.dtype == DType::i32;
+  if (!has_loops || !type.is_static() || context.node.attributes.get_int("noop_with_empty_axes", 0) != 0) return false;
+  if (context.has_input(1) && !context.constant_of(context.input(1)).defined()) return false;
+  const InferContext messages(context.node, {}, {});
+  const std::vector<bool> reduced =
+      reduced_axes(messages, type.rank(), context.has_input(1) ? context.constant_of(context.input(1)) : Tensor());
+  std::vector<int64_t> axes;
+  int64_t count = 1;
+  for (size_t i = 0; i < reduced.size(); ++i) {
+    if (!reduced[i]) continue;
+    axes.push_back(static_cast<int64_t>(i));
+    count *= std::max<int64_t>(type.dims[i].extent, 1);
+  }
+  if (axes.empty() || checked_elements(type.extents()) == 0) return false;
+  ValueId x = context.input(0);
+  if (kind == Reduction::sum_square) x = context.add("Mul", {x, x});
+  if (kind == Reduction::l1) x = context.add("Abs", {x});
+  if (kind == Reduction::mean) x = context.add("Cast", {x}, {{"to", static_cast<int64_t>(DType::i64)}});
+  const Tensor listed = Tensor::from<int64_t>({static_cast<int64_t>(axes.size())}, std::span<const int64_t>(axes));
+  ValueId result = context.add("ReduceSum", {x, context.constant(listed)},
+                               {{"keepdims", int64_t{keeps_dims(context.node) ? 1 : 0}}});
+  if (kind == Reduction::mean) {
+    const ValueId quotient = context.add("Div", {result, add_scalar(context, DType::i64, static_cast<double>(count))});
+    result = context.add("Cast", {quotient}, {{"to", static_cast<int64_t>(type.dtype)}});
+  }
+  context.set_output(0, result);
+  return true;
+}
+
 }  // namespace
 
 std::vector<OpDef> reduction_ops() {
@@ -290,6 +324,8 @@ std::vector<OpDef> reduction_ops() {
                  .infer = infer,
                  .reference = reference};
     if (entry.kind == Reduction::log_sum_exp) old.expand = expand_log_sum_exp;
+    if (entry.kind == Reduction::sum_square || entry.kind == Reduction::l1 || entry.kind == Reduction::mean)
+      old.expand = expand_integers;
     OpSchema now = old;
     now.since = axes_move;
     now.until = 1 << 20;

@@ -70,7 +70,7 @@ std::optional<Expression> express(const Node&, std::span<const TensorType> input
 
 template <class F>
 bool lower(LowerContext& context) {
-  return lower_pointwise(context) || lower_binary_rows(context, F{});
+  return lower_pointwise(context) || lower_folded_rows(context, F{});
 }
 
 OpDef variadic(std::string_view name, ReferenceFn* reference, ExpressFn* express, LowerFn* lower_as) {

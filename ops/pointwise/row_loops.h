@@ -53,6 +53,22 @@ template <class T, class R, class F>
   }
 }
 
+// out = f(out, operand `k`).
+template <class T, class F>
+[[gnu::target("avx2")]] void fold_row(const RowOperands& row, int k, const F& f) {
+  const T* x = static_cast<const T*>(row.in[k]);
+  T* out = static_cast<T*>(row.out);
+  const int64_t step = row.stride[k], length = row.length;
+  if (step == 1) {
+    for (int64_t i = 0; i < length; ++i) out[i] = static_cast<T>(f(out[i], x[i]));
+  } else if (step == 0) {
+    const T y = *x;
+    for (int64_t i = 0; i < length; ++i) out[i] = static_cast<T>(f(out[i], y));
+  } else {
+    for (int64_t i = 0; i < length; ++i) out[i] = static_cast<T>(f(out[i], x[i * step]));
+  }
+}
+
 // Types worth a loop: what index arithmetic and masks are made of.
 template <class Visit>
 bool visit_row_type(DType dtype, Visit visit) {
@@ -89,6 +105,23 @@ bool lower_binary_rows(LowerContext& context, const F& f) {
       using R = std::conditional_t<IsTest, bool, T>;
       return add_row_step(
           context, [f](const RowOperands& row) { binary_row<T, R>(row, f); }, "rows");
+    }
+    return false;
+  });
+}
+
+// result = f(f(a, b), c) of up to RowOperands::kMost operands of one type.
+template <class F>
+bool lower_folded_rows(LowerContext& context, const F& f) {
+  const int operands = context.input_count();
+  if (operands < 2 || operands > RowOperands::kMost) return false;
+  return visit_row_type(context.input_type(0).dtype, [&]<class T>() {
+    if constexpr (std::is_invocable_v<F, T, T> && !std::is_same_v<T, bool>) {
+      const auto loop = [f, operands](const RowOperands& row) {
+        binary_row<T, T>(row, f);
+        for (int k = 2; k < operands; ++k) fold_row<T>(row, k, f);
+      };
+      return add_row_step(context, loop, "rows");
     }
     return false;
   });

@@ -55,6 +55,43 @@ TEST(ExpandedOps, AddUpExponentials) {
   }
 }
 
+TEST(ExpandedOps, AddUpIntegers) {
+  using Ints = std::vector<int64_t>;
+  const auto cast = [](PassNet& net, ValueId x, DType to) {
+    return net.op("Cast", {x}, {{"to", static_cast<int64_t>(to)}}, 13);
+  };
+  for (const char* op : {"ReduceMean", "ReduceSumSquare", "ReduceL1"}) {
+    for (const DType dtype : {DType::i32, DType::i64}) {
+      for (const Ints& axes : {Ints{-1}, Ints{0, -1}, Ints{1}, Ints{}}) {
+        for (const int64_t keeps : {0, 1}) {
+          PassNet net;
+          const ValueId x = cast(net, net.op("Mul", {net.input({3, 7, 5}), net.scalar(60)}), dtype);
+          const ValueId result = axes.empty() ? net.op(op, {x}, {{"keepdims", keeps}}, 18)
+                                              : net.op(op, {x}, {{"axes", axes}, {"keepdims", keeps}}, 13);
+          net.output(cast(net, result, DType::f32));
+          expect_same_expanded(net, 0);
+        }
+      }
+    }
+  }
+}
+
+TEST(ExpandedOps, FindTheLargestOfShortIntegers) {
+  for (const DType dtype : {DType::u8, DType::i8, DType::u16, DType::i16}) {
+    for (const char* op : {"ArgMax", "ArgMin"}) {
+      for (const int64_t takes_last : {0, 1}) {
+        PassNet net;
+        const ValueId scaled = net.op("Abs", {net.op("Mul", {net.input({5, 9, 7}), net.scalar(6)})});
+        const ValueId x = net.op("Cast", {scaled}, {{"to", static_cast<int64_t>(dtype)}}, 13);
+        const ValueId places =
+            net.op(op, {x}, {{"axis", int64_t{1}}, {"keepdims", int64_t{0}}, {"select_last_index", takes_last}}, 13);
+        net.output(net.op("Cast", {places}, {{"to", static_cast<int64_t>(DType::f32)}}, 13));
+        expect_same_expanded(net, 0);
+      }
+    }
+  }
+}
+
 TEST(ExpandedOps, MakeGrids) {
   for (const int64_t aligns : {0, 1}) {
     PassNet net;
