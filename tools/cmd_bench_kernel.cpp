@@ -112,7 +112,10 @@ Timing time_job(const Job& job, const KernelOptions& options, const KernelPeaks&
   const TuningTask task = job.task ? *job.task : parse_node_task(job.text, options.threads, plans);
   Timing timing = time_task(task, job.task ? job.plan : choose(options, task, plans),
                             parse_seconds(options.duration, "--duration"));
-  const Floor floor = floor_of({task.flop, task.arithmetic, task.bytes, task.weight_bytes, task.written_bytes}, peaks);
+  const PointwiseWork pointwise = is_node_task(job.text) ? pointwise_work(job.text) : PointwiseWork();
+  const Floor floor = floor_of({std::max(task.flop, pointwise.flop), task.arithmetic, task.bytes, task.weight_bytes,
+                                task.written_bytes, pointwise.divisions},
+                               peaks);
   timing.task = job.text;
   timing.floor_ms = floor.seconds * 1e3;
   timing.bound = floor.bound;

@@ -21,14 +21,18 @@ double seconds(Body&& body) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-double measure_gflops(ThreadTeam& team, Arithmetic arithmetic = Arithmetic::f32) {
+// Of all threads, in 1e9 a second, where a round of the kernel does so many.
+double measure_rate(ThreadTeam& team, const Kernel<void(int64_t)>& kernel, double in_round) {
   constexpr int64_t kIterations = 100'000;
-  const Isa isa = usable_isa();
-  const auto kernel = emit_fma_peak(isa, arithmetic);
   double best = 1e9;
   for (int repeat = 0; repeat < 5; ++repeat)
     best = std::min(best, seconds([&] { team.run(team.size(), [&](int) { kernel(kIterations); }); }));
-  return fma_peak_flop(isa, arithmetic) * static_cast<double>(kIterations) * team.size() / best / 1e9;
+  return in_round * static_cast<double>(kIterations) * team.size() / best / 1e9;
+}
+
+double measure_gflops(ThreadTeam& team, Arithmetic arithmetic = Arithmetic::f32) {
+  const Isa isa = usable_isa();
+  return measure_rate(team, emit_fma_peak(isa, arithmetic), fma_peak_flop(isa, arithmetic));
 }
 
 double measure_read(ThreadTeam& team) {
@@ -87,6 +91,7 @@ KernelPeaks measure_kernel_peaks(int threads) {
   peaks.threads = threads;
   for (int i = 0; i < kArithmeticCount; ++i)
     peaks.gflops[static_cast<size_t>(i)] = measure_gflops(team, static_cast<Arithmetic>(i));
+  peaks.gdivisions = measure_rate(team, emit_division_peak(usable_isa()), division_peak_count(usable_isa()));
   peaks.levels = cache_levels(threads);
   std::vector<Tensor> memory;
   for (int thread = 0; thread < threads; ++thread) {
@@ -119,6 +124,7 @@ Floor floor_of(const Work& work, const KernelPeaks& peaks) {
   const auto at_least = [&](double seconds, const std::string& bound) {
     if (seconds > floor.seconds) floor = {seconds, bound};
   };
+  if (work.divisions > 0) at_least(work.divisions / peaks.gdivisions / 1e9, "div");
   const double near = work.bytes - work.weight_bytes, read = near - work.written_bytes;
   const auto level =
       std::find_if(peaks.levels.begin(), peaks.levels.end() - 1, [&](const KernelPeaks::Level& candidate) {

@@ -24,6 +24,7 @@ struct KernelPeaks {
     double read = 0, write = 0, copy = 0;  // GB/s; copy: what is read and what is written
   };
   std::array<double, kArithmeticCount> gflops = {};
+  double gdivisions = 0;      // float32 divisions, in 1e9 a second
   std::vector<Level> levels;  // memory last
   int threads = 1;
 
@@ -31,16 +32,17 @@ struct KernelPeaks {
 };
 KernelPeaks measure_kernel_peaks(int threads);
 
-// The least time that work can take: the longest of its arithmetic, its weights' way from memory, and the way of its
-// other operands through the cache that they fit into.
+// The least time that work can take: the longest of its arithmetic, its divisions, its weights' way from memory, and
+// the way of its other operands through the cache that they fit into.
 struct Floor {
   double seconds = 0;
-  std::string bound;  // what takes it: "f32", "L2", "memory"
+  std::string bound;  // what takes it: "f32", "div", "L2", "memory"
 };
 struct Work {
   double flop = 0;
   Arithmetic arithmetic = Arithmetic::f32;
   double bytes = 0, weight_bytes = 0, written_bytes = 0;  // as in TuningTask
+  double divisions = 0;                                   // of float32
 };
 Floor floor_of(const Work& work, const KernelPeaks& peaks);
 

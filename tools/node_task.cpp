@@ -6,6 +6,7 @@
 
 #include "graph/made_up_tensor.h"
 #include "graph/node_text.h"
+#include "jit/expression/vector_program.h"
 #include "lathe/error.h"
 #include "ops/bench_operands.h"
 #include "src/runtime/specialization.h"
@@ -142,6 +143,25 @@ class NodeBench {
   ModelCaches caches_;
 };
 
+// Sets the accuracy that the text asks for.
+Graph read_task(std::string_view text, Target& target) {
+  std::string_view line = text.substr(std::min(text.size(), kPrefix.size()));
+  for (const auto& [word, level] : kAccuracies) {
+    if (!line.starts_with(word)) continue;
+    target.accuracy = level;
+    line.remove_prefix(word.size());
+  }
+  return read_nodes(line, OpRegistry::builtin(), vector_lanes(target.isa));
+}
+
+void add_work(PointwiseWork& work, const Expression& expression, Isa isa, double elements) {
+  for (const VecInstruction& instruction : lower_expression(expression, isa).code) {
+    const VecOp op = instruction.op;
+    if (op == VecOp::mul || op == VecOp::fma || op == VecOp::fnma || op == VecOp::fms) work.flop += 2 * elements;
+    if (op == VecOp::div) work.divisions += elements;
+  }
+}
+
 }  // namespace
 
 std::optional<std::string> node_task_text(const Graph& graph, std::span<const NodeId> nodes, Accuracy accuracy) {
@@ -155,15 +175,8 @@ std::optional<std::string> node_task_text(const Graph& graph, std::span<const No
 bool is_node_task(std::string_view text) { return text.starts_with(kPrefix); }
 
 TuningTask parse_node_task(std::string_view text, int threads, PlanSource& plans) {
-  std::string_view line = text.substr(std::min(text.size(), kPrefix.size()));
   Target target{usable_isa(), threads};
-  for (const auto& [word, level] : kAccuracies) {
-    if (!line.starts_with(word)) continue;
-    target.accuracy = level;
-    line.remove_prefix(word.size());
-  }
-  const auto bench =
-      std::make_shared<NodeBench>(read_nodes(line, OpRegistry::builtin(), vector_lanes(target.isa)), target, plans);
+  const auto bench = std::make_shared<NodeBench>(read_task(text, target), target, plans);
   if (bench->steps().empty())
     throw Error(ErrorCode::invalid_argument, "'" + std::string(text) + "': there is nothing to compute");
   TuningTask task;
@@ -176,6 +189,33 @@ TuningTask parse_node_task(std::string_view text, int threads, PlanSource& plans
     return {[bench] { bench->run(); }, [bench] { bench->prepare(); }};
   };
   return task;
+}
+
+PointwiseWork pointwise_work(std::string_view text) {
+  Target target{usable_isa()};
+  const Graph graph = read_task(text, target);
+  PointwiseWork work;
+  for (const NodeId id : graph.order()) {
+    const Node& node = graph.node(id);
+    const bool is_bare = node.op->domain == "lathe" && node.op->name == "Pointwise";  // all that it does is behind it
+    if (node.op->express == nullptr && !is_bare) continue;
+    double elements = 1;
+    for (const int64_t extent : graph.value(node.outputs[0]).type.extents()) elements *= static_cast<double>(extent);
+    std::vector<TensorType> types;
+    for (const ValueId input : node.inputs)
+      types.push_back(input == ValueId::none ? TensorType() : graph.value(input).type);
+    if (node.op->express != nullptr) {
+      const auto constant = [&](int i) {
+        const auto slot = static_cast<size_t>(i);
+        const bool is_there = slot < node.inputs.size() && node.inputs[slot] != ValueId::none;
+        return is_there ? graph.value(node.inputs[slot]).constant : Tensor();
+      };
+      if (const auto expression = node.op->express(node, types, constant))
+        add_work(work, *expression, target.isa, elements);
+    }
+    if (node.epilogue) add_work(work, node.epilogue->expression, target.isa, elements);
+  }
+  return work;
 }
 
 }  // namespace lathe::tools

@@ -22,4 +22,11 @@ bool is_node_task(std::string_view text);
 // nothing is left to compute.
 TuningTask parse_node_task(std::string_view text, int threads, PlanSource& plans);
 
+// What pointwise nodes of a task take as they are compiled: operations of products and multiply-adds, two each, and
+// divisions, those of transcendental functions among them. Others take nothing. Throws as parse_node_task().
+struct PointwiseWork {
+  double flop = 0, divisions = 0;
+};
+PointwiseWork pointwise_work(std::string_view text);
+
 }  // namespace lathe::tools

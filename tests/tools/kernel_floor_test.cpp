@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "tools/machine_peak.h"
+#include "tools/node_task.h"
 
 namespace lathe::tools {
 namespace {
@@ -8,6 +9,7 @@ namespace {
 KernelPeaks peaks() {
   KernelPeaks made;
   made.gflops = {100, 200, 400, 200};
+  made.gdivisions = 20;
   made.levels = {{"L1", 1'000, 200, 100, 150}, {"L2", 10'000, 100, 80, 90}, {"memory", 1'000'000, 10, 5, 8}};
   return made;
 }
@@ -37,8 +39,27 @@ TEST(KernelFloor, TakesWeightsFromMemory) {
   EXPECT_EQ(floor.bound, "memory");
 }
 
+TEST(KernelFloor, IsTheDivisionsWhereTheyBind) {
+  const Floor floor = floor_of({.flop = 1e9, .bytes = 900, .divisions = 1e9}, peaks());
+  EXPECT_DOUBLE_EQ(floor.seconds, 5e-2);
+  EXPECT_EQ(floor.bound, "div");
+}
+
+TEST(KernelFloor, KnowsWhatFunctionsTake) {
+  const PointwiseWork sigmoid = pointwise_work("node Sigmoid@17(float32[2,50]) -> float32[2,50]");
+  EXPECT_EQ(sigmoid.divisions, 100);
+  EXPECT_GT(sigmoid.flop, 100 * 2 * 6);
+  const PointwiseWork chain =
+      pointwise_work("node lathe.Pointwise@1(float32[2,50]) -> float32[2,50] then sigmoid(x0) / 3");
+  EXPECT_EQ(chain.divisions, 200);
+  EXPECT_EQ(chain.flop, sigmoid.flop);
+  EXPECT_EQ(pointwise_work("node Relu@17(float32[2,50]) -> float32[2,50]").flop, 0);
+  EXPECT_EQ(pointwise_work("node Softmax@17(float32[2,50]) -> float32[2,50]").flop, 0) << "no expression";
+}
+
 TEST(KernelFloor, MeasuresEveryLevelOfThisMachine) {
   const KernelPeaks measured = measure_kernel_peaks(1);
+  EXPECT_GT(measured.gdivisions, 0);
   for (const double gflops : measured.gflops) EXPECT_GT(gflops, 0);
   ASSERT_EQ(measured.levels.size(), 4U);
   for (const KernelPeaks::Level& level : measured.levels) {

@@ -52,6 +52,25 @@ class FmaPeakEmitter : public Int8Emitter {
   Arithmetic arithmetic_;
 };
 
+class DivisionPeakEmitter : public Emitter {
+ public:
+  explicit DivisionPeakEmitter(Isa isa) : Emitter(isa) {}
+
+  void emit() {
+    begin();
+    const Gpr iterations = argument(0), bits = claim_gpr("bits");
+    const std::vector<Vec> quotients = claim_vecs("quotients", kAccumulators);
+    const Vec one = claim_vec("one");
+    mov(bits.cvt32(), 0x3f800000);
+    vmovd(Xbyak::Xmm(one.getIdx()), bits.cvt32());
+    vbroadcastss(one, Xbyak::Xmm(one.getIdx()));
+    loop_down(iterations, [&] {
+      for (const Vec& quotient : quotients) vdivps(quotient, one, one);
+    });
+    end();
+  }
+};
+
 }  // namespace
 
 Kernel<void(int64_t)> emit_fma_peak(Isa isa, Arithmetic arithmetic) {
@@ -69,5 +88,16 @@ double fma_peak_flop(Isa isa, Arithmetic arithmetic) {
   static constexpr double kProducts[kArithmeticCount] = {1, 2, 4, 2};  // in a 32-bit lane
   return 2.0 * kAccumulators * kUnroll * vector_lanes(isa) * kProducts[static_cast<size_t>(done_as(isa, arithmetic))];
 }
+
+Kernel<void(int64_t)> emit_division_peak(Isa isa) {
+  const std::string key = "division_peak/" + std::string(name_of(isa));
+  return Kernel<void(int64_t)>(cached_code(key, [&] {
+    DivisionPeakEmitter emitter(isa);
+    emitter.emit();
+    return emitter.finish(key);
+  }));
+}
+
+double division_peak_count(Isa isa) { return 1.0 * kAccumulators * vector_lanes(isa); }
 
 }  // namespace lathe

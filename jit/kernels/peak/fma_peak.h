@@ -13,4 +13,8 @@ namespace lathe {
 Kernel<void(int64_t iterations)> emit_fma_peak(Isa isa, Arithmetic arithmetic = Arithmetic::f32);
 double fma_peak_flop(Isa isa, Arithmetic arithmetic = Arithmetic::f32);
 
+// The same with divisions of float32, division_peak_count(isa) in a round: their unit is busy for several cycles.
+Kernel<void(int64_t iterations)> emit_division_peak(Isa isa);
+double division_peak_count(Isa isa);
+
 }  // namespace lathe
