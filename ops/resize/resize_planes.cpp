@@ -133,7 +133,7 @@ struct PlaneResize {
   NearColumns near;
   bool is_nearest = true, is_doubled = false;
   Kernel<RepeatPixelsFn> repeat_pixels;
-  std::vector<int32_t> column_offsets;  // in bytes
+  ElementPicks picks;  // of repeat_pixels
 
   int64_t out_columns() const { return static_cast<int64_t>(columns.low.size()); }
   size_t row_bytes() const { return static_cast<size_t>(in_columns * lanes) * sizeof(float); }
@@ -149,6 +149,10 @@ struct PlaneResize {
       return lanes == 1 ? mix_elements(row, columns, near, to) : mix_pixels(row, columns, lanes, to);
     }
     const auto count = columns.low.size();
+    if (lanes == 1) {
+      for (size_t x = 0; x < count; ++x) to[x] = low[columns.low[x]];
+      return;
+    }
     if (lanes * static_cast<int64_t>(sizeof(float)) <= kShortPixel) {
       for (size_t x = 0; x < count; ++x) {
         for (int64_t lane = 0; lane < lanes; ++lane) *to++ = low[columns.low[x] * lanes + lane];
@@ -175,23 +179,33 @@ struct PlaneResize {
   void run(const float* from, float* to, float* mixed, int share, int shares) const {
     const auto out_rows = static_cast<int64_t>(rows.low.size());
     const Range range = split_evenly(planes * out_rows, share, shares);
+    if (range.begin >= range.end) return;
+    const int64_t plane_elements = in_rows * in_columns * lanes, out_row = out_columns() * lanes;
+    const float* plane = from + range.begin / out_rows * plane_elements;
+    int64_t y = range.begin % out_rows;
     for (int64_t i = range.begin; i < range.end;) {
-      const int64_t y = i % out_rows, alike = repeats(y, std::min(out_rows, y + range.end - i));
-      const float* plane = from + i / out_rows * in_rows * in_columns * lanes;
-      float* row = to + i * out_columns() * lanes;
-      if (repeat_pixels) {
-        const RepeatPixelsArgs call{
-            plane + rows.low[static_cast<size_t>(y)] * in_columns * lanes, row,  column_offsets.data(), out_columns(),
-            out_columns() * lanes * static_cast<int64_t>(sizeof(float)),   alike};
-        repeat_pixels.entry()(&call);
-      } else if (is_doubled && alike <= 2) {
-        const float* source = plane + rows.low[static_cast<size_t>(y)] * in_columns;
-        double_elements(source, in_columns, row, row + (alike - 1) * out_columns());
-      } else {
-        run_row(plane, row, static_cast<size_t>(y), mixed);
-        for (int64_t k = 1; k < alike; ++k) std::copy_n(row, out_columns() * lanes, row + k * out_columns() * lanes);
-      }
+      const int64_t alike = repeats(y, std::min(out_rows, y + range.end - i));
+      run_rows(plane, to + i * out_row, static_cast<size_t>(y), alike, mixed);
       i += alike;
+      y += alike;
+      if (y < out_rows) continue;
+      y = 0;
+      plane += plane_elements;
+    }
+  }
+
+  // Rows from `y` on, `alike` of them.
+  void run_rows(const float* plane, float* to, size_t y, int64_t alike, float* mixed) const {
+    const float* row = plane + rows.low[y] * in_columns * lanes;
+    const int64_t out_row = out_columns() * lanes, out_bytes = out_row * static_cast<int64_t>(sizeof(float));
+    if (is_doubled && alike <= 2) {
+      double_elements(row, in_columns, to, to + (alike - 1) * out_row);
+    } else if (repeat_pixels) {
+      const RepeatPixelsArgs call{row, to, picks.offsets.data(), picks.order.data(), out_row, out_bytes, alike};
+      repeat_pixels.entry()(&call);
+    } else {
+      run_row(plane, to, y, mixed);
+      for (int64_t k = 1; k < alike; ++k) std::copy_n(to, out_row, to + k * out_row);
     }
   }
 
@@ -202,10 +216,22 @@ struct PlaneResize {
     for (int64_t x = 0; x < out_columns() && is_doubled; ++x) {
       is_doubled = columns.low[static_cast<size_t>(x)] == x / 2;
     }
+    if (lanes == 1) return choose_picks(isa);
     // By vectors, where a block of channels is one.
     if (lanes != vector_lanes(isa) || in_columns > INT32_MAX / pixel_bytes) return;
-    for (const int32_t column : columns.low) column_offsets.push_back(column * static_cast<int32_t>(pixel_bytes));
-    repeat_pixels = repeat_pixels_kernel(isa);
+    for (const int32_t column : columns.low) picks.offsets.push_back(column * static_cast<int32_t>(pixel_bytes));
+    repeat_pixels = repeat_pixels_kernel({isa});
+  }
+
+  // By the widest vectors that rows fill.
+  void choose_picks(Isa isa) {
+    for (const Isa candidate : {isa, Isa::avx2}) {
+      if (std::optional<ElementPicks> found = element_picks(columns.low, in_columns, candidate)) {
+        picks = std::move(*found);
+        repeat_pixels = repeat_pixels_kernel({candidate, true});
+        return;
+      }
+    }
   }
 };
 
