@@ -186,6 +186,9 @@ bool LowerContext::place_inside(ValueId part, ValueId whole, size_t offset_bytes
   if (!root.is_planned() || part_offset != 0 || root.bytes != out_.buffer(buffer(part)).bytes ||
       out_.root(whole_id).first == part_root)
     return false;
+  // Equal sizes do not tell that the part is all that lies there: channels that fill a block only together have the
+  // size of each. What is blocked and lies elsewhere is a part there.
+  if (type(part).layout.channel_block != 0 && part_root != buffer(part)) return false;
   root.inside = whole_id;
   root.offset = offset_bytes;
   return true;

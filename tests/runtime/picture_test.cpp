@@ -46,6 +46,20 @@ TEST(Pictures, PartsThatBeginWithABlockLieInTheWhole) {
   }
 }
 
+// A part of a few channels has as many bytes as the block in which it lies with others: it is not that block, which
+// must not become a part in its place.
+TEST(Pictures, PartsOfOneBlockLieInOneWholeOnly) {
+  ModelBuilder model;
+  const std::string x = model.input("x", {1, 16, 9, 11});
+  const auto part = [&](int64_t window) { return model.node("Relu", {conv(model, x, 16, 4, window)}).result(); };
+  const std::string first = part(1), third = part(5);
+  const std::string both = model.node("Concat", {first, part(3)}).with("axis", 1);
+  const std::string all = model.node("Concat", {first, third, both}).with("axis", 1);
+  model.output(conv(model, all, 16, 32, 1));
+  model.output(conv(model, both, 8, 32, 3));
+  expect_alike(model, random_input({1, 16, 9, 11}, 5));
+}
+
 TEST(Pictures, ConvolutionsThatPaintThemFoldTheirWindows) {
   ModelBuilder model;
   const std::string x = model.input("x", {1, 64, 12, 17});
