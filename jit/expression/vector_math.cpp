@@ -205,6 +205,15 @@ Id log(VectorBuilder& b, Id x) {
   return b.select(predicate::equal, x, b.constant(kInfinity), b.constant(kInfinity), finite);
 }
 
+Id softplus_of_negative(VectorBuilder& b, Id x) {
+  const Id magnitude = b.min(b.constant(104.2F), b.abs(x));  // beyond, the power is 0; NaN stays
+  const Id power = has_avx512(b.isa()) ? exp_of_negative(b, magnitude) : exp(b, b.neg(magnitude));
+  // log(1 + t) / t for t in [0, 1], relative error 0.5 * 2^-24 before rounding (Lawson fit).
+  const Id slope = b.horner(power, {0.00523269502F, -0.0295052454F, 0.0782259628F, -0.136632472F, 0.191060081F,
+                                    -0.24842982F, 0.333190978F, -0.499994934F, 0.99999994F});
+  return b.mul(power, slope);
+}
+
 Id sin(VectorBuilder& b, Id x) {
   const Reduced reduced = reduce_by_half_pi(b, x);
   return sine_of(b, reduced, reduced.quadrant);

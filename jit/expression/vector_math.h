@@ -7,6 +7,7 @@
 //   erf      6     2^-21.4 absolute; within [-1, 1]; exact at 0, +-inf
 //   log      1     denormals included; -inf at 0, NaN below
 //   pow      2     all special cases of C99
+//   softplus_of_negative 4; 0 for |x| > 103.98
 //   sin, cos 2^-23 absolute for |x| <= 1e5; beyond, bounded by 1 but not accurate
 // NaN gives NaN throughout.
 #include "jit/expression/vector_builder.h"
@@ -21,6 +22,7 @@ Id erf(VectorBuilder& b, Id x);
 Id tanh(VectorBuilder& b, Id x);
 Id sigmoid(VectorBuilder& b, Id x);
 Id reciprocal_of_sigmoid(VectorBuilder& b, Id x);  // 1 + exp(-x): x * sigmoid(x) takes no product
+Id softplus_of_negative(VectorBuilder& b, Id x);   // log(1 + exp(-|x|)), for which exp or log would do more
 Id sin(VectorBuilder& b, Id x);
 Id cos(VectorBuilder& b, Id x);
 Id pow(VectorBuilder& b, Id base, Id exponent);

@@ -164,6 +164,7 @@ class Lowering {
       case ExprOp::exp:
         return vector_math::exp(b, value(node.a));
       case ExprOp::log:
+        if (const int x = softplus_argument(node.a); x >= 0) return vector_math::softplus_of_negative(b, value(x));
         return vector_math::log(b, value(node.a));
       case ExprOp::erf:
         return vector_math::erf(b, smooth_argument(node.a));
@@ -191,6 +192,16 @@ class Lowering {
       default:
         throw JitError("an operation of one operand that has no vector form");
     }
+  }
+
+  // Of 1 + exp(-|x|): x. Else -1. Softplus is max(x, 0) and the logarithm of this.
+  int softplus_argument(int sum) const {
+    const auto operand_if = [&](int i, ExprOp op) { return i >= 0 && node_at(i).op == op ? node_at(i).a : -1; };
+    const auto is_one = [&](int i) { return node_at(i).op == ExprOp::constant && node_at(i).value == 1; };
+    const ExprNode& node = node_at(sum);
+    if (node.op != ExprOp::add || is_one(node.a) == is_one(node.b)) return -1;
+    const int negative = operand_if(is_one(node.a) ? node.b : node.a, ExprOp::exp);
+    return operand_if(operand_if(negative, ExprOp::neg), ExprOp::abs);
   }
 
   Id sign_of(Id x) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 
@@ -160,6 +161,39 @@ TEST(VectorMath, MultipliesBySigmoidAsAccuratelyAsItIs) {
       // Behind the point where exp(-x) overflows, results of up to 3.7e-37 become 0.
       ASSERT_TRUE(ulps(y[i], exact) <= 3 || std::fabs(y[i] - exact) < 3.8e-37) << x[i] << " gives " << y[i];
       ASSERT_TRUE(ulps(z[i], exact + 1) <= 2 || std::fabs(z[i] - exact - 1) < 1e-6) << x[i] << " gives " << z[i];
+    }
+  }
+}
+
+// log(1 + exp(-|x|)), as Softplus has it: what is small is not lost in the sum.
+TEST(VectorMath, AddsOneToPowersUnderLogarithmsWithoutLoss) {
+  Expression tail = unary(ExprOp::abs);
+  tail.add({.op = ExprOp::neg, .a = 1});
+  tail.add({.op = ExprOp::exp, .a = 2});
+  Expression swapped = tail;
+  for (Expression* each : {&tail, &swapped}) {
+    const bool is_first = each == &tail;
+    each->add({.op = ExprOp::constant, .value = 1});
+    each->add({.op = ExprOp::add, .a = is_first ? 3 : 4, .b = is_first ? 4 : 3});
+    each->add({.op = ExprOp::log, .a = 5});
+  }
+  Expression softplus = tail;
+  softplus.add({.op = ExprOp::constant, .value = 0});
+  softplus.add({.op = ExprOp::max, .a = 0, .b = 7});
+  softplus.add({.op = ExprOp::add, .a = 8, .b = 6});
+  // 2 is no 1.
+  Expression other = tail;
+  other.nodes[4].value = 2;
+  const std::vector<float> x = all_floats(2003);
+  for (const Isa isa : isas_here()) {
+    const std::vector<float> y = run(isa, tail, {x}), z = run(isa, softplus, {x}), v = run(isa, other, {x});
+    EXPECT_EQ(0, std::memcmp(y.data(), run(isa, swapped, {x}).data(), y.size() * sizeof(float)));
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double power = std::exp(-std::fabs(double{x[i]})), exact = std::log1p(power);
+      ASSERT_LE(ulps(y[i], exact), 4) << x[i] << " gives " << y[i] << " on " << name_of(isa);
+      ASSERT_LE(ulps(z[i], std::isnan(x[i]) ? x[i] : std::max(x[i], 0.0F) + exact), 4)
+          << x[i] << " gives " << z[i] << " on " << name_of(isa);
+      ASSERT_LE(ulps(v[i], std::log(2 + power)), 2) << x[i] << " gives " << v[i] << " on " << name_of(isa);
     }
   }
 }
