@@ -9,7 +9,7 @@
 #include "ops/gemm/gemm_node.h"
 #include "ops/gemm/gemm_pack.h"
 #include "ops/gemm/gemm_product.h"
-#include "ops/gemm/gemm_strassen.h"
+#include "ops/gemm/product_steps.h"
 #include "ops/work_split.h"
 #include "src/base/checked_size.h"
 #include "src/base/thread_team.h"
@@ -83,15 +83,21 @@ Tensor pack_constant(const LowerContext& context, const ProductNode& product, co
   });
 }
 
-Tensor pack_strided(const LowerContext& context, const StridedProduct& product, const PanelFormat& format) {
+ConstantMatrix strided_b(const LowerContext& context, const StridedProduct& product) {
   const int64_t k_stride = product.b_strides[product.b_strides.size() - 2], n_stride = product.b_strides.back();
-  const std::string text = fmt::format("gemm {} {}x{} lanes {} strides {}:{}", format.panel_columns, product.k,
-                                       product.n, format.lanes, k_stride, n_stride);
-  return context.packed(product.constant_b, text, [&] {
-    const Tensor& constant = context.graph.value(product.constant_b).constant;
-    Tensor packed = allocate_weights(DType::f32, {format.elements(product.k, product.n)});
-    const MatrixView view{constant.data<float>(), product.k, product.n, k_stride, n_stride};
-    pack_panels(view, format, 0, format.panels(product.n), 1, packed.mutable_data<float>());
+  ConstantMatrix b;
+  b.constant = product.constant_b;
+  b.text = fmt::format("strides {}:{}", k_stride, n_stride);
+  b.view = {context.graph.value(product.constant_b).constant.data<float>(), product.k, product.n, k_stride, n_stride};
+  return b;
+}
+
+Tensor pack_strided(const LowerContext& context, const ConstantMatrix& b, const PanelFormat& format) {
+  const int64_t k = b.view.rows, n = b.view.columns;
+  const std::string text = fmt::format("gemm {} {}x{} lanes {} {}", format.panel_columns, k, n, format.lanes, b.text);
+  return context.packed(b.constant, text, [&] {
+    Tensor packed = allocate_weights(DType::f32, {format.elements(k, n)});
+    pack_panels(b.view, format, 0, format.panels(n), 1, packed.mutable_data<float>());
     return packed;
   });
 }
@@ -131,57 +137,6 @@ BufferId turned_a(LowerContext& context, const ProductNode& product) {
   return to;
 }
 
-// A step's call: buffers in place of addresses.
-struct ProductBuffers {
-  GemmOperands operands;  // strides; addresses come with each run
-  BufferId a = BufferId::none, b = BufferId::none, c = BufferId::none, scratch = BufferId::none;
-  std::vector<BufferId> inputs;
-  std::shared_ptr<const void*> next_weights;
-  bool all_begin_there = false;  // all threads, if the next step is split as this one
-
-  GemmOperands bind(const StepArgs& args) const {
-    GemmOperands bound = operands;
-    bound.a = args.at<const float>(a);
-    bound.b = args.at<const float>(b);
-    bound.c = args.at<float>(c);
-    for (size_t i = 0; i < inputs.size(); ++i) bound.inputs[i] = args.at<const float>(inputs[i]);
-    if (all_begin_there ? args.ends_run() : args.ends_first_run()) bound.next_weights = *next_weights;
-    if (scratch != BufferId::none) bound.scratch = args.own<float>(scratch);
-    return bound;
-  }
-};
-
-struct BoundProduct : ProductBuffers {
-  std::shared_ptr<const GemmProduct> product;
-
-  const GemmPlan& plan() const { return product->plan(); }
-  bool visits_once(int64_t k) const { return k <= plan().k_block; }
-  static int steps() { return 1; }
-  static const void* streams(const Tensor& weights) { return weights.raw(); }
-  void operator()(const StepArgs& args) const { product->run(bind(args), args.share, args.shares); }
-};
-
-struct BoundStrassen : ProductBuffers {
-  std::shared_ptr<const StrassenProduct> product;
-  int part = 0;  // of k
-  BufferId sums = BufferId::none;
-  bool is_own = false;   // each thread has its own sums
-  bool by_rows = false;  // each thread has those of its rows
-
-  const GemmPlan& plan() const { return product->plan(); }
-  bool visits_once(int64_t) const { return product->parts() == 1; }
-  int steps() const { return product->parts(); }
-  const void* streams(const Tensor& weights) const { return product->packed_part(weights.data<float>(), part); }
-  void operator()(const StepArgs& args) const {
-    product->run(part, bind(args), sums_of(args, args.thread), args.share, args.shares);
-  }
-  StrassenProduct::Sums sums_of(const StepArgs& args, int thread) const {
-    const auto stride = static_cast<int64_t>(args.thread_bytes / sizeof(float));
-    if (by_rows) return {args.own<float>(sums, 0), stride};
-    return {is_own ? args.own<float>(sums, thread) : args.at<float>(sums), 0};
-  }
-};
-
 std::shared_ptr<const GemmProduct> emit(const GemmProblem& problem, const GemmPlan& plan,
                                         const std::vector<GemmOffsets>& offsets) {
   try {
@@ -191,123 +146,33 @@ std::shared_ptr<const GemmProduct> emit(const GemmProblem& problem, const GemmPl
   }
 }
 
-template <class Bound>
-void add_product_step(LowerContext& context, const ProductNode& product, const GemmProblem& problem, Bound bound,
-                      const Tensor& weights, const std::vector<BufferId>& reads = {}) {
-  Step step;
-  step.kernel = bound.plan().key();
-  step.reads = {bound.a, bound.b};
-  step.reads.insert(step.reads.end(), bound.inputs.begin(), bound.inputs.end());
-  step.reads.insert(step.reads.end(), reads.begin(), reads.end());
-  step.writes = {bound.c};
-  if (bound.scratch != BufferId::none) {
-    step.reads.push_back(bound.scratch);
-    step.writes.push_back(bound.scratch);
-  }
-  // Only a product that visits each element of C once leaves a residual alone until it is read.
-  for (size_t i = 0; i < product.extra.size() && bound.visits_once(problem.k); ++i) {
-    const bool is_operand = bound.inputs[i] == bound.a || bound.inputs[i] == bound.b;
-    if (product.extra[i].covers_output && !is_operand) step.in_place.emplace_back(bound.c, bound.inputs[i]);
-  }
-  step.threads = problem.threads;
-  step.flop = problem.flop() / bound.steps();
-  step.shares = worthwhile_shares(step.flop, step.threads);
-  const double matrices = static_cast<double>(problem.batches), k = static_cast<double>(problem.k) / bound.steps();
-  const auto m = static_cast<double>(problem.m), n = static_cast<double>(problem.n);
-  step.bytes = 4 * matrices * (m * k + m * n) + 4 * (weights.defined() ? 1 : matrices) * k * n;
-  if (weights.defined()) step.weights = bound.streams(weights);
-  step.next_weights = bound.next_weights;
-  step.run = std::move(bound);
-  context.add(std::move(step));
+void set_strides(const ProductNode& product, GemmOperands& operands) {
+  operands.a_stride = product.a_strides.back();
+  operands.b_stride = product.b_row_stride();
+  operands.c_stride = product.c_strides.back();
 }
 
 // Buffers and strides that every product has.
 ProductBuffers bind_buffers(const LowerContext& context, const ProductNode& product) {
   ProductBuffers buffers;
   buffers.c = context.buffer(context.output(0));
-  for (const ExtraInput& extra : product.extra) buffers.inputs.push_back(context.buffer(extra.value));
-  buffers.operands.a_stride = product.a_strides.back();
-  buffers.operands.b_stride = product.b_row_stride();
-  buffers.operands.c_stride = product.c_strides.back();
-  for (size_t i = 0; i < product.extra.size(); ++i) {
-    buffers.operands.input_strides[i] = product.extra[i].strides[product.shape.batch.size()];
+  for (const ExtraInput& extra : product.extra) {
+    const int64_t row_stride = extra.strides[product.shape.batch.size()];
+    buffers.inputs.push_back({context.buffer(extra.value), row_stride, 0, extra.covers_output});
   }
-  buffers.next_weights = std::make_shared<const void*>(nullptr);
+  set_strides(product, buffers.operands);
   return buffers;
 }
 
-void add_sums_step(LowerContext& context, const GemmProblem& problem, const BoundStrassen& bound) {
-  Step step;
-  step.kernel = "sums of blocks";
-  step.reads = {bound.a};
-  step.writes = {bound.sums};
-  step.bytes = 4.0 * static_cast<double>(problem.m * problem.k / bound.product->parts() +
-                                         bound.product->pieces() * bound.product->sums_of_piece());
-  step.threads = problem.threads;
-  step.run = [bound](const StepArgs& args) {
-    GemmOperands operands;
-    operands.a = args.at<const float>(bound.a);
-    operands.a_stride = bound.operands.a_stride;
-    const StrassenProduct::Sums sums = bound.sums_of(args, args.share);
-    bound.product->sum(bound.part, operands, sums, bound.is_own ? 0 : args.share, bound.is_own ? 1 : args.shares);
-  };
-  context.add(std::move(step));
-}
-
-// Of the constant: read once, also when it is packed for further shapes.
-bool has_even_columns(const LowerContext& context, const MatrixView& view, bool transposed) {
-  const std::string text =
-      fmt::format("even columns of {}x{} {}", view.rows, view.columns, transposed ? "transposed" : "plain");
-  const Tensor answer = context.packed(context.input(1), text, [&] {
-    Tensor even(DType::boolean, {1});
-    *even.mutable_data<bool>() = lathe::has_even_columns(view);
-    return even;
-  });
-  return *answer.data<bool>();
-}
-
-// Two steps for each part of k: all threads need all sums of A's blocks. False: the plan cannot be emitted, or the
-// weights are not for it.
-bool lower_strassen(LowerContext& context, const ProductNode& product, const GemmProblem& problem,
-                    const GemmPlan& plan) {
-  const Tensor constant = context.constant(1);
+ConstantMatrix constant_b(const LowerContext& context, const ProductNode& product) {
+  const int64_t k = product.shape.k, n = product.shape.n;
   const bool transposed = product.form.transpose_b;
-  MatrixView view{constant.data<float>(), problem.k, problem.n, problem.n, 1};
-  if (transposed) view = {constant.data<float>(), problem.k, problem.n, 1, problem.k};
-  if (!has_even_columns(context, view, transposed)) return false;
-  BoundStrassen bound{bind_buffers(context, product), nullptr};
-  try {
-    bound.product = std::make_shared<const StrassenProduct>(problem, plan);
-  } catch (const JitError&) {
-    return false;
-  }
-  GemmPlan packing = plan;  // however the rows are split
-  packing.split = GemmSplit::columns;
-  const std::string text = fmt::format("{} {}x{} {} alpha {}", packing.key(), problem.k, problem.n,
-                                       transposed ? "transposed" : "plain", product.form.alpha);
-  const Tensor weights = context.packed(context.input(1), text, [&] {
-    Tensor packed = allocate_weights(DType::f32, {bound.product->packed_elements()});
-    bound.product->pack(view, product.form.alpha, packed.mutable_data<float>());
-    return packed;
-  });
-  bound.a = product.form.transpose_a ? turned_a(context, product) : context.buffer(context.input(0));
-  bound.b = context.constant_buffer(weights);
-  bound.all_begin_there = plan.split == GemmSplit::rows;
-  bound.by_rows = plan.split == GemmSplit::rows;
-  bound.is_own = !bound.by_rows && pays_own_copies(problem.threads);
-  const size_t sums_bytes = checked_bytes(DType::f32, {bound.product->sums_of_piece()});
-  bound.sums = bound.is_own || bound.by_rows ? context.thread_scratch(sums_bytes) : context.scratch(sums_bytes);
-  if (const int64_t elements = bound.product->scratch_elements(); elements > 0) {
-    bound.scratch = context.thread_scratch(checked_bytes(DType::f32, {elements}));
-  }
-  for (; bound.part < bound.product->parts(); ++bound.part) {
-    add_sums_step(context, problem, bound);
-    std::vector<BufferId> reads = {bound.sums};
-    if (bound.part > 0) reads.push_back(bound.c);
-    bound.next_weights = std::make_shared<const void*>(nullptr);
-    add_product_step(context, product, problem, bound, weights, reads);
-  }
-  return true;
+  ConstantMatrix b;
+  b.constant = context.input(1);
+  b.text = fmt::format("{} alpha {}", transposed ? "transposed" : "plain", product.form.alpha);
+  b.view = {context.constant(1).data<float>(), k, n, transposed ? 1 : n, transposed ? k : 1};
+  b.scale = product.form.alpha;
+  return b;
 }
 
 }  // namespace
@@ -328,18 +193,21 @@ bool lower_product(LowerContext& context, const MatMulShape& shape, const Produc
     return true;
   }
   const GemmPlan plan = choose_gemm_plan(problem, context.plans);
-  const PanelFormat format{int64_t{plan.vecs} * vector_lanes(problem.isa), vector_lanes(problem.isa)};
-  if (plan.fast != FastProduct::none && lower_strassen(context, product, problem, plan)) return true;
-  BoundProduct bound{bind_buffers(context, product), nullptr};
-  bound.product = emit(problem, plan, batch_offsets(product, is_packed ? format.elements(problem.k, problem.n) : 0));
-  if (!bound.product) return false;
-  const Tensor weights = is_packed ? pack_constant(context, product, format) : Tensor();
-  bound.a = form.transpose_a ? turned_a(context, product) : context.buffer(context.input(0));
-  bound.b = is_packed ? context.constant_buffer(weights) : context.buffer(context.input(1));
-  if (const int64_t elements = bound.product->scratch_elements(); elements > 0) {
-    bound.scratch = context.thread_scratch(checked_bytes(DType::f32, {elements}));
+  const auto a = [&] { return form.transpose_a ? turned_a(context, product) : context.buffer(context.input(0)); };
+  ProductBuffers buffers = bind_buffers(context, product);
+  const ConstantMatrix b = is_packed ? constant_b(context, product) : ConstantMatrix();
+  if (const auto blocks = is_packed ? block_product(context, problem, plan, b) : nullptr) {
+    buffers.a = a();
+    add_block_product(context, problem, blocks, b, std::move(buffers));
+    return true;
   }
-  add_product_step(context, product, problem, std::move(bound), weights);
+  const PanelFormat format{int64_t{plan.vecs} * vector_lanes(problem.isa), vector_lanes(problem.isa)};
+  auto emitted = emit(problem, plan, batch_offsets(product, is_packed ? format.elements(problem.k, problem.n) : 0));
+  if (!emitted) return false;
+  const Tensor weights = is_packed ? pack_constant(context, product, format) : Tensor();
+  buffers.a = a();
+  buffers.b = is_packed ? context.constant_buffer(weights) : context.buffer(context.input(1));
+  add_product(context, problem, std::move(emitted), std::move(buffers), weights);
   return true;
 }
 
@@ -367,22 +235,21 @@ bool lower_strided_product(LowerContext& context, const StridedProduct& strided)
     return true;
   }
   const GemmPlan plan = choose_gemm_plan(problem, context.plans);
-  const PanelFormat format{int64_t{plan.vecs} * vector_lanes(problem.isa), vector_lanes(problem.isa)};
-  BoundProduct bound;
-  bound.product = emit(problem, plan, batch_offsets(product, is_packed ? format.elements(problem.k, problem.n) : 0));
-  if (!bound.product) return false;
-  const Tensor weights = is_packed ? pack_strided(context, strided, format) : Tensor();
-  bound.a = strided.a;
-  bound.b = is_packed ? context.constant_buffer(weights) : strided.b;
-  bound.c = strided.c;
-  bound.operands.a_stride = product.a_strides.back();
-  bound.operands.b_stride = product.b_row_stride();
-  bound.operands.c_stride = product.c_strides.back();
-  if (const int64_t elements = bound.product->scratch_elements(); elements > 0) {
-    bound.scratch = context.thread_scratch(checked_bytes(DType::f32, {elements}));
+  ProductBuffers buffers;
+  buffers.a = strided.a;
+  buffers.c = strided.c;
+  set_strides(product, buffers.operands);
+  const ConstantMatrix b = is_packed ? strided_b(context, strided) : ConstantMatrix();
+  if (const auto blocks = is_packed ? block_product(context, problem, plan, b) : nullptr) {
+    add_block_product(context, problem, blocks, b, std::move(buffers));
+    return true;
   }
-  bound.next_weights = std::make_shared<const void*>(nullptr);
-  add_product_step(context, product, problem, std::move(bound), weights);
+  const PanelFormat format{int64_t{plan.vecs} * vector_lanes(problem.isa), vector_lanes(problem.isa)};
+  auto emitted = emit(problem, plan, batch_offsets(product, is_packed ? format.elements(problem.k, problem.n) : 0));
+  if (!emitted) return false;
+  const Tensor weights = is_packed ? pack_strided(context, b, format) : Tensor();
+  buffers.b = is_packed ? context.constant_buffer(weights) : strided.b;
+  add_product(context, problem, std::move(emitted), std::move(buffers), weights);
   return true;
 }
 

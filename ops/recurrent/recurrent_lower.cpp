@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "ops/gemm/product_steps.h"
 #include "ops/recurrent/recurrent_walk.h"
 #include "ops/work_split.h"
 #include "src/base/checked_size.h"
@@ -10,6 +11,14 @@ namespace lathe {
 namespace {
 
 // One direction's W, transposed.
+ConstantMatrix direction_w(const LowerContext& context, const GemmProblem& problem, int64_t direction) {
+  ConstantMatrix w;
+  w.constant = context.input(kW);
+  w.text = fmt::format("recurrent W direction {}", direction);
+  w.view = {context.constant(kW).data<float>() + direction * problem.n * problem.k, problem.k, problem.n, 1, problem.k};
+  return w;
+}
+
 BufferId packed_w(const LowerContext& context, const PanelFormat& format, const GemmProblem& problem,
                   int64_t direction) {
   PackedForm form;
@@ -30,6 +39,8 @@ GemmProblem projection_problem(const LowerContext& context, const RecurrentTask&
   problem.k = e.input;
   problem.isa = context.target.isa;
   problem.threads = worthwhile_threads(problem.flop(), context.target.threads);
+  problem.allows_strassen = context.constant(kW).defined() && context.target.accuracy != Accuracy::strict;
+  problem.longest_sum = longest_product_sum(context.target.accuracy);
   if (!task.has_bias) return problem;
   // Both halves of B; with linear_before_reset the second one belongs to the
   // recurrent product.
@@ -47,39 +58,44 @@ GemmProblem projection_problem(const LowerContext& context, const RecurrentTask&
   return problem;
 }
 
-BufferId add_projection(const LowerContext& context, const RecurrentTask& task, const GemmProblem& problem,
-                        const std::shared_ptr<const GemmProduct>& product, int64_t direction) {
-  const BufferId x = context.buffer(context.input(kX));
-  const BufferId weights = packed_w(context, product->format(), problem, direction);
-  const BufferId out = context.scratch(checked_bytes(DType::f32, {problem.m, problem.n}));
-  const BufferId bias = task.has_bias ? context.buffer(context.input(kB)) : BufferId::none;
-  Step step;
-  step.op = std::string(context.node.op->name) + " (input)";
-  step.kernel = product->plan().key();
-  step.reads = {x, weights};
-  if (task.has_bias) step.reads.push_back(bias);
-  step.writes = {out};
-  step.threads = problem.threads;
-  step.flop = problem.flop();
-  step.bytes = 4.0 * static_cast<double>(problem.m * problem.k + problem.k * problem.n + problem.m * problem.n);
-  auto next = std::make_shared<const void*>(nullptr);
-  step.next_weights = next;
-  step.run = [=](const StepArgs& args) {
-    GemmOperands operands;
-    operands.a = args.at<const float>(x);
-    operands.a_stride = problem.k;
-    operands.b = args.at<const float>(weights);
-    operands.c = args.at<float>(out);
-    operands.c_stride = problem.n;
-    operands.next_weights = *next;
-    if (bias != BufferId::none) {
-      operands.inputs[0] = args.at<const float>(bias) + direction * 2 * problem.n;
-      operands.inputs[1] = operands.inputs[0] + problem.n;
-    }
-    product->run(operands, args.share, args.shares);
-  };
-  context.add(std::move(step));
-  return out;
+// X times W of a direction, for all time steps: one of both.
+struct Projection {
+  std::shared_ptr<const StrassenProduct> blocks;
+  std::shared_ptr<const GemmProduct> plain;
+};
+
+// Throws JitError.
+Projection emit_projection(const LowerContext& context, const GemmProblem& problem, const GemmPlan& plan,
+                           int64_t direction) {
+  Projection projection;
+  if (problem.allows_strassen) {
+    projection.blocks = block_product(context, problem, plan, direction_w(context, problem, direction));
+  }
+  if (!projection.blocks) projection.plain = std::make_shared<const GemmProduct>(problem, plan);
+  return projection;
+}
+
+BufferId add_projection(const LowerContext& context, const GemmProblem& problem, const Projection& projection,
+                        int64_t direction) {
+  ProductBuffers buffers;
+  buffers.a = context.buffer(context.input(kX));
+  buffers.c = context.scratch(checked_bytes(DType::f32, {problem.m, problem.n}));
+  buffers.operands.a_stride = problem.k;
+  buffers.operands.c_stride = problem.n;
+  const size_t biases = problem.epilogue ? problem.epilogue->inputs.size() : 0;
+  for (size_t i = 0; i < biases; ++i) {
+    const int64_t half = direction * 2 + static_cast<int64_t>(i);
+    buffers.inputs.push_back({context.buffer(context.input(kB)), 0, half * problem.n});
+  }
+  const BufferId projected = buffers.c;
+  if (projection.blocks) {
+    const ConstantMatrix w = direction_w(context, problem, direction);
+    add_block_product(context, problem, projection.blocks, w, std::move(buffers));
+  } else {
+    buffers.b = packed_w(context, projection.plain->format(), problem, direction);
+    add_product(context, problem, projection.plain, std::move(buffers), Tensor());
+  }
+  return projected;
 }
 
 }  // namespace
@@ -94,17 +110,20 @@ bool lower_recurrent(LowerContext& context) {
                                    context.input_type(kW).extents(), context.input_type(kR).extents());
   if (!describe_walk(context, task)) return false;
   const GemmProblem problem = projection_problem(context, task);
-  std::shared_ptr<const GemmProduct> projection;
+  std::vector<Projection> projections;
   std::vector<RecurrentPart> parts;
   try {
-    projection = std::make_shared<const GemmProduct>(problem, choose_gemm_plan(problem, context.plans));
+    const GemmPlan plan = choose_gemm_plan(problem, context.plans);
+    for (int64_t d = 0; d < task.spec.directions; ++d) {
+      projections.push_back(emit_projection(context, problem, plan, d));
+    }
     parts = recurrent_parts(task, context.plans);
   } catch (const JitError&) {
     return false;
   }
   std::vector<BufferId> projected;
   for (int64_t d = 0; d < task.spec.directions; ++d) {
-    projected.push_back(add_projection(context, task, problem, projection, d));
+    projected.push_back(add_projection(context, problem, projections[static_cast<size_t>(d)], d));
   }
   add_walk(context, task, parts, projected);
   return true;

@@ -156,6 +156,27 @@ TEST(Einsum, AlignsEllipsesAtTheirLastAxes) {
   }
 }
 
+// Large enough for fewer products of blocks, where these pay; the constant as it is, and turned.
+TEST(Einsum, MultipliesManyRowsByConstants) {
+  std::mt19937 random(9);
+  const Tensor rows = random_tensor({6, 7, 192}, random);
+  const std::pair<const char*, Dims> cases[] = {{"abc,cd->abd", {192, 192}}, {"abc,dc->abd", {192, 192}}};
+  for (const auto& [equation, dims] : cases) {
+    const Tensor weights = random_tensor(dims, random);
+    OpTester tester("Einsum", 12);
+    tester.with("equation", equation).input(rows).constant(weights);
+    const Expected expected =
+        expected_of(plain_of(equation), {{'a', 6}, {'b', 7}, {'c', 192}, {'d', 192}}, {rows, weights});
+    for (const Isa isa : {Isa::avx2, usable_isa()}) {
+      for (const int threads : {1, 2}) {
+        const auto lowered = tester.lowered(isa, threads);
+        ASSERT_TRUE(lowered.has_value());
+        expect_values((*lowered)[0], expected, equation);
+      }
+    }
+  }
+}
+
 TEST(Einsum, WrapsIntegersAround) {
   const Tensor a = tensor<int32_t>({2}, {65536, 3}), b = tensor<int32_t>({2}, {65536, 5});
   EXPECT_EQ(list<int32_t>(OpTester("Einsum", 12).with("equation", "i,i->").input(a).input(b).result()),

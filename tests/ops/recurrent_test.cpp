@@ -158,6 +158,32 @@ TEST(Recurrent, ThreadsShareADirection) {
   }
 }
 
+// So many rows and columns that the product with W is made by fewer products of blocks where these pay. Few time steps
+// and hidden units: what is off by little grows from step to step.
+TEST(Recurrent, ProjectsAllTimeStepsByBlocks) {
+  std::vector<Case> all;
+  const std::pair<const char*, int64_t> columns_by_cell[] = {{"RNN", 1}, {"GRU", 3}, {"LSTM", 4}};
+  for (const auto& [cell, gates] : columns_by_cell) {
+    for (const int64_t width : {256, 288}) {
+      const int64_t steps = gates == 1 ? 1 : 2, rows = width == 256 ? 96 : 52;
+      const Case c{.cell = cell, .steps = steps, .batch = rows / steps, .input = width, .hidden = 288 / gates};
+      all.push_back(c);
+      all.back().hidden = width / gates;
+      all.push_back(c);
+      all.back().direction = "bidirectional";
+      all.back().has_bias = width == 256;
+      all.push_back(c);
+      all.back().is_batch_first = true;
+      all.back().has_constants = width == 256;
+    }
+  }
+  all.push_back({.cell = "GRU", .steps = 2, .batch = 17, .input = 288, .hidden = 96, .linear_before_reset = 1});
+  for (const Case& c : all) {
+    expect_alike(c, {1, 2});
+    if (HasFatalFailure()) return;
+  }
+}
+
 TEST(Recurrent, SequencesEndAtTheirLengths) {
   std::mt19937 random(3);
   const Tensor w = random_tensor({1, 2, 3}, random), r = random_tensor({1, 2, 2}, random);
