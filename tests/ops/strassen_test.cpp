@@ -258,6 +258,20 @@ TEST_P(StrassenTest, FewThreadsHaveRowsOfTheirOwnWhereThereAreMany) {
   EXPECT_EQ(split(4096, 8), GemmSplit::columns);  // too many for the memory
 }
 
+TEST_P(StrassenTest, ThreadsWithManyRowsOfTheirOwnTakeSmallGains) {
+  const auto rule = [](int64_t m, int threads) {
+    GemmProblem problem{1, m, 512, 256, GemmOperandB::packed, {}, GetParam()};
+    problem.allows_strassen = true;
+    problem.threads = threads;
+    return default_gemm_plan(problem).fast;
+  };
+  const FastProduct single = rule(256, 1);
+  EXPECT_EQ(rule(256, 2), single);
+  EXPECT_EQ(rule(196, 2), FastProduct::none);
+  EXPECT_EQ(rule(4096, 8), FastProduct::none);  // not by rows
+  EXPECT_EQ(single, GetParam() != Isa::avx2 && pays_strassen(GetParam()) ? FastProduct::strassen : FastProduct::none);
+}
+
 TEST_P(StrassenTest, PlansAreReadAsTheyWereWrittenAndAsBeforeThereWereTwoSchemes) {
   for (const FastProduct fast : {FastProduct::none, FastProduct::strassen, FastProduct::hopcroft_kerr}) {
     GemmPlan plan;
