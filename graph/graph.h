@@ -2,6 +2,7 @@
 // The intermediate representation: ONNX operators over SSA values. Ids, not pointers; plain data.
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -62,6 +63,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
   // Appends; outputs that are not none must have no producer yet. The node is placed at the end of order().
   NodeId add_node(Node node);
 
+  // References stay good for as long as the graph lives, whatever is added: passes hold a node while they make others.
   const Value& value(ValueId id) const { return values_[index_of(id)]; }
   Value& value(ValueId id) { return values_[index_of(id)]; }
   const Node& node(NodeId id) const { return nodes_[index_of(id)]; }
@@ -87,8 +89,8 @@ class Graph : public std::enable_shared_from_this<Graph> {
   void drop_unused_constants();
 
  private:
-  std::vector<Value> values_;
-  std::vector<Node> nodes_;
+  std::deque<Value> values_;
+  std::deque<Node> nodes_;
   std::vector<NodeId> order_;
 };
 

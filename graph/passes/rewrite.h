@@ -41,7 +41,7 @@ bool is_scalar(const TensorType& type);  // of rank 0, or all extents 1
 std::vector<int> positions_in(const std::vector<NodeId>& order);
 
 // Edits one graph. Erased nodes leave order() and new ones find their place in finish(); until then only the questions
-// asked here see the changes. Node references do not survive add().
+// asked here see the changes.
 class Rewriter {
  public:
   explicit Rewriter(Graph& graph);

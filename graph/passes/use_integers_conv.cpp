@@ -41,7 +41,6 @@ class Convolutions {
   void try_node(NodeId id) {
     const Node& node = rewriter_.graph().node(id);
     if (node.epilogue || node.outputs[0] == ValueId::none) return;
-    // Nodes move when one is added: `node` is not read behind that.
     if (is_op(node, "Conv")) {
       if (has_kernel(node, 1)) try_conv(id);
     } else if (is_op(node, "QLinearConv")) {

@@ -38,6 +38,17 @@ struct Chain {
   }
 };
 
+TEST(Graph, ReferencesSurviveWhatIsAdded) {
+  Chain chain;
+  const Node& first = chain.graph.node(chain.first);
+  const Value& x = chain.graph.value(chain.x);
+  for (int i = 0; i < 1000; ++i) {
+    add(chain.graph, "Relu", "more" + std::to_string(i), {chain.x}, {chain.graph.add_value("", kMatrix)});
+  }
+  EXPECT_EQ(&first, &chain.graph.node(chain.first));
+  EXPECT_EQ(&x, &chain.graph.value(chain.x));
+}
+
 TEST(Graph, SortPutsProducersFirstAndKeepsTheRest) {
   Chain chain;
   chain.graph.set_order({chain.third, chain.second, chain.first});
