@@ -19,9 +19,8 @@ bool run_in_workers(const std::vector<TestCase>& cases, const CaseOptions& each,
                     const std::function<void(size_t, const CaseResult&)>& done);
 
 // What a worker does: reads one JSON object a line, {"dir", "rtol", "atol", "out"}, runs the case and answers with a
-// line
-// {"status", "detail"}, until there are no more. All but "dir" may be missing; with "out", outputs are written there
-// and not compared. Paths are as this process sees them.
+// line {"status", "detail"}, until there are no more. All but "dir" may be missing; with "out", outputs are written
+// there and not compared. Paths are as this process sees them.
 void serve_cases(int in, int out, const CaseOptions& each);
 
 }  // namespace lathe::tools

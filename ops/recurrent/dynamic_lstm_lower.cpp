@@ -52,8 +52,7 @@ BufferId packed_w(const LowerContext& context, const RecurrentTask& task,
   return packed_weights(context, kW, kWZero, form);
 }
 
-// The directions read X in forms of their own: zero points of their weights
-// differ.
+// The directions read X in forms of their own: zero points of their weights differ.
 void add_quantization(const LowerContext& context, const RecurrentTask& task, const Projection& projection,
                       const FoundRange& range) {
   const BufferId x = context.buffer(context.input(kX));

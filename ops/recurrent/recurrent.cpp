@@ -58,8 +58,7 @@ std::vector<RecurrentActivation> activations_of(const Node& node, const Recurren
   if (names.size() != expected) {
     reject(node, "has " + std::to_string(names.size()) + " activations, expected " + std::to_string(expected));
   }
-  // Both lists are used up in order by those activations that have such a
-  // parameter.
+  // Both lists are used up in order by those activations that have such a parameter.
   const std::vector<float> alphas = node.attributes.get_floats("activation_alpha"),
                            betas = node.attributes.get_floats("activation_beta");
   size_t next_alpha = 0, next_beta = 0;

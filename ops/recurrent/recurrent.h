@@ -1,6 +1,5 @@
 #pragma once
-// What the attributes of RNN, GRU and LSTM say, and how their operands lie in
-// memory.
+// What the attributes of RNN, GRU and LSTM say, and how their operands lie in memory.
 #include <string>
 #include <vector>
 
@@ -59,27 +58,23 @@ RecurrentSpec recurrent_spec(const Node& node);
 struct RecurrentExtents {
   int64_t steps = 0, batch = 0, input = 0, hidden = 0;
 };
-// From the static dims of X and R. Throws Error(invalid_model) naming the node,
-// also when W does not fit.
+// From the static dims of X and R. Throws Error(invalid_model) naming the node, also when W does not fit.
 RecurrentExtents recurrent_extents(const Node& node, const RecurrentSpec& spec, const Dims& x, const Dims& w,
                                    const Dims& r);
 
 void infer_recurrent(InferContext& context);
 
-// The dims of B, initial_h, initial_c, P, sequence_lens and of Y, Y_h by name
-// of the operand.
+// The dims of B, initial_h, initial_c, P, sequence_lens and of Y, Y_h by name of the operand.
 Dims recurrent_dims(const RecurrentSpec& spec, const RecurrentExtents& extents, const std::string& operand);
 
-// For the references: an operand that may be absent (then empty), by its number
-// and name in recurrent_dims(), and the lengths of all sequences. Throw Error
-// naming the node.
+// For the references: an operand that may be absent (then empty), by its number and name in recurrent_dims(), and the
+// lengths of all sequences. Throw Error naming the node.
 std::vector<double> optional_reals(const ReferenceContext& context, const RecurrentSpec& spec,
                                    const RecurrentExtents& extents, size_t input, const char* name);
 std::vector<int64_t> sequence_lengths(const ReferenceContext& context, const RecurrentSpec& spec,
                                       const RecurrentExtents& extents);
 
-// One unit of an LSTM at one time step: sums of the gates i, o, f, c, and
-// weights of the peepholes i, o, f.
+// One unit of an LSTM at one time step: sums of the gates i, o, f, c, and weights of the peepholes i, o, f.
 struct LstmUnit {
   double sums[4] = {}, peepholes[3] = {};
 };

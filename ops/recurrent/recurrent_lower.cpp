@@ -42,8 +42,7 @@ GemmProblem projection_problem(const LowerContext& context, const RecurrentTask&
   problem.allows_strassen = context.constant(kW).defined() && context.target.accuracy != Accuracy::strict;
   problem.longest_sum = longest_product_sum(context.target.accuracy);
   if (!task.has_bias) return problem;
-  // Both halves of B; with linear_before_reset the second one belongs to the
-  // recurrent product.
+  // Both halves of B; with linear_before_reset the second one belongs to the recurrent product.
   GemmEpilogue bias;
   bias.expression.inputs = {DType::f32, DType::f32};
   int sum = bias.expression.add({.op = ExprOp::input, .a = 0});

@@ -27,8 +27,7 @@ GemmProduct product_of(const GemmProblem& problem, PlanSource& plans) {
   return GemmProduct(problem, choose_gemm_plan(problem, plans));
 }
 
-// The panels of a share from the last one to the first, each as one of `panels`
-// shares.
+// The panels of a share from the last one to the first, each as one of `panels` shares.
 template <class Product, class Operands>
 void run_backwards(const Product& product, const Operands& operands, int panels, int share, int shares) {
   const Range mine = split_evenly(panels, share, shares);

@@ -32,9 +32,8 @@ struct RecurrentProductArgs {
   int64_t added_stride = 0;
   void* own = nullptr;                // own_bytes() of this share's own
   const ValueRange* range = nullptr;  // by which H is rounded; null: that of these rows
-  // Every second time step goes from the last columns to the first: what came
-  // last in one step is still near in the next, where all weights would push
-  // one another out of the cache (256 hidden units of an LSTM are all of 1 MB).
+  // Every second time step goes from the last columns to the first: what came last in one step is still near in the
+  // next, where all weights would push one another out of the cache (256 hidden units of an LSTM are all of 1 MB).
   bool goes_back = false;
 };
 
@@ -76,8 +75,8 @@ class FloatRecurrentProduct : public RecurrentProduct {
   GemmProduct product_;
 };
 
-// R: bytes, a column for each column of the product, of which there are no
-// others. H is rounded to bytes at every time step.
+// R: bytes, a column for each column of the product, of which there are no others. H is rounded to bytes at every time
+// step.
 class DynamicRecurrentProduct : public RecurrentProduct {
  public:
   // Throws JitError.

@@ -227,8 +227,8 @@ void RecurrentProgram::finish(size_t part, const Moment& moment) const noexcept 
   loop(1, {gate(moment, 0), gate(moment, 2), moment.before}, moment.after);
 }
 
-// All rows go through the loops; those of sequences that have ended, or not yet
-// begun from behind, get their states back.
+// All rows go through the loops; those of sequences that have ended, or not yet begun from behind, get their states
+// back.
 void RecurrentProgram::finish_within_lengths(size_t part, const Moment& moment) const noexcept {
   const RecurrentOperands& operands = moment.operands;
   if (operands.lengths == nullptr || part + 1 < products_.size()) return finish(part, moment);
@@ -263,8 +263,7 @@ void RecurrentProgram::finish_within_lengths(size_t part, const Moment& moment) 
   }
 }
 
-// Step i of the walk. Rows that are written over and over are those of the step
-// before, too.
+// Step i of the walk. Rows that are written over and over are those of the step before, too.
 RecurrentProgram::Moment RecurrentProgram::moment_of(const RecurrentOperands& operands, int64_t i) const noexcept {
   const auto time = [&](int64_t step) { return operands.is_reversed ? task_.extents.steps - 1 - step : step; };
   const auto rows = [&](int64_t step) {
@@ -310,8 +309,7 @@ ConstHiddenRows RecurrentProgram::run_round(const RecurrentOperands& operands,
   return {last.data, last.stride};
 }
 
-// What all have found in the round before is one range; then this part's own
-// rows have the next.
+// What all have found in the round before is one range; then this part's own rows have the next.
 ConstHiddenRows RecurrentProgram::run_round_of_ranges(const RecurrentOperands& operands, const RecurrentRanges& ranges,
                                                       int round) const noexcept {
   const auto at = [&](int of_round, int part) {

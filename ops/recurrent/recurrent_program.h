@@ -1,6 +1,5 @@
 #pragma once
-// The walk through time of one RNN, GRU or LSTM: products with R in packed
-// form, gates as generated loops.
+// The walk through time of one RNN, GRU or LSTM: products with R in packed form, gates as generated loops.
 #include <array>
 #include <memory>
 #include <string>
@@ -26,8 +25,7 @@ struct RecurrentOperands {
   HiddenRows hidden;        // of step 0
   int64_t hidden_step = 0;  // elements from step to step; 0: the same rows again
   bool is_reversed = false;
-  // Where sequences end early: their lengths, and the hidden rows of each step
-  // once more, zero behind the end.
+  // Where sequences end early: their lengths, and the hidden rows of each step once more, zero behind the end.
   const int32_t* lengths = nullptr;
   HiddenRows copied;        // of step 0; null: not wanted
   int64_t copied_step = 0;  // elements from step to step
@@ -37,9 +35,8 @@ struct RecurrentOperands {
   float* own = nullptr;     // own_elements() of this share's own
 };
 
-// Who does a part of the work: each share makes all gates' loops for itself,
-// and its columns of the products. One round lies between two products of a
-// direction, in which all shares see what the others have made.
+// Who does a part of the work: each share makes all gates' loops for itself, and its columns of the products. One round
+// lies between two products of a direction, in which all shares see what the others have made.
 struct RecurrentShare {
   int share = 0, shares = 1;
   int round = 0;
@@ -53,13 +50,11 @@ struct RecurrentTask {
   bool has_lengths = false;               // sequences that end early
   std::vector<ByteWeights> r_bytes = {};  // by direction; none: R is float32
   Isa isa = Isa::avx2;
-  // Each direction's work: by batch entries, each part with a program of its
-  // own, or by columns of the products.
+  // Each direction's work: by batch entries, each part with a program of its own, or by columns of the products.
   int parts = 1, shares = 1;
 };
 
-// The ranges of H that the parts of a direction have found, of two steps; each
-// in a line of its own.
+// The ranges of H that the parts of a direction have found, of two steps; each in a line of its own.
 struct RecurrentRanges {
   static constexpr int64_t kStride = 16;
   float* all = nullptr;  // 2 * parts of them
@@ -78,12 +73,10 @@ class RecurrentProgram {
   int64_t own_elements() const;
   // Of one share alone. Rows of the hidden state after the last step.
   ConstHiddenRows run(const RecurrentOperands& operands) const noexcept;
-  // The same in rounds() of several shares, which differ in `own`, `cell` and
-  // `hidden`.
+  // The same in rounds() of several shares, which differ in `own`, `cell` and `hidden`.
   int rounds() const;
   ConstHiddenRows run_round(const RecurrentOperands& operands, const RecurrentShare& who) const noexcept;
-  // The same in rounds of a part alone, where H is rounded by one range for all
-  // parts of a direction.
+  // The same in rounds of a part alone, where H is rounded by one range for all parts of a direction.
   int rounds_of_ranges() const { return static_cast<int>(task_.extents.steps) + 1; }
   ConstHiddenRows run_round_of_ranges(const RecurrentOperands& operands, const RecurrentRanges& ranges,
                                       int round) const noexcept;

@@ -39,9 +39,8 @@ struct Bound {
   int rounds() const {
     return task.shares > 1 ? parts[0].program().rounds() : shares_ranges() ? parts[0].program().rounds_of_ranges() : 1;
   }
-  // Of each part: the gates, and for each share the program's own, then states:
-  // first hidden rows, cell rows, hidden rows and, where sequences end early,
-  // those of hidden and cell that they ended with. Behind all parts: ranges.
+  // Of each part: the gates, and for each share the program's own, then states: first hidden rows, cell rows, hidden
+  // rows and, where sequences end early, those of hidden and cell that they ended with. Behind all parts: ranges.
   int64_t scratch_elements() const {
     const int64_t ranges = shares_ranges() ? 2 * static_cast<int64_t>(parts.size()) * RecurrentRanges::kStride : 0;
     return static_cast<int64_t>(parts.size()) * part_elements() + ranges;
@@ -119,8 +118,7 @@ struct Bound {
     return {all + 2 * (number - own) * RecurrentRanges::kStride, task.parts, static_cast<int>(own)};
   }
 
-  // The states of all steps are the result. Where sequences end early these are
-  // others: they are copied.
+  // The states of all steps are the result. Where sequences end early these are others: they are copied.
   void put_results(const StepArgs& args, const RecurrentPart& part, RecurrentOperands& operands) const {
     const RecurrentExtents& e = task.extents;
     const int64_t row = task.spec.directions * e.hidden;  // of all directions
@@ -138,8 +136,7 @@ struct Bound {
     }
   }
 
-  // The results are the first share's; the others keep their states to
-  // themselves.
+  // The results are the first share's; the others keep their states to themselves.
   RecurrentOperands operands_of(const StepArgs& args, int64_t number, int share) const {
     const RecurrentSpec& spec = task.spec;
     const RecurrentExtents& e = task.extents;
@@ -240,8 +237,7 @@ BufferId packed_r(const LowerContext& context, const RecurrentTask& task, const 
 }  // namespace
 
 bool describe_walk(const LowerContext& context, RecurrentTask& task) {
-  // What the operands must be for the addresses below; a node that breaks it is
-  // told so by the reference.
+  // What the operands must be for the addresses below; a node that breaks it is told so by the reference.
   const std::pair<int, const char*> shapes[] = {{kB, "B"}, {kInitialH, "Y_h"}, {kInitialC, "Y_h"}, {kPeepholes, "P"}};
   for (const auto& [input, name] : shapes) {
     if (!context.has_input(input)) continue;

@@ -1,6 +1,5 @@
 #pragma once
-// The step that walks the time of an RNN, GRU or LSTM whose products with W are
-// made, and what R must be for it.
+// The step that walks the time of an RNN, GRU or LSTM whose products with W are made, and what R must be for it.
 #include <memory>
 #include <vector>
 
@@ -10,8 +9,8 @@
 
 namespace lathe {
 
-// What of a task the operands beside X, W and R say. False: types or shapes
-// that the walk lacks. Requires: spec, extents.
+// What of a task the operands beside X, W and R say. False: types or shapes that the walk lacks. Requires: spec,
+// extents.
 bool describe_walk(const LowerContext& context, RecurrentTask& task);
 
 // One direction, or some of its batch entries.
@@ -22,8 +21,8 @@ struct RecurrentPart {
 // Throws JitError.
 std::vector<RecurrentPart> recurrent_parts(const RecurrentTask& task, PlanSource& plans);
 
-// `projected`: for each direction X W^T with the biases, a row of gates *
-// hidden for each step and batch entry in the order of X.
+// `projected`: for each direction X W^T with the biases, a row of gates * hidden for each step and batch entry in the
+// order of X.
 void add_walk(const LowerContext& context, const RecurrentTask& task, const std::vector<RecurrentPart>& parts,
               const std::vector<BufferId>& projected);
 

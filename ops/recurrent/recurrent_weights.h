@@ -17,13 +17,11 @@ struct PackedForm {
   int64_t bytes = 0;
   std::function<void(const char* weights, const char* zero_points, void* out)> pack;  // of all directions
 };
-// Packed at load where the operands are constant, by a step of every run
-// otherwise. `zeros`: none for float32.
+// Packed at load where the operands are constant, by a step of every run otherwise. `zeros`: none for float32.
 BufferId packed_weights(const LowerContext& context, RecurrentInput weights, std::optional<RecurrentInput> zeros,
                         const PackedForm& form);
 
-// The scales and zero points of DynamicQuantizeLSTM's W or R: one for each
-// direction, or for each column of each.
+// The scales and zero points of DynamicQuantizeLSTM's W or R: one for each direction, or for each column of each.
 struct ByteOperands {
   RecurrentInput weights, scale, zero;
 };
@@ -33,8 +31,7 @@ std::optional<ByteWeights> byte_weights(const LowerContext& context, const ByteO
                                         int64_t directions, int64_t columns);
 // How many elements an operand has for each direction.
 int64_t elements_by_direction(const LowerContext& context, RecurrentInput input, int64_t directions);
-// The zero points of a direction, which lie behind those of the directions
-// before.
+// The zero points of a direction, which lie behind those of the directions before.
 ByteZeros zeros_of_direction(const LowerContext& context, RecurrentInput input, const char* all, int64_t direction,
                              int64_t directions);
 
