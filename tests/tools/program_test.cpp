@@ -281,6 +281,16 @@ TEST_F(Program, ReportsABenchAsJson) {
   EXPECT_THAT(tools::read_npy(file("results/0.npy")).dims(), ElementsAre(1, 64));
 }
 
+TEST_F(Program, TimesAModelThatGivesStrings) {
+  ModelBuilder model;
+  const std::string text = model.node("Cast", {model.input("x", {3})}).with("to", static_cast<int64_t>(DType::string));
+  model.output(text, DType::string);
+  model.save(file("text.onnx"));
+  const Outcome outcome = lathe({"bench", file("text.onnx"), "--iterations", "2", "--threads", "1", "--profile"});
+  EXPECT_EQ(outcome.exit_code, kGood) << outcome;
+  EXPECT_THAT(outcome.out, HasSubstr("2 runs: median"));
+}
+
 TEST_F(Program, WritesAProfileThatATraceViewerReads) {
   const Outcome outcome =
       lathe({"bench", conv_, "--iterations", "1", "--threads", "1", "--profile=" + file("trace.json")});
