@@ -19,7 +19,10 @@ LinearModel model_of(const ReferenceContext& context, int64_t features, int64_t 
   LinearModel model{targets, features, context.node.attributes.get_floats("coefficients"),
                     context.node.attributes.get_floats("intercepts")};
   const auto given = static_cast<int64_t>(model.coefficients.size());
-  if (targets < 1 || given % targets != 0 || given / targets != features) {
+  // Where intercepts say how many targets there are, coefficients may be left over: files have them, and they run
+  // elsewhere.
+  const bool may_be_more = !model.intercepts.empty();
+  if (targets < 1 || given / targets < features || (!may_be_more && given != targets * features)) {
     context.fail("has " + std::to_string(given) + " coefficients for " + std::to_string(targets) + " targets of " +
                  std::to_string(features) + " features");
   }
@@ -81,7 +84,8 @@ void run_classifier(ReferenceContext& context) {
   const ClassLabels labels = labels_of_node(context.node);
   const PostTransform transform = post_transform_of(context.node);
   const auto given = static_cast<int64_t>(context.node.attributes.get_floats("coefficients").size());
-  const int64_t targets = shape.columns == 0 ? 0 : given / shape.columns;
+  const auto intercepts = static_cast<int64_t>(context.node.attributes.get_floats("intercepts").size());
+  const int64_t targets = intercepts > 0 ? intercepts : shape.columns == 0 ? 0 : given / shape.columns;
   const LinearModel model = model_of(context, shape.columns, targets);
   const bool is_binary = targets == 1;
   if (labels.size() != 0 && static_cast<int64_t>(labels.size()) != targets && !(is_binary && labels.size() == 2)) {

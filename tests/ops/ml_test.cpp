@@ -181,6 +181,18 @@ TEST(LinearClassifier, TakesTheLargestScore) {
   expect_near(results[1], {1 / (1 + e2), e2 / (1 + e2), e1 / (1 + e1), 1 / (1 + e1)});
 }
 
+TEST(LinearClassifier, HasAsManyTargetsAsIntercepts) {
+  const auto classifier = [](const Floats& coefficients) {
+    return ml("LinearClassifier")
+        .with("coefficients", coefficients)
+        .with("intercepts", Floats{0, 0})
+        .with("classlabels_ints", Ints{4, 5})
+        .input(tensor<float>({2, 2}, {2, 0, 0, 1}));
+  };
+  EXPECT_EQ(list<int64_t>(classifier({1, 0, 0, 1, 9, 9, 9, 9}).outputs(2).reference()[0]), (Ints{4, 5}));
+  EXPECT_THROW(classifier({1, 0, 0}).outputs(2).reference(), Error);
+}
+
 // ---- Support vectors
 
 TEST(SvmRegressor, SumsItsKernels) {
