@@ -182,6 +182,8 @@ void ConvInt8Program::make_kernels() {
     if (kernels) continue;
     ConvInt8Plan plan = kernel_plan(problem_, group.count);
     plan.ahead = plan_.ahead;
+    if (plan.ahead > groups_read(group) / problem_.shape.in_lanes())
+      throw JitError("a convolution tile runs ahead of more input blocks than there are");
     const int64_t steps = problem_.depth() * problem_.shape.phases[0].taps();
     if (plan.ahead > 0 && !may_be_nan(problem_.epilogue)) {
       plan.bytes = steps >= kStepsBesideTables ? BytesTimesConstants::looked_up : BytesTimesConstants::inputs_looked_up;

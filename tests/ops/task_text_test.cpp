@@ -127,6 +127,9 @@ TEST(TaskText, ConvolutionsOfBytesComeBackAndRunWithAnyTile) {
         runner.run();
       }
       EXPECT_GE(built, isa == Isa::avx2 ? 2 : 1) << task.key;
+      // It would never stop counting input blocks down.
+      const int ahead = static_cast<int>(shape.in_channels) + 1;
+      EXPECT_FALSE(again.build({{"blocks", 1}, {"rows", 1}, {"cols", 3}, {"group", 0}, {"ahead", ahead}})) << task.key;
     }
   }
 }
