@@ -30,32 +30,34 @@ Tensor unshuffled(const Tensor& rows, int64_t groups) {
 
 void sink(Rewriter& rewriter, NodeId id) {
   Graph& graph = rewriter.graph();
-  if (graph.node(id).inputs.size() < 2 || graph.node(id).inputs[0] == ValueId::none) return;
-  const Tensor weights = constant_of(graph, graph.node(id).inputs[1]);
-  if (!weights.defined() || !is_strided_depthwise(graph.node(id), weights)) return;
-  const ValueId shuffled = graph.node(id).inputs[0];
+  const Node& conv = graph.node(id);
+  if (conv.inputs.size() < 2 || conv.inputs[0] == ValueId::none) return;
+  const Tensor weights = constant_of(graph, conv.inputs[1]);
+  if (!weights.defined() || !is_strided_depthwise(conv, weights)) return;
+  const ValueId shuffled = conv.inputs[0];
   const NodeId maker = graph.value(shuffled).producer;
-  if (maker == NodeId::none || !rewriter.is_live(maker) || !is_lathe_op(graph.node(maker), "ShuffleChannels")) return;
-  if (graph.node(maker).epilogue || rewriter.only_user(shuffled) != id) return;
-  const ValueId bias = input_or_none(graph.node(id), 2);
+  if (maker == NodeId::none || !rewriter.is_live(maker)) return;
+  const Node& shuffle = graph.node(maker);
+  if (!is_lathe_op(shuffle, "ShuffleChannels") || shuffle.epilogue || rewriter.only_user(shuffled) != id) return;
+  const ValueId bias = input_or_none(conv, 2);
   const Tensor offsets = constant_of(graph, bias);
-  const int64_t channels = weights.dims()[0], groups = graph.node(maker).attributes.get_int("groups", 1);
+  const int64_t channels = weights.dims()[0], groups = shuffle.attributes.get_int("groups", 1);
   if (groups < 1 || channels % groups != 0 || weights.size() == 0) return;
   if (bias != ValueId::none && (offsets.dtype() != DType::f32 || offsets.size() != channels)) return;
 
-  Node conv = graph.node(id), shuffle = graph.node(maker);
+  Node first = conv, second = shuffle;
   const ValueId result = conv.outputs[0];
-  conv.inputs[0] = shuffle.inputs[0];
-  conv.inputs[1] = rewriter.add_constant(graph.value(conv.inputs[1]).name, unshuffled(weights, groups));
+  first.inputs[0] = shuffle.inputs[0];
+  first.inputs[1] = rewriter.add_constant(graph.value(conv.inputs[1]).name, unshuffled(weights, groups));
   if (bias != ValueId::none)
-    conv.inputs[2] = rewriter.add_constant(graph.value(bias).name, unshuffled(offsets, groups));
-  conv.outputs = {rewriter.add_value(graph.value(result).name, graph.value(result).type)};
-  shuffle.inputs = conv.outputs;
-  shuffle.outputs = {result};
+    first.inputs[2] = rewriter.add_constant(graph.value(bias).name, unshuffled(offsets, groups));
+  first.outputs = {rewriter.add_value(graph.value(result).name, graph.value(result).type)};
+  second.inputs = first.outputs;
+  second.outputs = {result};
   rewriter.erase(maker);
   rewriter.erase(id);
-  rewriter.add(std::move(conv), id);
-  rewriter.add(std::move(shuffle), id);
+  rewriter.add(std::move(first), id);
+  rewriter.add(std::move(second), id);
 }
 
 }  // namespace

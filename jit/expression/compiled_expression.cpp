@@ -76,8 +76,6 @@ bool uses_input(const VectorProgram& program, uint32_t number) {
 
 constexpr int kSpare = 2;  // vector registers that loads and stores of narrow elements need on the way
 
-int all_registers(Isa isa) { return has_avx512(isa) ? 32 : 16; }
-
 // Each constant with the number of instructions that read it, those of most first.
 std::vector<std::pair<uint32_t, int>> constants_by_use(const RegisterAssignment& assignment) {
   std::map<uint32_t, int> uses;
@@ -113,13 +111,13 @@ int CompiledExpression::together(Isa isa, const Expression& expression, int held
   const RegisterAssignment assignment = assign_registers(lower_expression(expression, isa));
   if (assignment.code.size() < kLong) return 1;
   int count = 1;
-  while (2 * count <= most && 2 * count * assignment.registers + held + kSpare <= all_registers(isa)) count *= 2;
+  while (2 * count <= most && 2 * count * assignment.registers + held + kSpare <= vector_registers(isa)) count *= 2;
   return count;
 }
 
 void CompiledExpression::hold_constants(int held) {
   const int taken = static_cast<int>(evaluations_.size()) * assignment_.registers + held + kSpare;
-  int left = all_registers(isa_) - taken;
+  int left = vector_registers(isa_) - taken;
   for (size_t number = 0; number < assignment_.tables.size() && left > 0; ++number, --left) {
     const Vec into = new_vec("table");
     cc_.vmovups(into, table_in_memory(number));
