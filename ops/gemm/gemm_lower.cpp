@@ -63,21 +63,15 @@ void pack_in_parts(const LowerContext& context, const MatrixView& view, const Pa
   }
 }
 
-// All of the constant's matrices, packed one behind the other.
-Tensor pack_constant(const LowerContext& context, const ProductNode& product, const PanelFormat& format) {
-  const Tensor constant = context.constant(1);
-  const int64_t k = product.shape.k, n = product.shape.n;
-  const bool transposed = product.form.transpose_b;
-  const std::string text = fmt::format("gemm {} {}x{} lanes {} {} alpha {}", format.panel_columns, k, n, format.lanes,
-                                       transposed ? "transposed" : "plain", product.form.alpha);
-  return context.packed(context.input(1), text, [&] {
-    const int64_t matrices = constant.size() / std::max<int64_t>(1, k * n);
+Tensor pack_constant(const LowerContext& context, const ConstantMatrix& b, const PanelFormat& format) {
+  const int64_t k = b.view.rows, n = b.view.columns;
+  const std::string text = fmt::format("gemm {} {}x{} lanes {} {}", format.panel_columns, k, n, format.lanes, b.text);
+  return context.packed(b.constant, text, [&] {
     const int64_t size = format.elements(k, n);
-    Tensor packed = allocate_weights(DType::f32, {matrices * size});
-    for (int64_t i = 0; i < matrices; ++i) {
-      MatrixView view{constant.data<float>() + i * k * n, k, n, n, 1};
-      if (transposed) view = {constant.data<float>() + i * k * n, k, n, 1, k};
-      pack_in_parts(context, view, format, product.form.alpha, packed.mutable_data<float>() + i * size);
+    Tensor packed = allocate_weights(DType::f32, {b.count * size});
+    MatrixView view = b.view;
+    for (int64_t i = 0; i < b.count; ++i, view.data += k * n) {
+      pack_in_parts(context, view, format, b.scale, packed.mutable_data<float>() + i * size);
     }
     return packed;
   });
@@ -90,16 +84,6 @@ ConstantMatrix strided_b(const LowerContext& context, const StridedProduct& prod
   b.text = fmt::format("strides {}:{}", k_stride, n_stride);
   b.view = {context.graph.value(product.constant_b).constant.data<float>(), product.k, product.n, k_stride, n_stride};
   return b;
-}
-
-Tensor pack_strided(const LowerContext& context, const ConstantMatrix& b, const PanelFormat& format) {
-  const int64_t k = b.view.rows, n = b.view.columns;
-  const std::string text = fmt::format("gemm {} {}x{} lanes {} {}", format.panel_columns, k, n, format.lanes, b.text);
-  return context.packed(b.constant, text, [&] {
-    Tensor packed = allocate_weights(DType::f32, {format.elements(k, n)});
-    pack_panels(b.view, format, 0, format.panels(n), 1, packed.mutable_data<float>());
-    return packed;
-  });
 }
 
 // A as [m x k]: turned by a step of its own, or ahead of time when it is constant.
@@ -137,13 +121,29 @@ BufferId turned_a(LowerContext& context, const ProductNode& product) {
   return to;
 }
 
-std::shared_ptr<const GemmProduct> emit(const GemmProblem& problem, const GemmPlan& plan,
-                                        const std::vector<GemmOffsets>& offsets) {
+// None: there is no code for it.
+std::optional<EmittedProduct> emit(const LowerContext& context, const ProductNode& product, const GemmProblem& problem,
+                                   const std::optional<ConstantMatrix>& b) {
+  const GemmPlan plan = choose_gemm_plan(problem, context.plans);
+  const PanelFormat format{int64_t{plan.vecs} * vector_lanes(problem.isa), vector_lanes(problem.isa)};
   try {
-    return std::make_shared<const GemmProduct>(problem, plan, offsets);
+    return emit_product(context, problem, plan, b ? &*b : nullptr,
+                        batch_offsets(product, b ? format.elements(problem.k, problem.n) : 0));
   } catch (const JitError&) {
-    return nullptr;
+    return std::nullopt;
   }
+}
+
+// `buffers`: all, but for a constant B.
+void add_steps(const LowerContext& context, const GemmProblem& problem, const EmittedProduct& product,
+               const std::optional<ConstantMatrix>& b, ProductBuffers buffers) {
+  if (product.blocks) return add_block_product(context, problem, product.blocks, *b, std::move(buffers));
+  Tensor weights;
+  if (b) {
+    weights = pack_constant(context, *b, product.plain->format());
+    buffers.b = context.constant_buffer(weights);
+  }
+  add_product(context, problem, product.plain, std::move(buffers), weights);
 }
 
 void set_strides(const ProductNode& product, GemmOperands& operands) {
@@ -171,6 +171,7 @@ ConstantMatrix constant_b(const LowerContext& context, const ProductNode& produc
   b.constant = context.input(1);
   b.text = fmt::format("{} alpha {}", transposed ? "transposed" : "plain", product.form.alpha);
   b.view = {context.constant(1).data<float>(), k, n, transposed ? 1 : n, transposed ? k : 1};
+  b.count = context.constant(1).size() / std::max<int64_t>(1, k * n);
   b.scale = product.form.alpha;
   return b;
 }
@@ -192,22 +193,14 @@ bool lower_product(LowerContext& context, const MatMulShape& shape, const Produc
                           context.buffer(context.output(0)), is_packed ? context.input(1) : ValueId::none})) {
     return true;
   }
-  const GemmPlan plan = choose_gemm_plan(problem, context.plans);
-  const auto a = [&] { return form.transpose_a ? turned_a(context, product) : context.buffer(context.input(0)); };
-  ProductBuffers buffers = bind_buffers(context, product);
-  const ConstantMatrix b = is_packed ? constant_b(context, product) : ConstantMatrix();
-  if (const auto blocks = is_packed ? block_product(context, problem, plan, b) : nullptr) {
-    buffers.a = a();
-    add_block_product(context, problem, blocks, b, std::move(buffers));
-    return true;
-  }
-  const PanelFormat format{int64_t{plan.vecs} * vector_lanes(problem.isa), vector_lanes(problem.isa)};
-  auto emitted = emit(problem, plan, batch_offsets(product, is_packed ? format.elements(problem.k, problem.n) : 0));
+  std::optional<ConstantMatrix> b;
+  if (is_packed) b = constant_b(context, product);
+  const std::optional<EmittedProduct> emitted = emit(context, product, problem, b);
   if (!emitted) return false;
-  const Tensor weights = is_packed ? pack_constant(context, product, format) : Tensor();
-  buffers.a = a();
-  buffers.b = is_packed ? context.constant_buffer(weights) : context.buffer(context.input(1));
-  add_product(context, problem, std::move(emitted), std::move(buffers), weights);
+  ProductBuffers buffers = bind_buffers(context, product);
+  buffers.a = form.transpose_a ? turned_a(context, product) : context.buffer(context.input(0));
+  if (!b) buffers.b = context.buffer(context.input(1));
+  add_steps(context, problem, *emitted, b, std::move(buffers));
   return true;
 }
 
@@ -234,22 +227,16 @@ bool lower_strided_product(LowerContext& context, const StridedProduct& strided)
                          {strided.a, strided.b, strided.c, is_packed ? strided.constant_b : ValueId::none})) {
     return true;
   }
-  const GemmPlan plan = choose_gemm_plan(problem, context.plans);
+  std::optional<ConstantMatrix> b;
+  if (is_packed) b = strided_b(context, strided);
+  const std::optional<EmittedProduct> emitted = emit(context, product, problem, b);
+  if (!emitted) return false;
   ProductBuffers buffers;
   buffers.a = strided.a;
+  buffers.b = strided.b;
   buffers.c = strided.c;
   set_strides(product, buffers.operands);
-  const ConstantMatrix b = is_packed ? strided_b(context, strided) : ConstantMatrix();
-  if (const auto blocks = is_packed ? block_product(context, problem, plan, b) : nullptr) {
-    add_block_product(context, problem, blocks, b, std::move(buffers));
-    return true;
-  }
-  const PanelFormat format{int64_t{plan.vecs} * vector_lanes(problem.isa), vector_lanes(problem.isa)};
-  auto emitted = emit(problem, plan, batch_offsets(product, is_packed ? format.elements(problem.k, problem.n) : 0));
-  if (!emitted) return false;
-  const Tensor weights = is_packed ? pack_strided(context, b, format) : Tensor();
-  buffers.b = is_packed ? context.constant_buffer(weights) : strided.b;
-  add_product(context, problem, std::move(emitted), std::move(buffers), weights);
+  add_steps(context, problem, *emitted, b, std::move(buffers));
   return true;
 }
 

@@ -141,14 +141,16 @@ void add_product(const LowerContext& context, const GemmProblem& problem, std::s
   add_step(context, problem, std::move(bound), weights);
 }
 
-std::shared_ptr<const StrassenProduct> block_product(const LowerContext& context, const GemmProblem& problem,
-                                                     const GemmPlan& plan, const ConstantMatrix& b) {
-  if (plan.fast == FastProduct::none || !has_even_columns(context, b)) return nullptr;
-  try {
-    return std::make_shared<const StrassenProduct>(problem, plan);
-  } catch (const JitError&) {
-    return nullptr;
+EmittedProduct emit_product(const LowerContext& context, const GemmProblem& problem, const GemmPlan& plan,
+                            const ConstantMatrix* b, const std::vector<GemmOffsets>& offsets) {
+  if (b != nullptr && plan.fast != FastProduct::none && has_even_columns(context, *b)) {
+    try {
+      return {std::make_shared<const StrassenProduct>(problem, plan), nullptr};
+    } catch (const JitError&) {
+      // A plain one may do with the plan.
+    }
   }
+  return {nullptr, std::make_shared<const GemmProduct>(problem, plan, offsets)};
 }
 
 void add_block_product(const LowerContext& context, const GemmProblem& problem,

@@ -35,14 +35,22 @@ void add_product(const LowerContext& context, const GemmProblem& problem, std::s
 // B, or a part of a constant that is B.
 struct ConstantMatrix {
   ValueId constant = ValueId::none;
-  std::string text;  // tells it from other matrices in the same constant
-  MatrixView view;
+  std::string text;   // tells it from other matrices in the same constant
+  MatrixView view;    // of the first
+  int64_t count = 1;  // matrices, one behind the other
   float scale = 1;
 };
 
-// By fewer products of blocks. Null: the plan is none of these or cannot be emitted, or the weights are not for it.
-std::shared_ptr<const StrassenProduct> block_product(const LowerContext& context, const GemmProblem& problem,
-                                                     const GemmPlan& plan, const ConstantMatrix& b);
+// One of both.
+struct EmittedProduct {
+  std::shared_ptr<const StrassenProduct> blocks;
+  std::shared_ptr<const GemmProduct> plain;
+};
+
+// By fewer products of blocks where the plan says so and weights are for it. `b`: null where B is no constant. Throws
+// JitError.
+EmittedProduct emit_product(const LowerContext& context, const GemmProblem& problem, const GemmPlan& plan,
+                            const ConstantMatrix* b, const std::vector<GemmOffsets>& offsets = {});
 
 // Two steps for each part of k: all threads need all sums of A's blocks. Packs B: buffers.b is not read.
 void add_block_product(const LowerContext& context, const GemmProblem& problem,

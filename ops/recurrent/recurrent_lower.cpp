@@ -57,24 +57,7 @@ GemmProblem projection_problem(const LowerContext& context, const RecurrentTask&
   return problem;
 }
 
-// X times W of a direction, for all time steps: one of both.
-struct Projection {
-  std::shared_ptr<const StrassenProduct> blocks;
-  std::shared_ptr<const GemmProduct> plain;
-};
-
-// Throws JitError.
-Projection emit_projection(const LowerContext& context, const GemmProblem& problem, const GemmPlan& plan,
-                           int64_t direction) {
-  Projection projection;
-  if (problem.allows_strassen) {
-    projection.blocks = block_product(context, problem, plan, direction_w(context, problem, direction));
-  }
-  if (!projection.blocks) projection.plain = std::make_shared<const GemmProduct>(problem, plan);
-  return projection;
-}
-
-BufferId add_projection(const LowerContext& context, const GemmProblem& problem, const Projection& projection,
+BufferId add_projection(const LowerContext& context, const GemmProblem& problem, const EmittedProduct& projection,
                         int64_t direction) {
   ProductBuffers buffers;
   buffers.a = context.buffer(context.input(kX));
@@ -109,12 +92,14 @@ bool lower_recurrent(LowerContext& context) {
                                    context.input_type(kW).extents(), context.input_type(kR).extents());
   if (!describe_walk(context, task)) return false;
   const GemmProblem problem = projection_problem(context, task);
-  std::vector<Projection> projections;
+  std::vector<EmittedProduct> projections;
   std::vector<RecurrentPart> parts;
   try {
     const GemmPlan plan = choose_gemm_plan(problem, context.plans);
     for (int64_t d = 0; d < task.spec.directions; ++d) {
-      projections.push_back(emit_projection(context, problem, plan, d));
+      const bool is_constant = context.constant(kW).defined();
+      const ConstantMatrix w = is_constant ? direction_w(context, problem, d) : ConstantMatrix();
+      projections.push_back(emit_product(context, problem, plan, is_constant ? &w : nullptr));
     }
     parts = recurrent_parts(task, context.plans);
   } catch (const JitError&) {
