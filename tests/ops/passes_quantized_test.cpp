@@ -4,6 +4,8 @@
 namespace lathe::testing {
 namespace {
 
+using Ints = std::vector<int64_t>;
+
 TEST(QuantizedPasses, TurnAProductAndWhatFollowsIntoOneProductOfIntegers) {
   QuantizedNet net;
   const ValueId x = net.input(Dims{2, 8, 32});
@@ -61,6 +63,47 @@ TEST(QuantizedPasses, LeaveProductsAloneWhoseScalesRunAcrossTheSum) {
 bool choose_layouts_once(Graph& graph, const PassContext& context) {
   EXPECT_TRUE(passes::choose_layouts(graph, context));
   return false;
+}
+
+// The heads of an attention, as exporters that quantize the results of products leave them.
+TEST(QuantizedPasses, SinkDequantizeLinearBelowWhatMovesElementsOnTheWayToAProduct) {
+  QuantizedNet net;
+  const ValueId x = net.quantized(net.input(Dims{1, 6, 96}), 0.01F, 128);
+  const ValueId heads = net.op("Reshape", {x, net.constant(Tensor::from<int64_t>({4}, {1, 6, 2, 48}))});
+  const std::vector<ValueId> parts = net.op("Split", {heads}, 3, {{"axis", int64_t{3}}});
+  const ValueId q = net.op("Div", {net.op("Transpose", {parts[0]}, {{"perm", Ints{0, 2, 1, 3}}}), net.scalar(4)});
+  const ValueId k = net.op("Transpose", {parts[1]}, {{"perm", Ints{0, 2, 3, 1}}});
+  const ValueId v = net.op("Transpose", {parts[2]}, {{"perm", Ints{0, 2, 1, 3}}});
+  const ValueId scores = net.quantized(net.op("MatMul", {q, k}), 0.02F, 128);
+  net.graph.outputs = {net.op("MatMul", {scores, v})};
+  const Graph after = optimized(net);
+  EXPECT_EQ(count(after, "QuantizedMatMul"), 2);
+  EXPECT_EQ(count(after, "MatMul"), 0);
+  EXPECT_EQ(count(after, "DequantizeLinear"), 0);
+  expect_same_results(net, after, 0.1);
+}
+
+TEST(QuantizedPasses, KeepTheScalesOfChannelsThatATransposeMoves) {
+  QuantizedNet net;
+  const ValueId x = net.quantized(net.input(Dims{3, 20}), 0.01F, 100);
+  const ValueId turned = net.op("Transpose", {net.weights({12, 20}, 0)}, {{"perm", Ints{1, 0}}});
+  net.graph.outputs = {net.op("MatMul", {x, turned})};
+  const Graph after = optimized(net);
+  EXPECT_EQ(count(after, "QuantizedMatMul"), 1);
+  expect_same_results(net, after, 1e-4);
+}
+
+TEST(QuantizedPasses, LeaveDequantizeLinearInFrontOfMovementsToProductsOfFloats) {
+  QuantizedNet net;
+  const ValueId x = net.quantized(net.input(Dims{6, 20}), 0.01F, 100);
+  const ValueId turned = net.op("Transpose", {x}, {{"perm", Ints{1, 0}}});
+  const ValueId negative = net.op("Mul", {x, net.scalar(-1)});  // would turn the order of bytes around
+  net.graph.outputs = {net.op("MatMul", {turned, net.input(Dims{6, 5})}),
+                       net.op("MatMul", {negative, net.weights({20, 12}, 1)})};
+  const Graph after = optimized(net);
+  EXPECT_EQ(count(after, "QuantizedMatMul"), 0);
+  EXPECT_EQ(count(after, "MatMul"), 2);
+  expect_same_results(net, after, 1e-4);
 }
 
 TEST(QuantizedPasses, QuantizeDynamicallyInBlocks) {
