@@ -50,6 +50,38 @@ TEST(FuseLayerNorm, TakesAReciprocalForTheDivision) {
   EXPECT_EQ(fused(net), "LayerNormalization");
 }
 
+// Over the channels of pictures, as ConvNeXt, SAM and others have it.
+TEST(FuseLayerNorm, TurnsChannelsOfPicturesIntoRows) {
+  for (const Dims& row : {Dims{16, 1, 1}, Dims{1, 16, 1, 1}}) {
+    PassNet net;
+    const ValueId d = deviation(net, net.input(Dims{2, 16, 3, 5}), {1});
+    ValueId y = net.op("Mul", {net.op("Div", {d, root(net, d, {-3})}), net.weights(row)});
+    net.output(net.op("Add", {y, net.weights(row)}));
+    EXPECT_EQ(fused(net), "Transpose LayerNormalization Transpose");
+  }
+}
+
+TEST(FuseLayerNorm, TurnsChannelsWithoutGainAndWithOpenExtents) {
+  PassNet net;
+  const ValueId x = net.input(TensorType{DType::f32, true, {{-1, "n"}, {16, ""}, {-1, "w"}}, {}});
+  const ValueId d = deviation(net, x, {1});
+  net.output(net.op("Div", {d, root(net, d, {1})}));
+  const ValueId z = net.input(Dims{2, 16, 3, 5});
+  net.output(tensorflow_norm(net, z, net.weights({16, 1, 1}), net.weights({16, 1, 1}), {1}, {1}));
+  EXPECT_EQ(fused(net), "Transpose LayerNormalization Transpose Transpose LayerNormalization Transpose");
+}
+
+TEST(FuseLayerNorm, LeavesFewChannelsAndRowsAlongOtherAxes) {
+  PassNet net;
+  const ValueId d = deviation(net, net.input(Dims{2, 4, 3, 5}), {1});
+  net.output(net.op("Div", {d, root(net, d, {1})}));
+  EXPECT_EQ(fused(net).find("LayerNormalization"), std::string::npos);
+  PassNet wide;  // as many columns as channels
+  const ValueId e = deviation(wide, wide.input(Dims{2, 16, 3, 16}), {1});
+  wide.output(wide.op("Mul", {wide.op("Div", {e, root(wide, e, {1})}), wide.weights({16})}));
+  EXPECT_EQ(fused(wide), "Transpose LayerNormalization Transpose Mul");
+}
+
 TEST(FuseInstanceNorm, TakesMeansOfPixelsWithGainAndBias) {
   PassNet net;
   const ValueId d = deviation(net, net.input(Dims{2, 3, 4, 5}), {2, 3});
