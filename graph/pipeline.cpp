@@ -224,6 +224,8 @@ const std::vector<Pass>& load_passes() {
       {"sink-scales", passes::sink_scales, 2},
       // Before epilogues: a product that ends in one keeps its order of axes.
       {"absorb-transposes", passes::absorb_transposes, 2},
+      // Before epilogues, which would take the biases one by one.
+      {"gather-biases", passes::gather_biases, 2},
       // What rides on a product or convolution saves a whole pass over memory. The pointwise fusion of what is left
       // waits for the extents: it would hide the parts of patterns that cannot be told without them.
       {"fuse-epilogue", passes::fuse_epilogue, 2},
@@ -270,6 +272,7 @@ const std::vector<Pass>& specialize_passes() {
       {"remove-dead", passes::remove_dead, 1},
       {"sink-scales", passes::sink_scales, 2},
       {"absorb-transposes", passes::absorb_transposes, 2},
+      {"gather-biases", passes::gather_biases, 2},
       {"fuse-epilogue", passes::fuse_epilogue, 2},
       {"absorb-dequantize", passes::absorb_dequantize, 2},
       // Before pointwise fusion, which takes QuantizeLinear for its own.

@@ -240,12 +240,29 @@ class Speller : private Spelling {
     return transposed(value, node.attributes.get_ints(kPerms[slot]));
   }
 
+  // An input of the scores as the sum of two that it is: of the last one and of it.
+  void spell_sum(const Node& node, std::vector<ValueId>& inputs) {
+    if (!node.attributes.has("sum_input")) return;
+    const auto slot = static_cast<size_t>(node.attributes.get_int("sum_input", 0)) + 1;
+    const ValueId first = inputs[slot], second = inputs.back();
+    const TensorType& type = graph_.value(first).type;
+    if (!type.has_rank) fail(node, "the rank of its biases is not known");
+    const Ints kept(static_cast<size_t>(type.rank()) - 1, 0);
+    Ints apart = kept, repeated = kept, joined = kept;
+    apart.insert(apart.end(), {-1, 1});
+    repeated.insert(repeated.end(), {1, -1});
+    joined.push_back(-1);
+    inputs[slot] = reshaped(op("Add", {reshaped(first, apart), reshaped(second, repeated)}), joined);
+    inputs.pop_back();
+  }
+
   void spell_attention(const Node& node, ValueId result) {
     const ValueId q = viewed(node, 0), k = viewed(node, 1), v = viewed(node, 2);
     ValueId scores = op("MatMul", {q, k});
     if (const auto expression = get_expression(node.attributes, "scores")) {
       std::vector<ValueId> inputs{scores};
       inputs.insert(inputs.end(), node.inputs.begin() + 3, node.inputs.end());
+      spell_sum(node, inputs);
       scores = rewriter_.add_value(like_, TensorType::unranked(DType::f32));
       spell_expression(*expression, inputs, scores);
     }

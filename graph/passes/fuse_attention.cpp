@@ -12,6 +12,7 @@ namespace lathe::passes {
 namespace {
 
 using Perm = std::vector<int64_t>;
+constexpr int kReshapeVersion = 14;
 constexpr size_t kResult = 3;  // behind Q, K and V in lists for all four
 
 // A product of two matrices (or stacks of them), as it is read and stored.
@@ -221,7 +222,103 @@ NodeId reshape_behind(const Rewriter& rewriter, const Graph& graph, ValueId resu
   return user;
 }
 
-void rewrite(Rewriter& rewriter, const OpSchema& schema, NodeId softmax, const Match& found) {
+// An input of the scores that is a sum over the rows and columns of a picture, joined as keys:
+//   reshape(first [..., rows, 1] + second [..., 1, columns])
+struct Sum {
+  ValueId first = ValueId::none, second = ValueId::none;
+  NodeId add = NodeId::none, reshape = NodeId::none;
+  int64_t rows = 0, columns = 0;
+};
+
+bool ends_in(const Graph& graph, ValueId id, const TensorType& like, int64_t rows, int64_t columns) {
+  const TensorType& type = graph.value(id).type;
+  if (type.dtype != DType::f32 || !type.has_rank || type.rank() != like.rank()) return false;
+  const size_t last = type.dims.size() - 1;
+  for (size_t axis = 0; axis + 1 < last; ++axis) {
+    if (!same_dim(type.dims[axis], like.dims[axis])) return false;
+  }
+  return type.dims[last - 1].extent == rows && type.dims[last].extent == columns;
+}
+
+std::optional<Sum> sum_behind(const Rewriter& rewriter, const Graph& graph, ValueId input, NodeId user) {
+  Sum sum;
+  sum.reshape = rewriter.producer_if(input, "Reshape");
+  if (sum.reshape == NodeId::none || rewriter.only_user(input) != user) return std::nullopt;
+  const ValueId apart = graph.node(sum.reshape).inputs[0];
+  sum.add = rewriter.producer_if(apart, "Add");
+  if (sum.add == NodeId::none || graph.node(sum.add).epilogue || rewriter.only_user(apart) != sum.reshape) {
+    return std::nullopt;
+  }
+  const TensorType &type = graph.value(apart).type, &joined = graph.value(input).type;
+  if (type.dtype != DType::f32 || !type.has_rank || type.rank() < 3 || !joined.has_rank || joined.rank() < 2) {
+    return std::nullopt;
+  }
+  const Dim &rows = type.dims[type.dims.size() - 2], &columns = type.dims.back(), &keys = joined.dims.back();
+  if (!rows.known() || !columns.known() || !keys.known() || rows.extent < 2 || columns.extent < 2 ||
+      keys.extent % columns.extent != 0 || keys.extent / columns.extent != rows.extent) {
+    return std::nullopt;
+  }
+  sum.rows = rows.extent;
+  sum.columns = columns.extent;
+  const std::vector<ValueId>& addends = graph.node(sum.add).inputs;
+  for (size_t slot = 0; slot < 2; ++slot) {
+    sum.first = addends[slot];
+    sum.second = addends[1 - slot];
+    if (ends_in(graph, sum.first, type, sum.rows, 1) && ends_in(graph, sum.second, type, 1, sum.columns)) return sum;
+  }
+  return std::nullopt;
+}
+
+// The extents of `joined` with another last one, as a Reshape takes them; nullopt: too many are open.
+std::optional<std::vector<int64_t>> shape_with_last(const TensorType& joined, int64_t last) {
+  std::vector<int64_t> shape;
+  int open = 0;
+  for (size_t axis = 0; axis + 1 < joined.dims.size(); ++axis) {
+    const Dim& dim = joined.dims[axis];
+    if (dim.extent == 0) return std::nullopt;  // to a Reshape another word
+    shape.push_back(dim.known() ? dim.extent : -1);
+    open += dim.known() ? 0 : 1;
+  }
+  shape.push_back(last);
+  return open <= 1 ? std::optional(shape) : std::nullopt;
+}
+
+// Attention makes the sum for itself, block by block: the first one of these among the inputs.
+void take_sum(Rewriter& rewriter, const OpSchema& reshape, Node& attention, NodeId user) {
+  Graph& graph = rewriter.graph();
+  for (size_t slot = 3; slot < attention.inputs.size(); ++slot) {
+    const ValueId input = attention.inputs[slot];
+    const std::optional<Sum> sum = sum_behind(rewriter, graph, input, user);
+    if (!sum) continue;
+    const TensorType joined = graph.value(input).type;
+    const auto first = shape_with_last(joined, sum->rows), second = shape_with_last(joined, sum->columns);
+    if (!first || !second) continue;
+    const auto reshaped = [&](ValueId value, const std::vector<int64_t>& shape) {
+      const std::string name = graph.value(value).name;
+      TensorType type = joined;
+      type.dims.back() = Dim{shape.back(), ""};
+      const ValueId result = rewriter.add_value(name, std::move(type));
+      const ValueId target =
+          rewriter.add_constant(name, Tensor::from<int64_t>({static_cast<int64_t>(shape.size())}, shape));
+      Node node{.op = &reshape, .version = kReshapeVersion, .name = "", .inputs = {value, target}, .outputs = {result}};
+      rewriter.add(std::move(node), sum->reshape);
+      return result;
+    };
+    attention.inputs[slot] = reshaped(sum->first, *first);
+    attention.inputs.push_back(reshaped(sum->second, *second));
+    attention.attributes.set("sum_input", static_cast<int64_t>(slot - 3));
+    attention.attributes.set("sum_run", sum->columns);
+    rewriter.erase(sum->reshape);
+    rewriter.erase(sum->add);
+    return;
+  }
+}
+
+struct Schemas {
+  const OpSchema &attention, &reshape;
+};
+
+void rewrite(Rewriter& rewriter, const Schemas& schemas, NodeId softmax, const Match& found) {
   Graph& graph = rewriter.graph();
   const Node &scores = graph.node(found.scores.id), &mixed = graph.node(found.mixed.id);
   View views[] = {
@@ -232,7 +329,8 @@ void rewrite(Rewriter& rewriter, const OpSchema& schema, NodeId softmax, const M
     absorb_reshape_before(rewriter, graph, views[i]);
     heads[i] = views[i].heads;
   }
-  Node node{.op = &schema, .name = "", .inputs = {views[0].value, views[1].value, views[2].value}, .outputs = {}};
+  Node node{
+      .op = &schemas.attention, .name = "", .inputs = {views[0].value, views[1].value, views[2].value}, .outputs = {}};
   static constexpr const char* kPerms[] = {"perm_q", "perm_k", "perm_v"};
   for (size_t i = 0; i < 3; ++i) {
     if (!views[i].perm.empty()) node.attributes.set(kPerms[i], views[i].perm);
@@ -243,6 +341,7 @@ void rewrite(Rewriter& rewriter, const OpSchema& schema, NodeId softmax, const M
   if (scores.epilogue) {
     set_expression(node.attributes, "scores", scores.epilogue->expression);
     node.inputs.insert(node.inputs.end(), scores.inputs.end() - scores.epilogue->inputs, scores.inputs.end());
+    take_sum(rewriter, schemas.reshape, node, found.scores.id);
   }
   if (!found.chain.nodes.empty()) {
     set_expression(node.attributes, "scores", found.chain.expression);
@@ -269,10 +368,12 @@ void rewrite(Rewriter& rewriter, const OpSchema& schema, NodeId softmax, const M
 }  // namespace
 
 bool fuse_attention(Graph& graph, const PassContext& context) {
-  const OpSchema* schema = context.ops.find("lathe", "Attention", 1);
-  if (schema == nullptr) return false;
+  const OpSchema* attention = context.ops.find("lathe", "Attention", 1);
+  const OpSchema* reshape = context.ops.find("", "Reshape", kReshapeVersion);
+  if (attention == nullptr || reshape == nullptr) return false;
   return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) {
-    if (const std::optional<Match> found = match(rewriter, graph, id)) rewrite(rewriter, *schema, id, *found);
+    if (const std::optional<Match> found = match(rewriter, graph, id))
+      rewrite(rewriter, {*attention, *reshape}, id, *found);
   });
 }
 

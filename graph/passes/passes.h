@@ -22,6 +22,7 @@ bool fold_pads(Graph& graph, const PassContext& context);
 bool fold_slices(Graph& graph, const PassContext& context);
 bool fold_windows(Graph& graph, const PassContext& context);
 bool fuse_attention(Graph& graph, const PassContext& context);
+bool gather_biases(Graph& graph, const PassContext& context);
 bool fuse_epilogue(Graph& graph, const PassContext& context);
 bool fuse_group_norm(Graph& graph, const PassContext& context);
 bool fuse_instance_norm(Graph& graph, const PassContext& context);

@@ -20,7 +20,7 @@ template <class Element>
 struct BoundAttention {
   std::shared_ptr<const AttentionProduct<Element>> product;
   AttentionOffsets begin = {};  // of the parts that are read
-  BufferId q = {}, k = {}, v = {}, y = {}, scratch = {};
+  BufferId q = {}, k = {}, v = {}, y = {}, scratch = {}, addend = BufferId::none;
   std::vector<BufferId> inputs = {};
 
   void operator()(const StepArgs& args) const {
@@ -30,6 +30,7 @@ struct BoundAttention {
     bound.v = args.at<const Element>(v) + begin.v;
     bound.y = args.at<Element>(y);
     for (size_t i = 0; i < inputs.size(); ++i) bound.inputs[i] = args.at<const float>(inputs[i]);
+    if (addend != BufferId::none) bound.addend = args.at<const float>(addend);
     bound.scratch = args.own<float>(scratch);
     product->run(bound, args.share, args.shares);
   }
@@ -59,25 +60,39 @@ MatrixSteps steps_of(const AttentionView& view) {
   return {view.dims[rank - 2] == 1 ? 1 : view.strides[rank - 2], view.dims[rank - 1] == 1 ? 1 : view.strides[rank - 1]};
 }
 
+// By axis of the scores. `addend`: of the second of two inputs that are added up; empty without.
+struct ScoreStrides {
+  std::vector<std::vector<int64_t>> inputs;
+  std::vector<int64_t> addend;
+};
+
 // The expression's extra inputs, as epilogues of products read them. False: one that they cannot.
 bool add_score_inputs(const LowerContext& context, const AttentionShape& shape, AttentionProblem& problem,
-                      std::vector<std::vector<int64_t>>& strides) {
+                      ScoreStrides& strides) {
   if (!shape.scores) return context.input_count() == 3;
-  const int extra = context.input_count() - 3;
-  if (static_cast<int>(shape.scores->inputs.size()) != extra + 1 || extra > kMaxGemmInputs) return false;
+  const int extra = static_cast<int>(shape.scores->inputs.size()) - 1;
+  if (extra > kMaxGemmInputs || context.input_count() != 3 + extra + (shape.sum ? 1 : 0)) return false;
   GemmEpilogue epilogue;
   epilogue.expression = *shape.scores;
-  for (int i = 3; i < context.input_count(); ++i) {
-    strides.push_back(broadcast_strides(context.input_type(i).extents(), shape.score_dims()));
-    if (strides.back().back() != 0 && strides.back().back() != 1) return false;
-    epilogue.inputs.push_back(strides.back().back() == 0 ? GemmInputAccess::uniform : GemmInputAccess::columns);
+  for (int i = 0; i < extra; ++i) {
+    const bool is_sum = shape.sum && shape.sum->input == static_cast<size_t>(i);
+    strides.inputs.push_back(
+        broadcast_strides(context.input_type(3 + i).extents(), is_sum ? shape.sum->first_dims : shape.score_dims()));
+    const int64_t step = strides.inputs.back().back();
+    if (step != 1 && (step != 0 || (is_sum && shape.sum->first_dims.back() > 1))) return false;
+    epilogue.inputs.push_back(step == 0 && !is_sum ? GemmInputAccess::uniform : GemmInputAccess::columns);
+  }
+  if (shape.sum) {
+    strides.addend = broadcast_strides(context.input_type(3 + extra).extents(), shape.sum->second_dims);
+    if (strides.addend.back() != 1 && shape.sum->second_dims.back() > 1) return false;
+    problem.summed_input = shape.sum->input;
+    problem.run = shape.sum->second_dims.back();
   }
   problem.scores = std::move(epilogue);
   return true;
 }
 
-std::vector<AttentionOffsets> offsets_of(const AttentionShape& shape,
-                                         const std::vector<std::vector<int64_t>>& input_strides) {
+std::vector<AttentionOffsets> offsets_of(const AttentionShape& shape, const ScoreStrides& strides) {
   std::vector<AttentionOffsets> offsets(static_cast<size_t>(shape.matrices()));
   Dims index(shape.batch.size(), 0);
   for (AttentionOffsets& here : offsets) {
@@ -89,7 +104,8 @@ std::vector<AttentionOffsets> offsets_of(const AttentionShape& shape,
       here.k += step(shape.k);
       here.v += step(shape.v);
       here.y += index[axis] * shape.y.strides[axis];
-      for (size_t i = 0; i < input_strides.size(); ++i) here.inputs[i] += index[axis] * input_strides[i][axis];
+      for (size_t i = 0; i < strides.inputs.size(); ++i) here.inputs[i] += index[axis] * strides.inputs[i][axis];
+      if (shape.sum) here.addend += index[axis] * strides.addend[axis];
     }
     for (size_t axis = index.size(); axis-- > 0;) {
       if (++index[axis] < shape.batch[axis]) break;
@@ -123,19 +139,18 @@ std::optional<Described> describe(const LowerContext& context, const AttentionSh
   problem.zeroes_empty = context.node.attributes.get_int("zeroes_empty", 0) != 0;
   problem.isa = context.target.isa;
   problem.threads = worthwhile_threads(problem.flop(), context.target.threads);
-  std::vector<std::vector<int64_t>> input_strides;
-  if (!add_score_inputs(context, shape, problem, input_strides)) return std::nullopt;
+  ScoreStrides strides;
+  if (!add_score_inputs(context, shape, problem, strides)) return std::nullopt;
   found.strides.q = q.rows;
   found.strides.k = problem.k_by_rows ? k.columns : k.rows;
   found.strides.v = problem.v_by_rows ? v.rows : v.columns;
   found.strides.y = y.rows;
-  for (size_t i = 0; i < input_strides.size(); ++i) {
-    found.strides.inputs[i] = input_strides[i][shape.batch.size()];
-  }
+  for (size_t i = 0; i < strides.inputs.size(); ++i) found.strides.inputs[i] = strides.inputs[i][shape.batch.size()];
+  if (shape.sum) found.strides.addend = strides.addend[shape.batch.size()];
   found.begin.q = shape.q.offset;
   found.begin.k = shape.k.offset;
   found.begin.v = shape.v.offset;
-  found.offsets = offsets_of(shape, input_strides);
+  found.offsets = offsets_of(shape, strides);
   return found;
 }
 
@@ -145,10 +160,12 @@ BufferId as_float(LowerContext& context, int input) {
                                                   : context.buffer(context.input(input));
 }
 
-std::vector<BufferId> score_inputs(LowerContext& context) {
-  std::vector<BufferId> inputs;
-  for (int i = 3; i < context.input_count(); ++i) inputs.push_back(as_float(context, i));
-  return inputs;
+template <class Element>
+void bind_score_inputs(LowerContext& context, const Described& found, BoundAttention<Element>& bound) {
+  for (int i = 3; i < context.input_count(); ++i) bound.inputs.push_back(as_float(context, i));
+  if (!found.problem.summed_input) return;
+  bound.addend = bound.inputs.back();
+  bound.inputs.pop_back();
 }
 
 // Null: this CPU, or these extents, have no such kernels.
@@ -170,6 +187,7 @@ void add_step(LowerContext& context, const Described& found, BoundAttention<Elem
   step.kernel = bound.product->key();
   step.reads = {bound.q, bound.k, bound.v, bound.scratch};
   step.reads.insert(step.reads.end(), bound.inputs.begin(), bound.inputs.end());
+  if (bound.addend != BufferId::none) step.reads.push_back(bound.addend);
   step.writes = {bound.y, bound.scratch};
   step.threads = problem.threads;
   step.flop = problem.flop();
@@ -189,7 +207,7 @@ bool lower_bf16(LowerContext& context, const Described& found) {
   bound.k = context.buffer(context.input(1));
   bound.v = context.buffer(context.input(2));
   bound.y = context.buffer(context.output(0));
-  bound.inputs = score_inputs(context);
+  bind_score_inputs(context, found, bound);
   add_step(context, found, std::move(bound));
   return true;
 }
@@ -206,7 +224,7 @@ bool lower_f32(LowerContext& context, const Described& found) {
   bound.q = operands[0];
   bound.k = operands[1];
   bound.v = operands[2];
-  bound.inputs = score_inputs(context);
+  bind_score_inputs(context, found, bound);
   const bool rounds = is_half(context.output_type(0).dtype);
   const BufferId y = rounds ? context.scratch(checked_bytes(DType::f32, context.output_type(0).extents()))
                             : context.buffer(context.output(0));

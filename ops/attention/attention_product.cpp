@@ -66,7 +66,8 @@ struct AttentionProduct<Element>::Matrix {
   const Element *q, *k, *v;
   Element* y;
   std::array<const float*, kMaxGemmInputs> inputs;
-  float *packed_k, *packed_v, *scores, *tops, *sums, *factors, *gathered;
+  const float* addend;
+  float *packed_k, *packed_v, *scores, *tops, *sums, *factors, *gathered, *added;
 };
 
 // A block of rows against a block of keys.
@@ -176,6 +177,7 @@ void AttentionProduct<Element>::emit_kernels() {
   }
   softmax_[0] = attention_softmax_kernel({isa_, false, kIsBf16});
   if (key_blocks_ > 1) softmax_[1] = attention_softmax_kernel({isa_, true, kIsBf16});
+  if (problem_.summed_input) sums_.emplace(problem_.isa, problem_.run);
   const Isa turning = has_avx512(isa_) ? Isa::avx512 : isa_;
   if (problem_.k_by_rows)
     turn_ = transpose_kernel(plan_transpose(turning, format_.panel_columns, problem_.size / kGroup));
@@ -195,6 +197,7 @@ template <class Element>
 auto AttentionProduct<Element>::matrix_at(const Operands& operands, const AttentionOffsets& at) const -> Matrix {
   Matrix matrix{operands.q + at.q, operands.k + at.k, operands.v + at.v, operands.y + at.y};
   for (size_t i = 0; i < input_count(); ++i) matrix.inputs[i] = operands.inputs[i] + at.inputs[i];
+  matrix.addend = problem_.summed_input ? operands.addend + at.addend : nullptr;
   matrix.packed_k = operands.scratch;
   matrix.packed_v = matrix.packed_k + format_.elements(problem_.size / kGroup, problem_.keys);
   matrix.scores = matrix.packed_v + format_.elements(key_groups_, problem_.value_size);
@@ -202,6 +205,7 @@ auto AttentionProduct<Element>::matrix_at(const Operands& operands, const Attent
   matrix.sums = matrix.tops + block_rows();
   matrix.factors = matrix.sums + block_rows();
   matrix.gathered = matrix.factors + block_rows();
+  matrix.added = matrix.gathered + block_rows() * gathered_stride();
   return matrix;
 }
 
@@ -209,7 +213,7 @@ template <class Element>
 int64_t AttentionProduct<Element>::scratch_elements() const {
   const int64_t packed =
       format_.elements(problem_.size / kGroup, problem_.keys) + format_.elements(key_groups_, problem_.value_size);
-  return round_up(packed + block_rows() * (score_stride_ + 3 + gathered_stride()), kLineFloats);
+  return round_up(packed + block_rows() * (score_stride_ + 3 + gathered_stride() + summed_stride()), kLineFloats);
 }
 
 // Groups of one key lie together where K is dense along `size`: pairs turn like floats.
@@ -228,6 +232,15 @@ void AttentionProduct<Element>::pack(const Matrix& matrix) const noexcept {
   }
   pack_groups(k, format_, whole, matrix.packed_k + whole * width * groups);
   pack_groups(v, format_, 0, matrix.packed_v);
+}
+
+// The block's part of the input that is a sum.
+template <class Element>
+void AttentionProduct<Element>::add_up(const Matrix& matrix, const Block& block) const noexcept {
+  const size_t input = *problem_.summed_input;
+  sums_->make({matrix.inputs[input], strides_.inputs[input]}, {matrix.addend, strides_.addend},
+              {block.first_row, block.first_row + block.rows}, {block.first_key, block.first_key + block.keys},
+              {matrix.added, score_stride_});
 }
 
 template <class Element>
@@ -249,6 +262,11 @@ void AttentionProduct<Element>::score(const Matrix& matrix, const Block& block, 
       args.c = matrix.scores + (row - block.first_row) * score_stride_ + (key - block.first_key);
       for (size_t i = 0; i < input_count(); ++i) {
         const bool by_column = problem_.scores->inputs[i] == GemmInputAccess::columns;
+        if (i == problem_.summed_input) {
+          args.inputs[i] = matrix.added + (row - block.first_row) * score_stride_ + (key - block.first_key);
+          args.input_stride_bytes[i] = score_stride_ * 4;
+          continue;
+        }
         args.inputs[i] = matrix.inputs[i] + row * strides_.inputs[i] + (by_column ? key : 0);
         args.input_stride_bytes[i] = strides_.inputs[i] * 4;
       }
@@ -335,6 +353,7 @@ void AttentionProduct<Element>::run_rows(const Matrix& matrix, const Range& tile
     block.first_key = part * plan_.key_block;
     block.keys = std::min<int64_t>(plan_.key_block, problem_.keys - block.first_key);
     block.phase = key_blocks_ == 1 ? kOnly : part == 0 ? kFirst : is_last ? kLast : kMiddle;
+    if (problem_.summed_input) add_up(matrix, block);
     score(matrix, block, ahead);
     const AttentionSoftmaxArgs args{matrix.scores, block.rows,  block.keys,    score_stride_ * 4,
                                     matrix.tops,   matrix.sums, matrix.factors};

@@ -14,6 +14,7 @@
 #include "jit/kernels/copy/transpose.h"
 #include "jit/kernels/gemm/gemm.h"
 #include "jit/kernels/rows/attention_softmax.h"
+#include "ops/attention/run_sums.h"
 #include "ops/gemm/gemm_pack.h"
 #include "ops/gemm/row_tiles.h"
 #include "src/base/thread_team.h"
@@ -26,6 +27,9 @@ struct AttentionProblem {
   // Which of its axes is dense in memory: of K the one along `size` (else that of the keys), of V that of the columns
   // (else that of the keys).
   bool k_by_rows = true, v_by_rows = true;
+  // This input of the scores is a sum of two (run_sums.h): of `inputs` and of the addend.
+  std::optional<size_t> summed_input;
+  int64_t run = 0;
   bool zeroes_empty = false;  // the result of a row without keys (all masked, or NaN) is 0 instead of NaN
   Isa isa = Isa::avx2;
   int threads = 1;
@@ -40,16 +44,17 @@ struct AttentionPlan {
   int key_block = 512;  // keys of one block, at most; a multiple of the panel's width
 };
 
-// Where one matrix of the batch lies, in elements from the operands' beginnings.
+// Where one matrix of the batch lies, in elements from the operands' beginnings. `addend`: the second of two inputs
+// that are added up.
 struct AttentionOffsets {
-  int64_t q = 0, k = 0, v = 0, y = 0;
+  int64_t q = 0, k = 0, v = 0, y = 0, addend = 0;
   std::array<int64_t, kMaxGemmInputs> inputs = {};
 };
 
 // In elements: between rows of Q and Y, between what is not dense of K and V, and between rows of the inputs of the
 // scores' expression, whose columns are dense or all the same.
 struct AttentionStrides {
-  int64_t q = 0, k = 0, v = 0, y = 0;
+  int64_t q = 0, k = 0, v = 0, y = 0, addend = 0;
   std::array<int64_t, kMaxGemmInputs> inputs = {};
 };
 
@@ -58,7 +63,8 @@ struct AttentionOperands {
   const Element *q = nullptr, *k = nullptr, *v = nullptr;
   Element* y = nullptr;
   std::array<const float*, kMaxGemmInputs> inputs = {};  // of the scores' expression
-  float* scratch = nullptr;                              // scratch_elements() of this thread's own
+  const float* addend = nullptr;
+  float* scratch = nullptr;  // scratch_elements() of this thread's own
 };
 
 template <class Element>
@@ -96,10 +102,12 @@ class AttentionProduct {
   // What several blocks of keys add is not rounded in between.
   bool gathers() const { return kIsBf16 && key_blocks_ > 1; }
   int64_t gathered_stride() const;
+  int64_t summed_stride() const { return problem_.summed_input ? score_stride_ : 0; }
   int64_t block_rows() const;  // at most, rounded up to whole cache lines
   Matrix matrix_at(const Operands& operands, const AttentionOffsets& at) const;
   void pack(const Matrix& matrix) const noexcept;
   void run_rows(const Matrix& matrix, const Range& tiles, Ahead& ahead) const noexcept;
+  void add_up(const Matrix& matrix, const Block& block) const noexcept;
   void score(const Matrix& matrix, const Block& block, Ahead& ahead) const noexcept;
   void mix(const Matrix& matrix, const Block& block, Ahead& ahead) const noexcept;
   float* sums_at(const Matrix& matrix, const Block& block, int64_t row) const noexcept;
@@ -121,6 +129,7 @@ class AttentionProduct {
   std::array<Height, 2> heights_;
   Kernel<AttentionSoftmaxFn> softmax_[2];  // by: does it continue
   Kernel<TransposeFn> turn_;               // of a whole panel of keys
+  std::optional<RunSums> sums_;
 };
 
 }  // namespace lathe

@@ -60,6 +60,19 @@ void place_result(const Node& node, AttentionShape& shape) {
   shape.y_dims.back() *= stored.back();
 }
 
+std::optional<AttentionSum> sum_of(const Node& node, const AttentionShape& shape) {
+  if (!node.attributes.has("sum_input")) return std::nullopt;
+  const int64_t input = node.attributes.get_int("sum_input", 0), run = node.attributes.get_int("sum_run", 0);
+  const auto inputs = static_cast<int64_t>(shape.scores ? shape.scores->inputs.size() : 0);
+  if (input < 0 || input + 1 >= inputs || run <= 0 || shape.keys % run != 0) {
+    fail(node, ErrorCode::invalid_model, "attributes 'sum_input' and 'sum_run' have no meaning");
+  }
+  AttentionSum sum{static_cast<size_t>(input), shape.score_dims(), shape.score_dims()};
+  sum.first_dims.back() = shape.keys / run;
+  sum.second_dims.back() = run;
+  return sum;
+}
+
 }  // namespace
 
 std::array<AttentionForm, 4> attention_forms(const Node& node) {
@@ -149,6 +162,7 @@ AttentionShape attention_shape(const Node& node, const Dims& q, const Dims& k, c
   for (size_t i = 0; i + 2 < rank; ++i) {
     shape.batch.push_back(broadcast_extent(node, {shape.q.dims[i], shape.k.dims[i], shape.v.dims[i]}));
   }
+  shape.sum = sum_of(node, shape);
   place_result(node, shape);
   return shape;
 }

@@ -35,6 +35,13 @@ std::array<AttentionForm, 4> attention_forms(const Node& node);
 std::vector<Dim> viewed_dims(const Node& node, const TensorType& stored, const AttentionForm& form);
 AttentionView view_of_operand(const Node& node, const Dims& stored, const AttentionForm& form);
 
+// An input of the scores that is the sum of two: attributes sum_input, its number, and sum_run, how many keys each
+// element of the first one is for; the second one, of `sum_run` elements, repeats. The second one is the last input.
+struct AttentionSum {
+  size_t input = 0;
+  Dims first_dims, second_dims;  // batch..., rows, elements
+};
+
 struct AttentionShape {
   Dims batch;  // broadcast over Q, K and V
   int64_t rows = 0, keys = 0, size = 0, value_size = 0;
@@ -42,6 +49,7 @@ struct AttentionShape {
   AttentionView q, k, v, y;
   Dims y_dims;  // as stored
   std::optional<Expression> scores;
+  std::optional<AttentionSum> sum;
 
   int64_t matrices() const;
   Dims score_dims() const;  // batch..., rows, keys

@@ -56,18 +56,30 @@ int64_t at(const AttentionView& view, const std::vector<int64_t>& batch, int64_t
   return offset + i * view.strides[batch.size()] + j * view.strides[batch.size() + 1];
 }
 
+// Further inputs of the scores; of the last two one is a sum where `sum` says so.
 struct Scores {
   const Expression* expression = nullptr;
+  const AttentionSum* sum = nullptr;
   std::vector<std::vector<double>> inputs;
   std::vector<std::vector<int64_t>> strides;  // along batch..., rows, keys
+
+  double at(size_t input, const std::vector<int64_t>& batch, int64_t row, int64_t key) const {
+    int64_t offset = row * strides[input][batch.size()] + key * strides[input][batch.size() + 1];
+    for (size_t axis = 0; axis < batch.size(); ++axis) offset += batch[axis] * strides[input][axis];
+    return inputs[input][static_cast<size_t>(offset)];
+  }
 
   double operator()(double product, const std::vector<int64_t>& batch, int64_t row, int64_t key) const {
     if (expression == nullptr) return product;
     std::vector<float> values{static_cast<float>(product)};
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      int64_t offset = row * strides[i][batch.size()] + key * strides[i][batch.size() + 1];
-      for (size_t axis = 0; axis < batch.size(); ++axis) offset += batch[axis] * strides[i][axis];
-      values.push_back(static_cast<float>(inputs[i][static_cast<size_t>(offset)]));
+    for (size_t i = 0; i + 1 < expression->inputs.size(); ++i) {
+      if (sum != nullptr && i == sum->input) {
+        const int64_t run = sum->second_dims.back();
+        values.push_back(
+            static_cast<float>(at(i, batch, row, key / run) + at(inputs.size() - 1, batch, row, key % run)));
+      } else {
+        values.push_back(static_cast<float>(at(i, batch, row, key)));
+      }
     }
     return evaluate(*expression, values.data());
   }
@@ -77,11 +89,17 @@ Scores scores_of(const ReferenceContext& context, const AttentionShape& shape) {
   Scores scores;
   if (!shape.scores) return scores;
   scores.expression = &*shape.scores;
-  if (shape.scores->inputs.size() + 2 != context.inputs.size()) context.fail("the scores need other inputs");
+  scores.sum = shape.sum ? &*shape.sum : nullptr;
+  if (shape.scores->inputs.size() + 2 + (shape.sum ? 1 : 0) != context.inputs.size()) {
+    context.fail("the scores need other inputs");
+  }
   for (size_t i = 3; i < context.inputs.size(); ++i) {
     if (!context.has_input(i)) context.fail("an input of the scores is missing");
     scores.inputs.push_back(reals_of(context.inputs[i]));
-    scores.strides.push_back(broadcast_strides(context.inputs[i].dims(), shape.score_dims()));
+    Dims dims = shape.score_dims();
+    if (shape.sum && i == 3 + shape.sum->input) dims = shape.sum->first_dims;
+    if (shape.sum && i + 1 == context.inputs.size()) dims = shape.sum->second_dims;
+    scores.strides.push_back(broadcast_strides(context.inputs[i].dims(), dims));
   }
   return scores;
 }
@@ -145,6 +163,8 @@ std::vector<OpDef> attention_views_ops() {
                            {"heads", Kind::integers},
                            {"parts", Kind::integers},
                            {"zeroes_empty", Kind::integer},
+                           {"sum_input", Kind::integer},
+                           {"sum_run", Kind::integer},
                            {"scores", Kind::integers},
                            {"scores_constants", Kind::reals}},
             .infer = infer_attention_views,

@@ -81,6 +81,18 @@ void add_inputs(const AttentionCase& c, OneNode& one, Attributes& attributes, st
   attributes.set("perm_y", Ints{0, 2, 1, 3});
 }
 
+// Shares sum to 1 and values lie in [-1, 1]; scores of a few units are rounded before their exponentials.
+void expect_reference(const OneNode& one, Isa isa, int threads, double tolerance) {
+  SCOPED_TRACE(name_of(isa));
+  const Tensor expected = one.expected();
+  const std::optional<Tensor> got = one.run(isa, threads);
+  ASSERT_TRUE(got) << "the reference ran";
+  ASSERT_EQ(got->dims(), expected.dims());
+  for (int64_t i = 0; i < expected.size(); ++i) {
+    ASSERT_NEAR(got->data<float>()[i], expected.data<float>()[i], tolerance) << "element " << i;
+  }
+}
+
 class AttentionViews : public ::testing::TestWithParam<AttentionCase> {};
 
 TEST_P(AttentionViews, MatchesItsReferenceOnEachIsa) {
@@ -94,17 +106,67 @@ TEST_P(AttentionViews, MatchesItsReferenceOnEachIsa) {
   one.is_constant.assign(one.inputs.size(), false);
   set_expression(attributes, "scores", scaled_and_masked(1.5f, c.masks.size()));
   one.make("Attention", 1, attributes, std::vector<int>(one.inputs.size(), 0), 0);
-  const Tensor expected = one.expected();
-  for (const Isa isa : isas_here()) {
-    SCOPED_TRACE(name_of(isa));
-    const std::optional<Tensor> got = one.run(isa, c.threads);
-    ASSERT_TRUE(got) << "the reference ran";
-    ASSERT_EQ(got->dims(), expected.dims());
-    for (int64_t i = 0; i < expected.size(); ++i) {
-      // Shares sum to 1 and values lie in [-1, 1]; scores of a few units are rounded before their exponentials.
-      ASSERT_NEAR(got->data<float>()[i], expected.data<float>()[i], 4e-6) << "element " << i;
-    }
+  for (const Isa isa : isas_here()) expect_reference(one, isa, c.threads, 4e-6);
+}
+
+struct SumCase {
+  int64_t rows, key_rows, run;
+  Dims first_batch, second_batch;
+  size_t number;  // of the input that is a sum, of three
+  friend std::ostream& operator<<(std::ostream& out, const SumCase& c) {
+    return out << c.rows << " rows, keys " << c.key_rows << "x" << c.run << " number " << c.number;
   }
+};
+
+class AttentionSums : public ::testing::TestWithParam<SumCase> {};
+
+// Runs that blocks of keys and vectors cut, or that are shorter than a vector; biases that heads share.
+TEST_P(AttentionSums, MatchTheirReferenceOnEachIsa) {
+  const SumCase& c = GetParam();
+  std::mt19937 random(12);
+  OneNode one;
+  one.domain = "lathe";
+  Attributes attributes;
+  const int64_t keys = c.key_rows * c.run;
+  add_inputs({.rows = c.rows, .keys = keys}, one, attributes, random);
+  const auto biases = [&](Dims batch, int64_t elements) {
+    batch.insert(batch.end(), {c.rows, elements});
+    return random_tensor(batch, random, -3, 3);
+  };
+  for (size_t i = 0; i < 3; ++i) {
+    one.inputs.push_back(i == c.number ? biases(c.first_batch, c.key_rows) : biases({3}, keys));
+  }
+  one.inputs.push_back(biases(c.second_batch, c.run));
+  one.is_constant.assign(one.inputs.size(), false);
+  set_expression(attributes, "scores", scaled_and_masked(0.5f, 3));
+  attributes.set("sum_input", static_cast<int64_t>(c.number));
+  attributes.set("sum_run", c.run);
+  one.make("Attention", 1, attributes, std::vector<int>(one.inputs.size(), 0), 0);
+  for (const Isa isa : isas_here()) {
+    for (const int threads : {1, 3}) expect_reference(one, isa, threads, 8e-6);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Runs, AttentionSums,
+                         ::testing::Values(SumCase{20, 14, 14, {2, 3}, {2, 3}, 0}, SumCase{49, 7, 5, {3}, {2, 1}, 1},
+                                           SumCase{5, 1, 33, {2, 3}, {}, 2}, SumCase{33, 40, 1, {1, 3}, {2, 3}, 0},
+                                           SumCase{30, 3, 700, {2, 3}, {2, 3}, 2}, SumCase{17, 37, 37, {}, {3}, 1},
+                                           SumCase{13, 24, 64, {2, 3}, {2, 3}, 0}));
+
+TEST(AttentionSums, RefuseRunsThatDoNotFitTheKeys) {
+  std::mt19937 random(13);
+  OneNode one;
+  one.domain = "lathe";
+  Attributes attributes;
+  add_inputs({.keys = 33}, one, attributes, random);
+  one.inputs.push_back(random_tensor({20, 3}, random));
+  one.inputs.push_back(random_tensor({20, 10}, random));
+  one.is_constant.assign(one.inputs.size(), false);
+  set_expression(attributes, "scores", scaled_and_masked(1.5f, 1));
+  attributes.set("sum_input", int64_t{0});
+  attributes.set("sum_run", int64_t{10});
+  one.make("Attention", 1, attributes, std::vector<int>(one.inputs.size(), 0), 0);
+  EXPECT_THROW(one.expected(), Error);
 }
 
 Tensor as_16_bits(const Tensor& tensor, DType dtype) {

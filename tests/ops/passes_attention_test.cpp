@@ -123,6 +123,78 @@ TEST(FuseAttention, LeavesBfloat16ThatIsScaledByWhatVaries) {
             "Transpose Transpose Transpose MatMul Mul Add Softmax MatMul");
 }
 
+const std::vector<testing::PassFn*> kBiasPasses = {passes::sink_scales,    passes::absorb_transposes,
+                                                   passes::gather_biases,  passes::fuse_epilogue,
+                                                   passes::fuse_attention, passes::remove_dead};
+
+constexpr int64_t kRows = 3, kColumns = 5, kPlaces = kRows * kColumns;
+
+// Attention between the places of a picture; `biased` adds to the scores [2, kPlaces, kPlaces].
+template <class Biased>
+ValueId picture_attention(PassNet& net, Biased biased) {
+  const Dims places{2, kPlaces, kSize};
+  const ValueId q = net.input(places), k = net.input(places), v = net.input(places);
+  const ValueId scores = net.op("Mul", {net.op("MatMul", {q, net.transpose(k, {0, 2, 1})}), net.scalar(0.4f)});
+  return net.op("MatMul", {softmax(net, biased(scores)), v});
+}
+ValueId by_row(PassNet& net) { return net.input(Dims{2, kRows, kColumns, kRows, 1}); }
+ValueId by_column(PassNet& net) { return net.input(Dims{2, kRows, kColumns, 1, kColumns}); }
+const std::vector<int64_t> kApart = {2, kRows, kColumns, kRows, kColumns}, kJoined = {2, kPlaces, kPlaces};
+
+TEST(FuseAttention, TakesBiasesOfRowsAndColumnsBehindAReshape) {
+  PassNet net;
+  net.output(picture_attention(net, [&](ValueId scores) {
+    const ValueId apart = net.op("Add", {net.reshape(scores, kApart), by_row(net)});
+    return net.reshape(net.op("Add", {apart, by_column(net)}), kJoined);
+  }));
+  EXPECT_EQ(ops_of(rewritten(net, kBiasPasses)), "Reshape Reshape MatMul+Mul+Add+Softmax+MatMul");
+}
+
+TEST(FuseAttention, TakesBiasesOfRowsAndColumnsThatWereAddedBefore) {
+  PassNet net;
+  net.output(picture_attention(net, [&](ValueId scores) {
+    return net.op("Add", {scores, net.reshape(net.op("Add", {by_column(net), by_row(net)}), kJoined)});
+  }));
+  EXPECT_EQ(ops_of(rewritten(net, kBiasPasses)), "Reshape Reshape MatMul+Mul+Add+Softmax+MatMul");
+}
+
+TEST(FuseAttention, LeavesASumOfBiasesThatOthersRead) {
+  PassNet net;
+  net.output(picture_attention(net, [&](ValueId scores) {
+    const ValueId sum = net.op("Add", {by_column(net), by_row(net)});
+    net.output(sum);
+    return net.op("Add", {scores, net.reshape(sum, kJoined)});
+  }));
+  EXPECT_EQ(ops_of(rewritten(net, kBiasPasses)), "Add Reshape MatMul+Mul+Add+Softmax+MatMul");
+}
+
+// A bias of whole rows is none that repeats along columns.
+TEST(FuseAttention, LeavesASumOfOtherBiases) {
+  PassNet net;
+  net.output(picture_attention(net, [&](ValueId scores) {
+    const ValueId whole = net.input(Dims{2, kRows, kColumns, kRows, kColumns});
+    return net.op("Add", {scores, net.reshape(net.op("Add", {whole, by_row(net)}), kJoined)});
+  }));
+  EXPECT_EQ(ops_of(rewritten(net, kBiasPasses)), "Add Reshape MatMul+Mul+Add+Softmax+MatMul");
+}
+
+TEST(GatherBiases, LeavesOneThatRepeats) {
+  PassNet net;
+  net.output(picture_attention(net, [&](ValueId scores) {
+    return net.reshape(net.op("Add", {net.reshape(scores, kApart), by_row(net)}), kJoined);
+  }));
+  EXPECT_EQ(ops_of(rewritten(net, {passes::gather_biases})), "Transpose MatMul Mul Reshape Add Reshape Softmax MatMul");
+}
+
+TEST(GatherBiases, LeavesScoresThatAreJoinedOtherwise) {
+  PassNet net;
+  const ValueId a = net.input(Dims{2, kPlaces, kSize}), b = net.input(Dims{2, kSize, kPlaces});
+  const ValueId apart = net.op("Add", {net.reshape(net.op("MatMul", {a, b}), kApart), by_row(net)});
+  const ValueId sum = net.op("Add", {apart, by_column(net)});
+  net.output(softmax(net, net.reshape(sum, {2, kPlaces * kRows, kColumns})));
+  EXPECT_EQ(ops_of(rewritten(net, {passes::gather_biases})), "MatMul Reshape Add Add Reshape Softmax");
+}
+
 TEST(FuseEpilogue, LeavesMasksThatAreAsLargeAsTheResultOrLarger) {
   for (const Dims& dims : {Dims{3, 5, 7}, Dims{2, 3, 5, 7}}) {
     PassNet net;
