@@ -183,6 +183,7 @@ bool lower(LowerContext& context) {
     step.reads.push_back(call.rows);
     step.writes.push_back(call.rows);
   }
+  if (call.bytes == 4) step.in_place = {{call.to, call.from}};
   call.kernel = softmax_kernel(plan);
   step.kernel = to_string(plan);
   // Slots of the multiplying pipes, each of which could do two operations: eight of an exponential (with its scaling

@@ -127,6 +127,12 @@ Step make_step(const LowerContext& context, const Fused& fused, std::vector<Poin
   }
   const BufferId to = context.buffer(context.output(0));
   step.writes = {to};
+  // Element by element: lines that were just read need not be fetched again to be written.
+  for (size_t k = 0; k < fused.operands.size(); ++k) {
+    const TensorType& type = context.type(fused.operands[k]);
+    const bool is_alike = type.extents() == result.extents() && type.layout == result.layout;
+    if (is_alike && bits_of(type.dtype) == bits_of(result.dtype)) step.in_place.emplace_back(to, from[k]);
+  }
   step.bytes += static_cast<double>(result.storage_bytes());
   const double operations = std::max(step.flop, elements * static_cast<double>(1 + from.size()));
   step.threads = operations >= kOperationsWorthThreads ? context.target.threads : 1;

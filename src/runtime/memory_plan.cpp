@@ -31,6 +31,13 @@ std::vector<Life> lives_of_roots(const LoweredGraph& lowered) {
   return lives;
 }
 
+// Another operand of the step lies there too, as a view that is read in an order of its own.
+bool is_shared(const LoweredGraph& lowered, const Step& step, BufferId read) {
+  const BufferId root = lowered.root(read).first;
+  return std::any_of(step.reads.begin(), step.reads.end(),
+                     [&](BufferId other) { return other != read && lowered.root(other).first == root; });
+}
+
 void grant_in_place(LoweredGraph& lowered) {
   std::vector<Life> lives = lives_of_roots(lowered);
   for (size_t s = 0; s < lowered.steps.size(); ++s)
@@ -40,7 +47,8 @@ void grant_in_place(LoweredGraph& lowered) {
       Life& source_life = lives[static_cast<size_t>(root)];
       Life& target_life = lives[static_cast<size_t>(write)];
       if (!target.is_planned() || !lowered.buffer(root).is_planned() || root == write || offset != 0 ||
-          lowered.buffer(root).bytes != target.bytes || source_life.last != s || target_life.first != s)
+          lowered.buffer(root).bytes != target.bytes || source_life.last != s || target_life.first != s ||
+          is_shared(lowered, lowered.steps[s], read))
         continue;
       target.inside = root;
       source_life.extend(target_life.last);

@@ -174,6 +174,17 @@ TEST(MemoryPlan, DoesNotWriteInPlaceOfWhatIsReadLater) {
   EXPECT_NE(plan.offsets[0], plan.offsets[1]);
 }
 
+TEST(MemoryPlan, DoesNotWriteInPlaceOfWhatIsReadAsAViewToo) {
+  LoweredGraph graph;
+  const BufferId x = add_buffer(graph, 640), view = add_buffer(graph, 640), y = add_buffer(graph, 640);
+  graph.buffer(view).inside = x;
+  add_step(graph, {}, {x});
+  add_step(graph, {x, view}, {y}, {{y, x}});
+  add_step(graph, {y}, {});
+  (void)plan_memory(graph);
+  EXPECT_EQ(graph.buffer(y).inside, BufferId::none);
+}
+
 TEST(MemoryPlan, DoesNotWriteInPlaceOfInputsConstantsOrOtherSizes) {
   static const float constant[160] = {};
   LoweredGraph graph;
