@@ -6,6 +6,7 @@
 #include "ops/constant_release.h"
 #include "ops/conv/conv_chain_lower.h"
 #include "ops/reference_step.h"
+#include "ops/resize/repeated_pixels.h"
 #include "src/base/check.h"
 #include "src/base/divide.h"
 
@@ -221,13 +222,35 @@ void lower_chain(const Graph& graph, std::span<const NodeId> chain, const LowerO
     out.buffer(out.of_value[index_of(graph.node(chain[i]).outputs[0])]).bytes = 0;
 }
 
+// One step for the reader and what it repeats; else each by itself.
+void lower_repeats(const Graph& graph, std::span<const NodeId> resizes, NodeId reader, const LowerOptions& options,
+                   LoweredGraph& out) {
+  LowerContext context(graph, reader, options.target, options.packed, options.plans, out);
+  const bool is_one = lower_with_repeats(context, resizes);
+  for (const NodeId id : resizes) {
+    if (is_one) {
+      out.buffer(context.buffer(graph.node(id).outputs[0])).bytes = 0;  // nowhere
+    } else {
+      lower_node(graph, id, options, out);
+    }
+  }
+  if (!is_one) lower_node(graph, reader, options, out);
+}
+
 template <class AfterNode>
 LoweredGraph lower_all(const Graph& graph, const LowerOptions& options, AfterNode after) {
   LoweredGraph out;
   assign_buffers(graph, out);
   const ConvChains chains(graph, options.target);
+  const RepeatedPixels repeated(graph);
   for (const NodeId id : graph.order()) {
-    if (chains.is_inner(id)) continue;
+    if (chains.is_inner(id) || repeated.is_inner(id)) continue;
+    if (const std::span<const NodeId> resizes = repeated.read_by(id); !resizes.empty()) {
+      lower_repeats(graph, resizes, id, options, out);
+      for (const NodeId resize : resizes) after(resize, out);
+      after(id, out);
+      continue;
+    }
     const std::span<const NodeId> chain = chains.ending_at(id);
     if (chain.empty()) {
       lower_node(graph, id, options, out);

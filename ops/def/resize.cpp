@@ -6,6 +6,7 @@
 #include "ops/copy/copy_elements.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "ops/resize/repeated_pixels.h"
 #include "ops/resize/resize_axis.h"
 #include "ops/resize/resize_passes.h"
 #include "ops/resize/resize_planes.h"
@@ -301,6 +302,17 @@ OpDef resize_def(std::string_view name, int since, int until, int max_inputs, st
           .lower = lower};
 }
 
+// Along an axis; 0: something else.
+int64_t repeats_along(const ResizeMode& mode, const ResizeAxis& axis) {
+  if (axis.in == 0 || axis.out % axis.in != 0) return 0;
+  const int64_t repeats = axis.out / axis.in;
+  const std::vector<ResizeTerms> terms = resize_terms(mode, axis);
+  for (size_t x = 0; x < terms.size(); ++x) {
+    if (terms[x].size() != 1 || terms[x].front().index != static_cast<int64_t>(x) / repeats) return 0;
+  }
+  return repeats;
+}
+
 }  // namespace
 
 std::vector<OpDef> resize_ops() {
@@ -322,3 +334,31 @@ std::vector<OpDef> resize_ops() {
 }
 
 }  // namespace lathe::ops
+
+namespace lathe {
+
+std::optional<std::vector<int64_t>> pixel_repeats(const Graph& graph, const Node& node) {
+  const ResizeMode mode = ops::mode_of(node);
+  const TensorType& type = graph.value(node.inputs[0]).type;
+  if (mode.mode != "nearest" || mode.coordinates == "tf_crop_and_resize" || !type.is_static() || type.rank() < 3)
+    return std::nullopt;
+  const auto fetch = [&](int i) {
+    const auto slot = static_cast<size_t>(i);
+    return slot < node.inputs.size() && node.inputs[slot] != ValueId::none ? graph.value(node.inputs[slot]).constant
+                                                                           : Tensor();
+  };
+  for (size_t i = 1; i < node.inputs.size(); ++i) {
+    if (node.inputs[i] != ValueId::none && !graph.value(node.inputs[i]).constant.defined()) return std::nullopt;
+  }
+  const InferContext messages(node, {}, {});
+  const std::vector<ResizeAxis> axes = ops::axes_of(messages, type.extents(), ops::parameters_of(messages, fetch));
+  if (!is_kept(axes[0]) || !is_kept(axes[1])) return std::nullopt;
+  std::vector<int64_t> repeats;
+  for (size_t axis = 2; axis < axes.size(); ++axis) {
+    repeats.push_back(ops::repeats_along(mode, axes[axis]));
+    if (repeats.back() == 0) return std::nullopt;
+  }
+  return repeats;
+}
+
+}  // namespace lathe

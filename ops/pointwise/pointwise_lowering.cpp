@@ -180,9 +180,40 @@ bool add_byte_table(LowerContext& context, const Fused& fused) {
   return true;
 }
 
+// Each axis behind the channels as two: the pixels of the small picture, and the repeats of each.
+TensorType apart(const TensorType& type, const TensorType& result, const std::vector<int64_t>& repeats) {
+  const Dims dims = type.extents();
+  Dims spread;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    const size_t axis = i + result.dims.size() - dims.size();
+    const int64_t repeat = axis < 2 || dims[i] == 1 ? 1 : repeats[axis - 2];
+    spread.push_back(dims[i] / repeat);
+    if (axis >= 2) spread.push_back(repeat);
+  }
+  TensorType made = TensorType::of(type.dtype, spread);
+  made.layout = type.layout;
+  return made;
+}
+
+// Operands become the values that they repeat, and all types have the axes apart.
+void take_small(const LowerContext& context, const RepeatedOperands& repeated, Fused& used,
+                std::vector<TensorType>& types, TensorType& result) {
+  const std::vector<int64_t> ones(repeated.repeats.size(), 1);
+  for (size_t k = 0; k < used.operands.size(); ++k) {
+    const auto found = std::find_if(repeated.small.begin(), repeated.small.end(),
+                                    [&](const auto& pair) { return pair.first == used.operands[k]; });
+    if (found != repeated.small.end()) used.operands[k] = found->second;
+    const bool is_small = found != repeated.small.end();
+    types[k] = apart(is_small ? context.type(found->second) : types[k], result, is_small ? ones : repeated.repeats);
+  }
+  result = apart(result, result, repeated.repeats);
+}
+
 }  // namespace
 
-bool lower_pointwise(LowerContext& context) {
+bool lower_pointwise(LowerContext& context) { return lower_pointwise_with(context, {}); }
+
+bool lower_pointwise_with(LowerContext& context, const RepeatedOperands& repeated) {
   const auto fused = expression_of(context);
   if (!fused || !inputs_exist(*fused)) return false;
   Fused used = compact(context, *fused);
@@ -190,9 +221,11 @@ bool lower_pointwise(LowerContext& context) {
   if (!types_agree(context, used)) return false;
   std::vector<TensorType> types;
   for (const ValueId id : used.operands) types.push_back(context.type(id));
+  TensorType result = context.output_type(0);
+  if (!repeated.small.empty()) take_small(context, repeated, used, types, result);
   try {
-    if (add_byte_table(context, used)) return true;
-    auto nests = plan_pointwise(context.target.isa, used.expression, types, context.output_type(0));
+    if (repeated.small.empty() && add_byte_table(context, used)) return true;
+    auto nests = plan_pointwise(context.target.isa, used.expression, types, result);
     if (!nests) return false;
     context.add(make_step(context, used, std::move(*nests)));
     return true;
