@@ -64,7 +64,7 @@ class RowEmitter : public Int8Emitter {
       op(wide_low, wide_low, wide_high);
     }
     if (apart < 8) {
-      vextractf128(high, wide_low, 1);
+      has_masks() ? vextractf32x4(high, wide_low, 1) : vextractf128(high, wide_low, 1);
       op(low, low, high);
     }
     if (apart < 4) {

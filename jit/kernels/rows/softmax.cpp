@@ -1,67 +1,46 @@
 #include "jit/kernels/rows/softmax.h"
 
 #include <cstddef>
-#include <limits>
 #include <numbers>
 
-#include "jit/kernels/common/exponential_emitter.h"
+#include "jit/kernels/rows/softmax_emitter.h"
 
 namespace lathe {
 namespace {
 
-constexpr float kLowest = -std::numeric_limits<float>::infinity();
-
 // 2^x for x in [0, 1), off by 2.6e-6 of it (Lawson fit): enough for what is stored as bytes.
 constexpr float kPowerOfTwo[] = {0.0135340961F, 0.0520116054F, 0.241442665F, 0.693003833F, 1.00000262F};
-constexpr int kColumnVectors = 4;
 constexpr int kByteVectors = 4;  // that are packed together
 
-class SoftmaxEmitter : public ExponentialEmitter {
+class SoftmaxRowsEmitter : public SoftmaxEmitter {
  public:
-  explicit SoftmaxEmitter(const SoftmaxPlan& plan)
-      : ExponentialEmitter(plan.isa), plan_(plan), log_(*this, plan.isa, unary_expression(ExprOp::log)) {}
+  explicit SoftmaxRowsEmitter(const SoftmaxPlan& plan) : SoftmaxEmitter(plan) {}
 
   void emit() {
     claim();
     begin();
     load_arguments();
-    if (plan_.is_strided) {
-      emit_columns();
-    } else if (has_quick_exponential()) {
+    if (has_quick_exponential()) {
       emit_quick();
+    } else if (plan_.stores_bytes()) {
+      loop_down(rows_, [&] { emit_byte_row(); });
     } else {
-      loop_down(rows_, [&] { plan_.stores_bytes() ? emit_byte_row() : emit_row(); });
+      if (looks_ahead()) find_maximum();
+      loop_down(rows_, [&] { emit_row(); });
     }
     end();
-    emit_tables();
-    if (plan_.stores_bytes()) emit_requantization(plan_.store);
-    emit_exponential_constants();
-    log_.emit_constants();
+    emit_constants();
   }
 
  private:
   void claim() {
-    args_ = argument(0);
-    from_ = claim_gpr("from");
-    to_ = claim_gpr("to");
-    rows_ = claim_gpr("rows");
-    columns_ = claim_gpr("columns");
-    offset_ = claim_gpr("offset");
-    left_ = claim_gpr("columns left");
-    temp_ = claim_gpr("temporary");
-    top_ = claim_vec("maximum");
-    sum_ = claim_vec("sum");
-    x_ = claim_vec("x");
-    spare_ = claim_vec("spare");
-    if (plan_.is_strided) {
-      stride_ = claim_gpr("stride");
-      at_from_ = claim_gpr("at from");
-      at_to_ = claim_gpr("at to");
+    claim_operands();
+    if (!plan_.stores_bytes()) {
+      next_ = claim_gpr("next row");
+      return;
     }
-    if (plan_.stores_bytes()) {
-      row_ = claim_gpr("row");
-      bytes_at_ = claim_gpr("at bytes");
-    }
+    row_ = claim_gpr("row");
+    bytes_at_ = claim_gpr("at bytes");
     if (has_quick_exponential()) {
       at_from_ = claim_gpr("at from");
       at_row_ = claim_gpr("at exponentials");
@@ -74,22 +53,15 @@ class SoftmaxEmitter : public ExponentialEmitter {
   }
 
   void load_arguments() {
-    mov(from_, ptr[args_ + offsetof(SoftmaxArgs, from)]);
-    mov(to_, ptr[args_ + offsetof(SoftmaxArgs, to)]);
-    mov(rows_, ptr[args_ + offsetof(SoftmaxArgs, rows)]);
-    mov(columns_, ptr[args_ + offsetof(SoftmaxArgs, columns)]);
-    if (plan_.is_strided) mov(stride_, ptr[args_ + offsetof(SoftmaxArgs, stride_bytes)]);
+    load_operands();
     if (plan_.stores_bytes()) mov(row_, ptr[args_ + offsetof(SoftmaxArgs, row)]);
-    prepare_tail(columns_, temp_);
-    if (has_quick_exponential()) load_quick_constants();
     if (has_quick_exponential()) {
+      load_quick_constants();
       temps_ = claim_vecs("temporaries", kByteVectors);
     } else {
-      claim_exponential(temp_, plan_.is_log ? log_.temps_needed() : 0);
-      temps_ = temporaries();
+      claim_functions();
     }
-    if (plan_.is_strided) claim_columns();
-    if (!plan_.is_strided) tops_ = claim_vecs("maxima", std::min(3, free_vecs()));
+    tops_ = claim_vecs("maxima", std::min(3, free_vecs()));
     if (plan_.stores_bytes()) {
       bytes_ = {x_};
       for (const std::vector<Vec>* more : {&tops_, &temps_}) bytes_.insert(bytes_.end(), more->begin(), more->end());
@@ -99,10 +71,21 @@ class SoftmaxEmitter : public ExponentialEmitter {
 
   // ---- Rows
 
+  // The next row's maximum is found beside this row's exponentials: its way from memory hides behind them. The last row
+  // is its own next one.
+  bool looks_ahead() const { return !plan_.stores_bytes() && !tops_.empty(); }
+
   void emit_row() {
-    find_maximum();
+    if (looks_ahead()) {
+      lea(next_, ptr[from_ + columns_ * 4]);
+      cmp(rows_, 1);
+      cmove(next_, from_);
+    } else {
+      find_maximum();
+    }
     sum_exponentials(to_);
     scale_row();
+    if (looks_ahead()) vmovaps(top_, tops_[0]);
     lea(from_, ptr[from_ + columns_ * 4]);
     lea(to_, ptr[to_ + columns_ * 4]);
   }
@@ -126,15 +109,33 @@ class SoftmaxEmitter : public ExponentialEmitter {
       }
     });
     for (const Vec& vec : tops_) vmaxps(top_, top_, vec);
+    fold_maximum(top_);
+  }
+
+  void fold_maximum(const Vec& top) {
     const auto larger = [&](const auto& into, const auto& a, const auto& b) { vmaxps(into, a, b); };
-    fold_lanes(top_, spare_, larger, plan_.interleaved);
+    fold_lanes(top, spare_, larger, plan_.interleaved);
+  }
+
+  void look_ahead(int vector, bool is_tail) {
+    const Vec& top = tops_[static_cast<size_t>(vector) % tops_.size()];
+    const Xbyak::RegExp at = next_ + offset_ + vector * vec_bytes();
+    if (!is_tail) return vmaxps(top, top, ptr[at]);
+    load_part(x_, at, true);
+    fill_behind_tail(x_, spare_);
+    vmaxps(top, top, x_);
   }
 
   void sum_exponentials(const Gpr& to) {
     zero(sum_);
+    if (looks_ahead()) {
+      set_all(spare_, kLowest, temp_);
+      for (const Vec& vec : tops_) vmovaps(vec, spare_);
+    }
     for_columns(columns_, offset_, left_, 4, [&](int vectors, bool is_tail) {
       for (int i = 0; i < vectors; ++i) {
         const Xbyak::RegExp at = offset_ + i * vec_bytes();
+        if (looks_ahead()) look_ahead(i, is_tail);
         load_part(x_, from_ + at, is_tail);
         vsubps(x_, x_, top_);
         exponential(x_);
@@ -145,6 +146,9 @@ class SoftmaxEmitter : public ExponentialEmitter {
     });
     const auto sum_of = [&](const auto& into, const auto& a, const auto& b) { vaddps(into, a, b); };
     fold_lanes(sum_, spare_, sum_of, plan_.interleaved);
+    if (!looks_ahead()) return;
+    for (size_t i = 1; i < tops_.size(); ++i) vmaxps(tops_[0], tops_[0], tops_[i]);
+    fold_maximum(tops_[0]);
   }
 
   void scale_row() {
@@ -153,27 +157,6 @@ class SoftmaxEmitter : public ExponentialEmitter {
       for (int i = 0; i < vectors; ++i)
         scale(from_ + offset_ + i * vec_bytes(), to_ + offset_ + i * vec_bytes(), top_, sum_, is_tail);
     });
-  }
-
-  // The sum becomes its logarithm or its reciprocal.
-  void finish_sum(const Vec& sum) {
-    if (plan_.is_log) {
-      log_.apply(sum, temps_, [](int, const Xbyak::Xmm&) {});
-    } else {
-      set_all(spare_, 1.0f, temp_);
-      vdivps(sum, spare_, sum);
-    }
-  }
-
-  void scale(const Xbyak::RegExp& from, const Xbyak::RegExp& to, const Vec& top, const Vec& sum, bool is_tail) {
-    load_part(x_, plan_.is_log ? from : to, is_tail);
-    if (plan_.is_log) {
-      vsubps(x_, x_, top);
-      vsubps(x_, x_, sum);
-    } else {
-      vmulps(x_, x_, sum);
-    }
-    store_part(to, x_, is_tail);
   }
 
   // ---- Rows of bytes: the exponentials wait in `row`
@@ -316,68 +299,10 @@ class SoftmaxEmitter : public ExponentialEmitter {
       fold_lanes(row.sum, spare_, [&](const auto& into, const auto& a, const auto& b) { vaddps(into, a, b); });
   }
 
-  // ---- Columns: some vectors side by side, so that a line of memory is read whole and sums wait for each other less
-
-  void claim_columns() {
-    column_tops_ = {top_};
-    column_sums_ = {sum_};
-    for (int i = 1; i < kColumnVectors && free_vecs() >= 2; ++i) {
-      column_tops_.push_back(claim_vec("maximum of columns"));
-      column_sums_.push_back(claim_vec("sum of columns"));
-    }
-  }
-
-  void emit_columns() {
-    for_columns(columns_, offset_, left_, static_cast<int>(column_tops_.size()), [&](int vectors, bool is_tail) {
-      const auto each = [&](auto body) {
-        for (int i = 0; i < vectors; ++i) {
-          const auto slot = static_cast<size_t>(i);
-          body(i * vec_bytes(), column_tops_[slot], column_sums_[slot]);
-        }
-      };
-      each([&](int, const Vec& top, const Vec&) { set_all(top, kLowest, temp_); });
-      along_axis([&] {
-        each([&](int at, const Vec& top, const Vec&) {
-          load_part(x_, at_from_ + at, is_tail);
-          vmaxps(top, top, x_);
-        });
-      });
-      each([&](int, const Vec&, const Vec& sum) { zero(sum); });
-      along_axis([&] {
-        each([&](int at, const Vec& top, const Vec& sum) {
-          load_part(x_, at_from_ + at, is_tail);
-          vsubps(x_, x_, top);
-          exponential(x_);
-          vaddps(sum, sum, x_);
-          if (!plan_.is_log) store_part(at_to_ + at, x_, is_tail);
-        });
-      });
-      each([&](int, const Vec&, const Vec& sum) { finish_sum(sum); });
-      along_axis([&] {
-        each([&](int at, const Vec& top, const Vec& sum) { scale(at_from_ + at, at_to_ + at, top, sum, is_tail); });
-      });
-    });
-  }
-
-  template <class Body>
-  void along_axis(Body body) {
-    lea(at_from_, ptr[from_ + offset_]);
-    lea(at_to_, ptr[to_ + offset_]);
-    mov(temp_, rows_);
-    loop_down(temp_, [&] {
-      body();
-      add(at_from_, stride_);
-      add(at_to_, stride_);
-    });
-  }
-
-  SoftmaxPlan plan_;
   std::vector<QuickRow> quick_;
-  EpilogueEmitter log_;
-  Gpr args_, from_, to_, rows_, columns_, offset_, left_, temp_, stride_, at_from_, at_to_, row_, bytes_at_, at_row_,
-      three_rows_;
-  Vec top_, sum_, x_, spare_, log2_e_, broken_;
-  std::vector<Vec> temps_, tops_, bytes_, power_of_two_, column_tops_, column_sums_;
+  Gpr at_from_, row_, bytes_at_, at_row_, three_rows_, next_;
+  Vec log2_e_, broken_;
+  std::vector<Vec> tops_, bytes_, power_of_two_;
 };
 
 }  // namespace
@@ -393,7 +318,8 @@ Kernel<SoftmaxFn> softmax_kernel(const SoftmaxPlan& plan) {
   if (plan.stores_bytes() && (plan.is_log || plan.is_strided || plan.interleaved > 1))
     throw JitError("no bytes from this form: " + key);
   return Kernel<SoftmaxFn>(cached_code(key, [&] {
-    SoftmaxEmitter emitter(plan);
+    if (plan.is_strided) return emit_softmax_columns(plan, key);
+    SoftmaxRowsEmitter emitter(plan);
     emitter.emit();
     return emitter.finish(key);
   }));
