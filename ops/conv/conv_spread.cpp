@@ -42,10 +42,15 @@ struct SpreadCall {
   }
 };
 
-BufferId bind_weights(const LowerContext& context, const ConvSizes& sizes) {
-  return context.constant_buffer(context.packed(context.input(1), "windows", [&] {
-    Tensor packed = allocate_weights(DType::f32, {sizes.in_channels * sizes.out_channels * kWindow});
-    std::copy_n(context.constant(1).data<float>(), packed.size(), packed.mutable_data<float>());
+BufferId bind_weights(const LowerContext& context, const SpreadPlan& plan) {
+  const std::string format = plan.turns() > 1 ? "turned windows" : "windows";
+  return context.constant_buffer(context.packed(context.input(1), format, [&] {
+    const auto* weights = context.constant(1).data<float>();
+    Tensor packed = allocate_weights(DType::f32, {divide_up(plan.in_channels, 4) * 4 * plan.channels * kWindow});
+    for (int64_t place = 0; place < packed.size(); ++place) {
+      const int64_t from = packed_weight(plan, place);
+      packed.mutable_data<float>()[place] = from < 0 ? 0 : weights[from];
+    }
     return packed;
   }));
 }
@@ -82,7 +87,7 @@ bool lower_spread(LowerContext& context, const ConvNode& conv) {
   plan.epilogue = bound->epilogue;
   SpreadCall call{spread_kernel(plan),
                   context.buffer(context.input(0)),
-                  bind_weights(context, sizes),
+                  bind_weights(context, plan),
                   bind_window_bias(context, sizes.out_channels),
                   context.buffer(context.output(0)),
                   bound->buffers,

@@ -50,8 +50,13 @@ void expect_windows(Isa isa, const SpreadCase& c, std::mt19937& random) {
   const void* operands[] = {&scalar};
   SpreadPlan plan{isa, c.in_channels, c.channels, {}};
   if (c.has_epilogue) plan.epilogue = at_least_scalar();
+  GuardedFloats packed((in + 3) / 4 * 4 * channels * 4, at_border);
+  for (size_t i = 0; i < packed.size(); ++i) {
+    const int64_t from = packed_weight(plan, static_cast<int64_t>(i));
+    packed[i] = from < 0 ? 0 : weights[static_cast<size_t>(from)];
+  }
   const auto bytes = [](size_t floats) { return static_cast<int64_t>(floats * sizeof(float)); };
-  const SpreadArgs args{source.data(),     weights.data(),    bias.data(), target.data(), bytes(pixels * lanes),
+  const SpreadArgs args{source.data(),     packed.data(),     bias.data(), target.data(), bytes(pixels * lanes),
                         bytes(2 * pixels), bytes(4 * pixels), c.pixels,    operands};
   spread_kernel(plan)(&args);
   for (size_t channel = 0; channel < channels; ++channel) {

@@ -13,7 +13,10 @@ constexpr int kWindow = 4;  // values of a 2x2 window: as many as a 128-bit part
 constexpr int kPart = kWindow * static_cast<int>(sizeof(float));
 
 // Vectors of pixels at a time: enough independent sums to hide a multiply-add's latency, as many as registers allow.
-int vectors_of(const SpreadPlan& plan) { return has_avx512(plan.isa) || plan.channels == 1 ? 4 : 2; }
+int vectors_of(const SpreadPlan& plan) {
+  if (has_avx512(plan.isa)) return plan.channels == 1 || plan.turns() == 1 ? 4 : 2;
+  return 2;
+}
 
 class SpreadEmitter : public Emitter {
  public:
@@ -27,6 +30,7 @@ class SpreadEmitter : public Emitter {
     for_each_tile([&] {
       begin_sums();
       add_blocks();
+      turn_back();
       for (int channel = 0; channel < plan_.channels; ++channel) finish_channel(channel);
     });
     end();
@@ -50,9 +54,12 @@ class SpreadEmitter : public Emitter {
     row_bytes_ = claim_gpr("row bytes");
     operands_ = claim_gpr("operands");
     temp_ = claim_gpr("temporary");
-    sums_ = claim_vecs("sums", plan_.channels * vectors_);
+    sums_ = claim_vecs("sums", plan_.channels * vectors_ * plan_.turns());
     pool_ = claim_vecs("pool", free_vecs());
-    if (static_cast<int>(pool_.size()) < std::max(2 * vectors_ + 1, epilogue_.temps_needed()))
+    spare_ = pool_;
+    spare_.insert(spare_.end(), sums_.begin() + plan_.channels * vectors_, sums_.end());
+    const int beside_sums = plan_.turns() > 1 ? vectors_ + 1 : 2 * vectors_ + 1;
+    if (static_cast<int>(pool_.size()) < beside_sums || static_cast<int>(spare_.size()) < epilogue_.temps_needed())
       throw JitError("no registers for " + to_string(plan_));
   }
 
@@ -82,7 +89,9 @@ class SpreadEmitter : public Emitter {
     L(done);
   }
 
-  const Vec& sum(int channel, int i) const { return sums_[static_cast<size_t>(channel * vectors_ + i)]; }
+  const Vec& sum(int channel, int i, int turn = 0) const {
+    return sums_[static_cast<size_t>((turn * plan_.channels + channel) * vectors_ + i)];
+  }
   const Vec& pixels(int i) const { return pool_[static_cast<size_t>(i)]; }
   const Vec& value(int i) const { return pool_[static_cast<size_t>(vectors_ + i)]; }
   const Vec& weight() const { return pool_[static_cast<size_t>(2 * vectors_)]; }
@@ -100,6 +109,9 @@ class SpreadEmitter : public Emitter {
     for (int channel = 0; channel < plan_.channels; ++channel) {
       broadcast_part(sum(channel, 0), temp_ + channel * kPart);
       for (int i = 1; i < vectors_; ++i) vmovaps(sum(channel, i), sum(channel, 0));
+      for (int turn = 1; turn < plan_.turns(); ++turn) {
+        for (int i = 0; i < vectors_; ++i) zero(sum(channel, i, turn));
+      }
     }
     mov(weights_, ptr[args_ + offsetof(SpreadArgs, weights)]);
     mov(from_, at_);
@@ -122,15 +134,43 @@ class SpreadEmitter : public Emitter {
     if (rest > 0) add_channels(rest);
   }
 
-  // Four channels of each pixel in a part; one of them at a time is spread over the part.
+  // Four channels of each pixel in a part.
   void add_channels(int count) {
     for (int first = 0; first < count; first += kWindow) {
       for (int i = 0; i < vectors_; ++i) load_pixels(pixels(i), from_ + i * parts() * vec_bytes() + first * 4);
+      if (plan_.turns() > 1) {
+        add_turns(first);
+        continue;
+      }
+      // One of them at a time is spread over the part.
       for (int c = first; c < std::min(count, first + kWindow); ++c) {
         for (int i = 0; i < vectors_; ++i) vpermilps(value(i), pixels(i), static_cast<uint8_t>((c - first) * 0x55));
         for (int channel = 0; channel < plan_.channels; ++channel) {
           broadcast_part(weight(), weights_ + (c * plan_.channels + channel) * kPart);
           for (int i = 0; i < vectors_; ++i) vfmadd231ps(sum(channel, i), value(i), weight());
+        }
+      }
+    }
+  }
+
+  void add_turns(int first) {
+    for (int turn = 0; turn < kWindow; ++turn) {
+      for (int channel = 0; channel < plan_.channels; ++channel) {
+        broadcast_part(pool_.back(), weights_ + ((first + turn) * plan_.channels + channel) * kPart);
+        for (int i = 0; i < vectors_; ++i) vfmadd231ps(sum(channel, i, turn), pixels(i), pool_.back());
+      }
+    }
+  }
+
+  void turn_back() {
+    for (int turn = 1; turn < plan_.turns(); ++turn) {
+      int lanes = 0;
+      for (int lane = 0; lane < kWindow; ++lane) lanes |= (lane + kWindow - turn) % kWindow << (2 * lane);
+      for (int channel = 0; channel < plan_.channels; ++channel) {
+        for (int i = 0; i < vectors_; ++i) {
+          const Vec& turned = sum(channel, i, turn);
+          vpermilps(turned, turned, static_cast<uint8_t>(lanes));
+          vaddps(sum(channel, i), sum(channel, i), turned);
         }
       }
     }
@@ -169,11 +209,11 @@ class SpreadEmitter : public Emitter {
   void apply_epilogue(int channel) {
     if (epilogue_.is_empty()) return;
     const int temps = epilogue_.temps_needed();
-    const int together = temps == 0 ? vectors_ : std::clamp(static_cast<int>(pool_.size()) / temps, 1, vectors_);
+    const int together = temps == 0 ? vectors_ : std::clamp(static_cast<int>(spare_.size()) / temps, 1, vectors_);
     for (int i = 0; i < vectors_; i += together) {
       const int count = std::min(together, vectors_ - i);
       epilogue_.apply(
-          std::span(&sum(channel, i), static_cast<size_t>(count)), pool_, operands_, temp_,
+          std::span(&sum(channel, i), static_cast<size_t>(count)), spare_, operands_, temp_,
           [&](size_t) { return Xbyak::RegExp(temp_); }, 0);
     }
   }
@@ -201,11 +241,23 @@ class SpreadEmitter : public Emitter {
   const int vectors_;
   ConvEpilogueEmitter epilogue_;
   Gpr args_, source_, at_, last_, from_, weights_, left_, block_bytes_, to_, row_bytes_, operands_, temp_;
-  std::vector<Vec> sums_, pool_;
+  std::vector<Vec> sums_, pool_, spare_;  // spare_: what is free when sums are done
   Xbyak::Label picks_[2];
 };
 
 }  // namespace
+
+int SpreadPlan::turns() const { return channels <= (has_avx512(isa) ? 3 : 1) ? kWindow : 1; }
+
+int64_t packed_weight(const SpreadPlan& plan, int64_t place) {
+  const int64_t value = place % kWindow, channel = place / kWindow % plan.channels;
+  int64_t from = place / kWindow / plan.channels, of_window = value;
+  if (plan.turns() > 1) {
+    of_window = (value + from) % kWindow;
+    from = from / kWindow * kWindow + value;
+  }
+  return from < plan.in_channels ? (from * plan.channels + channel) * kWindow + of_window : -1;
+}
 
 int SpreadPlan::tile_pixels() const { return vectors_of(*this) * vector_lanes(isa) / kWindow; }
 

@@ -17,13 +17,16 @@ struct SpreadPlan {
   ConvEpilogue epilogue;  // its operands are scalars
   // Pixels that are done together: a row has no fewer.
   int tile_pixels() const;
+  // 4: each of four channels meets the value of the window that lies so many turns on from its place among them, and
+  // the four sums are turned back at the end: no channel is spread over its part first. 1: no registers for that.
+  int turns() const;
   bool is_valid() const;
 };
 std::string to_string(const SpreadPlan& plan);
 
 struct SpreadArgs {
   const float* source;   // a row of pixels of one block of channels
-  const float* weights;  // [in_channels][channels][4]
+  const float* weights;  // [in_channels in fours][channels][4]; see packed_weight()
   const float* bias;     // [channels][4]
   float* target;         // the window's upper row in plane 0
   int64_t block_bytes;   // from one block of channels to the next
@@ -32,6 +35,8 @@ struct SpreadArgs {
   int64_t pixels;  // at least tile_pixels()
   const void* const* operands;
 };
+// Which of the model's weights [in_channels][channels][4] is at this place of the packed ones; -1: zero.
+int64_t packed_weight(const SpreadPlan& plan, int64_t place);
 using SpreadFn = void(const SpreadArgs* args);
 // Throws JitError for a plan that is not valid.
 Kernel<SpreadFn> spread_kernel(const SpreadPlan& plan);
