@@ -108,14 +108,28 @@ Timing time_task(const TuningTask& task, const Candidate& plan, double seconds) 
   return timing;
 }
 
+// "conv", "gemm", or the operator of a node: the last of a chain.
+std::string family_of(std::string_view task) {
+  if (!is_node_task(task)) return std::string(task.substr(0, task.find(' ')));
+  if (const size_t next = task.rfind(" ; "); next != std::string_view::npos) return "chain";
+  std::string_view name = task.substr(0, task.find('@'));
+  name.remove_prefix(name.find_last_of(" .") + 1);
+  return std::string(name);
+}
+
 Timing time_job(const Job& job, const KernelOptions& options, const KernelPeaks& peaks, CachedPlans& plans) {
   const TuningTask task = job.task ? *job.task : parse_node_task(job.text, options.threads, plans);
   Timing timing = time_task(task, job.task ? job.plan : choose(options, task, plans),
                             parse_seconds(options.duration, "--duration"));
-  const PointwiseWork pointwise = is_node_task(job.text) ? pointwise_work(job.text) : PointwiseWork();
-  const Floor floor = floor_of({std::max(task.flop, pointwise.flop), task.arithmetic, task.bytes, task.weight_bytes,
-                                task.written_bytes, pointwise.divisions},
-                               peaks);
+  const PointwiseWork pointwise = is_node_task(job.text) ? pointwise_work(job.text) : PointwiseWork{.is_all = false};
+  const Work work{.flop = pointwise.flop + (pointwise.is_all ? 0 : task.flop),
+                  .arithmetic = task.arithmetic,
+                  .bytes = task.bytes,
+                  .weight_bytes = task.weight_bytes,
+                  .written_bytes = task.written_bytes,
+                  .divisions = pointwise.divisions,
+                  .has_scattered_weights = family_of(job.text) == "Gather"};
+  const Floor floor = floor_of(work, peaks);
   timing.task = job.text;
   timing.floor_ms = floor.seconds * 1e3;
   timing.bound = floor.bound;
@@ -137,15 +151,6 @@ nlohmann::json to_json(const KernelPeaks& peaks) {
                       {"write", level.write},
                       {"copy", level.copy}});
   return levels;
-}
-
-// "conv", "gemm", or the operator of a node: the last of a chain.
-std::string family_of(std::string_view task) {
-  if (!is_node_task(task)) return std::string(task.substr(0, task.find(' ')));
-  if (const size_t next = task.rfind(" ; "); next != std::string_view::npos) return "chain";
-  std::string_view name = task.substr(0, task.find('@'));
-  name.remove_prefix(name.find_last_of(" .") + 1);
-  return std::string(name);
 }
 
 // Where time is lost: each family's part of its floor, and the task that loses most.
@@ -177,6 +182,8 @@ void print_families(const std::vector<Timing>& timings) {
 void print_peaks(const KernelPeaks& peaks) {
   fmt::print("\npeak here, {} threads: {:.0f} GFLOP/s float32, {:.0f} bfloat16, {:.0f} 8-bit, {:.0f} 16-bit\n",
              peaks.threads, peaks.gflops[0], peaks.gflops[1], peaks.gflops[2], peaks.gflops[3]);
+  fmt::print("{:.1f} GB/s from rows far apart in memory, a division takes as long as {:.0f} operations beside it\n",
+             peaks.scattered_read, peaks.division_flop);
   for (const KernelPeaks::Level& level : peaks.levels)
     fmt::print("{:<6} {:>6.1f} GB/s read, {:>6.1f} written, {:>6.1f} copied\n", level.name, level.read, level.write,
                level.copy);

@@ -74,6 +74,29 @@ double measure_traffic(ThreadTeam& team, std::vector<Tensor>& memory, size_t byt
   return moved * passes * team.size() / best / 1e9;
 }
 
+// GB/s of all threads that read rows here and there, some rows ahead of which prefetches go.
+double measure_scattered(ThreadTeam& team, const std::vector<Tensor>& memory) {
+  constexpr int64_t kRowBytes = 2048, kRows = 8192, kOdd = 7919, kAhead = 6, kLine = 64;
+  const Isa isa = usable_isa();
+  const auto kernel = emit_memory_peak(isa, MemoryTraffic::read);
+  const auto rows_there = static_cast<int64_t>(memory.front().bytes()) / kRowBytes;
+  int64_t at = 0;  // no pass finds the rows of the one before
+  double best = 1e9;
+  for (int repeat = 0; repeat < 5; ++repeat, at += kRows * kOdd)
+    best = std::min(best, seconds([&] {
+                      team.run(team.size(), [&](int thread) {
+                        const auto* bytes = static_cast<const char*>(memory[static_cast<size_t>(thread)].raw());
+                        const auto row = [&](int64_t i) { return bytes + (at + i * kOdd) % rows_there * kRowBytes; };
+                        for (int64_t i = 0; i < kRows; ++i) {
+                          const char* later = row(i + kAhead);
+                          for (int64_t k = 0; k < kRowBytes; k += kLine) __builtin_prefetch(later + k, 0, 2);
+                          kernel(row(i), nullptr, kRowBytes / memory_peak_chunk(isa));
+                        }
+                      });
+                    }));
+  return static_cast<double>(kRows * kRowBytes) * team.size() / best / 1e9;
+}
+
 std::vector<KernelPeaks::Level> cache_levels(int threads) {
   const CpuFacts& cpu = cpu_facts();
   const size_t far = std::max<size_t>(cpu.l3_bytes * 4, size_t{128} << 20);
@@ -92,6 +115,9 @@ KernelPeaks measure_kernel_peaks(int threads) {
   for (int i = 0; i < kArithmeticCount; ++i)
     peaks.gflops[static_cast<size_t>(i)] = measure_gflops(team, static_cast<Arithmetic>(i));
   peaks.gdivisions = measure_rate(team, emit_division_peak(usable_isa()), division_peak_count(usable_isa()));
+  // Per division: what a round of both takes, less its products.
+  const double among = measure_rate(team, emit_division_peak(usable_isa(), true), division_peak_count(usable_isa()));
+  peaks.division_flop = std::max(0.0, peaks.gflops[0] / among - 2.0 * kProductsBesideDivision);
   peaks.levels = cache_levels(threads);
   std::vector<Tensor> memory;
   for (int thread = 0; thread < threads; ++thread) {
@@ -105,6 +131,7 @@ KernelPeaks measure_kernel_peaks(int threads) {
     level.write = measure_traffic(team, memory, bytes, MemoryTraffic::write);
     level.copy = measure_traffic(team, memory, bytes, MemoryTraffic::copy);
   }
+  peaks.scattered_read = measure_scattered(team, memory);
   return peaks;
 }
 
@@ -120,7 +147,7 @@ double seconds_of(double read, double written, const KernelPeaks::Level& level) 
 Floor floor_of(const Work& work, const KernelPeaks& peaks) {
   static constexpr const char* kNames[kArithmeticCount] = {"f32", "bf16", "bytes", "pairs"};
   const auto kind = static_cast<size_t>(work.arithmetic);
-  Floor floor{work.flop / peaks.gflops[kind] / 1e9, kNames[kind]};
+  Floor floor{(work.flop + work.divisions * peaks.division_flop) / peaks.gflops[kind] / 1e9, kNames[kind]};
   const auto at_least = [&](double seconds, const std::string& bound) {
     if (seconds > floor.seconds) floor = {seconds, bound};
   };
@@ -131,7 +158,8 @@ Floor floor_of(const Work& work, const KernelPeaks& peaks) {
         return near / peaks.threads <= static_cast<double>(candidate.bytes);
       });
   const bool is_far = &*level == &peaks.memory();
-  at_least(work.weight_bytes / peaks.memory().read / 1e9, "memory");
+  const double from_memory = work.has_scattered_weights ? peaks.scattered_read : peaks.memory().read;
+  at_least(work.weight_bytes / from_memory / 1e9, work.has_scattered_weights ? "rows" : "memory");
   at_least(seconds_of(read + (is_far ? work.weight_bytes : 0), work.written_bytes, *level), level->name);
   return floor;
 }

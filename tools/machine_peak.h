@@ -25,15 +25,17 @@ struct KernelPeaks {
   };
   std::array<double, kArithmeticCount> gflops = {};
   double gdivisions = 0;      // float32 divisions, in 1e9 a second
+  double division_flop = 0;   // operations of float32 that could be done in the turns that one takes among them
   std::vector<Level> levels;  // memory last
+  double scattered_read = 0;  // GB/s from memory by rows of 2 KB far from each other: pages are looked up for each
   int threads = 1;
 
   const Level& memory() const { return levels.back(); }
 };
 KernelPeaks measure_kernel_peaks(int threads);
 
-// The least time that work can take: the longest of its arithmetic, its divisions, its weights' way from memory, and
-// the way of its other operands through the cache that they fit into.
+// The least time that work can take: the longest of its arithmetic (with what divisions take from it), its divisions,
+// its weights' way from memory, and the way of its other operands through the cache that they fit into.
 struct Floor {
   double seconds = 0;
   std::string bound;  // what takes it: "f32", "div", "L2", "memory"
@@ -43,6 +45,7 @@ struct Work {
   Arithmetic arithmetic = Arithmetic::f32;
   double bytes = 0, weight_bytes = 0, written_bytes = 0;  // as in TuningTask
   double divisions = 0;                                   // of float32
+  bool has_scattered_weights = false;                     // rows of a table
 };
 Floor floor_of(const Work& work, const KernelPeaks& peaks);
 

@@ -162,6 +162,10 @@ void add_work(PointwiseWork& work, const Expression& expression, Isa isa, double
   }
 }
 
+bool is_float_work(const Graph& graph, const Node& node) {
+  return graph.value(node.inputs[0]).type.dtype == DType::f32 && node.epilogue->expression.output == DType::f32;
+}
+
 }  // namespace
 
 std::optional<std::string> node_task_text(const Graph& graph, std::span<const NodeId> nodes, Accuracy accuracy) {
@@ -198,7 +202,13 @@ PointwiseWork pointwise_work(std::string_view text) {
   for (const NodeId id : graph.order()) {
     const Node& node = graph.node(id);
     const bool is_bare = node.op->domain == "lathe" && node.op->name == "Pointwise";  // all that it does is behind it
-    if (node.op->express == nullptr && !is_bare) continue;
+    const bool is_pointwise = node.op->express != nullptr || is_bare;
+    // What others do on their accumulators is beside products of float32; integers may look it up.
+    if (!is_pointwise && (!node.op->fuses_epilogue || !node.epilogue || !is_float_work(graph, node))) {
+      work.is_all = false;
+      continue;
+    }
+    work.is_all = work.is_all && is_pointwise;
     double elements = 1;
     for (const int64_t extent : graph.value(node.outputs[0]).type.extents()) elements *= static_cast<double>(extent);
     std::vector<TensorType> types;

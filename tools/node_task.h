@@ -22,10 +22,12 @@ bool is_node_task(std::string_view text);
 // nothing is left to compute.
 TuningTask parse_node_task(std::string_view text, int threads, PlanSource& plans);
 
-// What pointwise nodes of a task take as they are compiled: operations of products and multiply-adds, two each, and
-// divisions, those of transcendental functions among them. Others take nothing. Throws as parse_node_task().
+// What pointwise nodes of a task take as they are compiled, and what products and convolutions of float32 do behind
+// their sums: operations of products and multiply-adds, two each, and divisions, those of transcendental functions
+// among them. Others take nothing. Throws as parse_node_task().
 struct PointwiseWork {
   double flop = 0, divisions = 0;
+  bool is_all = true;  // the task has no other nodes
 };
 PointwiseWork pointwise_work(std::string_view text);
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "jit/kernels/copy/channel_gather.h"
 #include "src/base/checked_size.h"
@@ -139,8 +140,10 @@ bool add_channel_gather_step(const LowerContext& context, ValueId result, const 
   gather.strip = strip_of(gather);
   step.kernel = "gather channels";
   step.writes = {gather.output};
-  step.bytes = 2.0 * static_cast<double>(gather.element_bytes) * static_cast<double>(origins.size()) *
-               static_cast<double>(gather.images * gather.pixels);
+  // Blocks are read and written whole, those of a few channels too.
+  int64_t blocks = std::accumulate(gather.input_blocks.begin(), gather.input_blocks.end(), int64_t{0}), last = -1;
+  for (const GatherJob& job : gather.jobs) blocks += std::exchange(last, job.block) != job.block;
+  step.bytes = static_cast<double>(blocks * gather.images * gather.pixels * gather.pixel_bytes());
   constexpr double kBytesPerThread = 128 << 10;
   step.threads = std::clamp(static_cast<int>(step.bytes / kBytesPerThread), 1, context.target.threads);
   step.run = std::move(gather);

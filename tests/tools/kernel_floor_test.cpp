@@ -45,6 +45,22 @@ TEST(KernelFloor, IsTheDivisionsWhereTheyBind) {
   EXPECT_EQ(floor.bound, "div");
 }
 
+TEST(KernelFloor, DivisionsTakeTurnsOfProducts) {
+  KernelPeaks among = peaks();
+  among.division_flop = 10;
+  const Floor floor = floor_of({.flop = 1e9, .bytes = 900, .divisions = 1e8}, among);
+  EXPECT_DOUBLE_EQ(floor.seconds, 2e-2);
+  EXPECT_EQ(floor.bound, "f32");
+}
+
+TEST(KernelFloor, RowsOfTablesComeAsRowsDo) {
+  KernelPeaks slow = peaks();
+  slow.scattered_read = 5;
+  const Work work{.bytes = 1'900, .weight_bytes = 1'000, .written_bytes = 400, .has_scattered_weights = true};
+  EXPECT_DOUBLE_EQ(floor_of(work, slow).seconds, 1'000 / 5e9);
+  EXPECT_EQ(floor_of(work, slow).bound, "rows");
+}
+
 TEST(KernelFloor, KnowsWhatFunctionsTake) {
   const PointwiseWork sigmoid = pointwise_work("node Sigmoid@17(float32[2,50]) -> float32[2,50]");
   EXPECT_EQ(sigmoid.divisions, 100);
@@ -54,12 +70,25 @@ TEST(KernelFloor, KnowsWhatFunctionsTake) {
   EXPECT_EQ(chain.divisions, 200);
   EXPECT_EQ(chain.flop, sigmoid.flop);
   EXPECT_EQ(pointwise_work("node Relu@17(float32[2,50]) -> float32[2,50]").flop, 0);
-  EXPECT_EQ(pointwise_work("node Softmax@17(float32[2,50]) -> float32[2,50]").flop, 0) << "no expression";
+  EXPECT_TRUE(chain.is_all);
+  const PointwiseWork softmax = pointwise_work("node Softmax@17(float32[2,50]) -> float32[2,50]");
+  EXPECT_EQ(softmax.flop, 0) << "no expression";
+  EXPECT_FALSE(softmax.is_all);
+}
+
+TEST(KernelFloor, KnowsWhatProductsDoBehindTheirSums) {
+  const PointwiseWork product =
+      pointwise_work("node MatMul@13(float32[2,8], const float32[8,25]) -> float32[2,25] then sigmoid(x0)");
+  EXPECT_EQ(product.divisions, 50);
+  EXPECT_GT(product.flop, 50 * 2 * 6);
+  EXPECT_FALSE(product.is_all);
 }
 
 TEST(KernelFloor, MeasuresEveryLevelOfThisMachine) {
   const KernelPeaks measured = measure_kernel_peaks(1);
   EXPECT_GT(measured.gdivisions, 0);
+  EXPECT_GE(measured.division_flop, 0);
+  EXPECT_GT(measured.scattered_read, 0);
   for (const double gflops : measured.gflops) EXPECT_GT(gflops, 0);
   ASSERT_EQ(measured.levels.size(), 4U);
   for (const KernelPeaks::Level& level : measured.levels) {

@@ -8,6 +8,7 @@ namespace {
 // >= latency 4 x 2 ports, with room to spare; leaves registers for the factors on AVX2.
 constexpr int kAccumulators = 12;
 constexpr int kUnroll = 4;
+constexpr int kQuotients = 4;  // that nothing waits for
 
 // What is done for it on this instruction set.
 Arithmetic done_as(Isa isa, Arithmetic wanted) {
@@ -56,16 +57,23 @@ class DivisionPeakEmitter : public Emitter {
  public:
   explicit DivisionPeakEmitter(Isa isa) : Emitter(isa) {}
 
-  void emit() {
+  void emit(bool among_products) {
     begin();
     const Gpr iterations = argument(0), bits = claim_gpr("bits");
-    const std::vector<Vec> quotients = claim_vecs("quotients", kAccumulators);
-    const Vec one = claim_vec("one");
+    const std::vector<Vec> quotients = claim_vecs("quotients", kQuotients);
+    const std::vector<Vec> sums = claim_vecs("sums", kProductsBesideDivision);
+    const Vec one = claim_vec("one"), zeros = claim_vec("zeros");
+    zero(zeros);
+    for (const Vec& sum : sums) zero(sum);
     mov(bits.cvt32(), 0x3f800000);
     vmovd(Xbyak::Xmm(one.getIdx()), bits.cvt32());
     vbroadcastss(one, Xbyak::Xmm(one.getIdx()));
     loop_down(iterations, [&] {
-      for (const Vec& quotient : quotients) vdivps(quotient, one, one);
+      for (int i = 0; i < kAccumulators; ++i) {
+        vdivps(quotients[static_cast<size_t>(i % kQuotients)], one, one);
+        if (!among_products) continue;
+        for (const Vec& sum : sums) vfmadd231ps(sum, zeros, zeros);
+      }
     });
     end();
   }
@@ -89,11 +97,11 @@ double fma_peak_flop(Isa isa, Arithmetic arithmetic) {
   return 2.0 * kAccumulators * kUnroll * vector_lanes(isa) * kProducts[static_cast<size_t>(done_as(isa, arithmetic))];
 }
 
-Kernel<void(int64_t)> emit_division_peak(Isa isa) {
-  const std::string key = "division_peak/" + std::string(name_of(isa));
+Kernel<void(int64_t)> emit_division_peak(Isa isa, bool among_products) {
+  const std::string key = (among_products ? "division_among_products/" : "division_peak/") + std::string(name_of(isa));
   return Kernel<void(int64_t)>(cached_code(key, [&] {
     DivisionPeakEmitter emitter(isa);
-    emitter.emit();
+    emitter.emit(among_products);
     return emitter.finish(key);
   }));
 }

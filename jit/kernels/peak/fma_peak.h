@@ -14,7 +14,9 @@ Kernel<void(int64_t iterations)> emit_fma_peak(Isa isa, Arithmetic arithmetic = 
 double fma_peak_flop(Isa isa, Arithmetic arithmetic = Arithmetic::f32);
 
 // The same with divisions of float32, division_peak_count(isa) in a round: their unit is busy for several cycles.
-Kernel<void(int64_t iterations)> emit_division_peak(Isa isa);
+// `among_products`: each with kProductsBesideDivision multiply-adds beside it, from whose units it may take turns.
+inline constexpr int kProductsBesideDivision = 8;
+Kernel<void(int64_t iterations)> emit_division_peak(Isa isa, bool among_products = false);
 double division_peak_count(Isa isa);
 
 }  // namespace lathe
