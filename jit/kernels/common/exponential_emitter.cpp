@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <iterator>
 #include <numbers>
 
 namespace lathe {
@@ -11,22 +12,44 @@ namespace {
 constexpr float kLeast = -105;          // its exponential rounds to 0
 constexpr float kSixteenths = 3 << 18;  // added to |x| < 2^18, it leaves sixteenths; their number is at the end
 constexpr float kThird = 1.0F / 6, kSecond = 0.5F;  // of exp's series
-constexpr int kTemporaries = 3;
+
+// On AVX2: 1.5 * 2^23 leaves whole numbers at the end of what is added to it. They are exponents, 25 too large so that
+// what is below the least normal number is one product of a normal number, which rounds it.
+constexpr float kBelow = -104.2F;  // rounds to 0; 25 more than its exponent is that of a normal number
+constexpr int kTooLarge = 25;
+constexpr float kRounder = 3 << 22, kExponents = kRounder + 127 + kTooLarge;
+// exp(r) for |r| <= ln(2)/2 as in vector_math.cpp, from the highest power on, between what comes before and behind.
+constexpr float kConstant[] = {std::numbers::log2e_v<float>,
+                               std::numbers::ln2_v<float>,
+                               0.00138145394F,
+                               0.00836874545F,
+                               0.041668389F,
+                               0.166665211F,
+                               0.49999994F,
+                               1.0F,
+                               1.0F,
+                               1.0F / (1 << kTooLarge)};
+constexpr size_t kLog2E = 0, kLn2 = 1, kPolynomial = 2, kPolynomialEnd = 9, kScale = 9;
 
 }  // namespace
 
-ExponentialEmitter::ExponentialEmitter(Isa isa) : RowEmitter(isa) {
-  if (!has_masks()) general_.emplace(static_cast<Xbyak::CodeGenerator&>(*this), isa, unary_expression(ExprOp::exp));
-}
+ExponentialEmitter::ExponentialEmitter(Isa isa) : RowEmitter(isa) {}
 
-void ExponentialEmitter::claim_exponential(const Gpr& temp, int least_temporaries) {
-  temps_ = claim_vecs("temporaries", std::max(least_temporaries, general_ ? general_->temps_needed() : kTemporaries));
-  if (general_) return;
+void ExponentialEmitter::claim_exponential(const Gpr& temp, int least_temporaries, int left) {
+  temps_ = claim_vecs("temporaries", std::max(least_temporaries, has_masks() ? 3 : 2));
   const auto constant = [&](const char* role, float value) {
     const Vec vec = claim_vec(role);
     set_all(vec, value, temp);
     return vec;
   };
+  if (!has_masks()) {
+    static_assert(std::size(kConstant) == kConstants);
+    least_ = constant("least", kBelow);
+    rounder_ = constant("exponents", kExponents);
+    const auto held = static_cast<size_t>(std::clamp<int>(free_vecs() - left, 0, kConstants));
+    for (size_t i = 0; i < held; ++i) held_.push_back(constant("of an exponential", kConstant[i]));
+    return;
+  }
   least_ = constant("least", kLeast);
   log2_e_ = constant("log2 e", std::numbers::log2e_v<float>);
   ln_2_ = constant("ln 2", std::numbers::ln2_v<float>);
@@ -39,7 +62,28 @@ void ExponentialEmitter::claim_exponential(const Gpr& temp, int least_temporarie
 }
 
 void ExponentialEmitter::exponential(const Vec& vec) {
-  if (general_) return general_->apply(vec, temps_, [](int, const Xbyak::Xmm&) {});
+  has_masks() ? exponential_by_table(vec) : exponential_by_polynomial(vec);
+}
+
+void ExponentialEmitter::exponential_by_polynomial(const Vec& vec) {
+  const Vec &power = temps_[0], &series = temps_[1];
+  const auto with = [&](size_t which, auto instruction) {
+    which < held_.size() ? instruction(held_[which]) : instruction(ptr[rip + constants_at_[which]]);
+  };
+  vmaxps(vec, least_, vec);
+  vmovaps(power, rounder_);
+  with(kLog2E, [&](const auto& factor) { vfmadd231ps(power, vec, factor); });
+  vsubps(series, power, rounder_);
+  with(kLn2, [&](const auto& factor) { vfnmadd231ps(vec, series, factor); });
+  vpslld(power, power, 23);
+  with(kPolynomial, [&](const auto& first) { vmovaps(series, first); });
+  for (size_t i = kPolynomial + 1; i < kPolynomialEnd; ++i)
+    with(i, [&](const auto& next) { vfmadd213ps(series, vec, next); });
+  vmulps(series, series, power);
+  with(kScale, [&](const auto& scale) { vmulps(vec, series, scale); });
+}
+
+void ExponentialEmitter::exponential_by_table(const Vec& vec) {
   const Vec &exponent = temps_[0], &series = temps_[1], &power = temps_[2];
   vmaxps(vec, least_, vec);
   vmovaps(power, sixteenths_);
@@ -56,8 +100,12 @@ void ExponentialEmitter::exponential(const Vec& vec) {
 }
 
 void ExponentialEmitter::emit_exponential_constants() {
-  if (general_) return general_->emit_constants();
   align(vec_bytes());
+  for (size_t i = held_.size(); i < kConstants && !has_masks(); ++i) {
+    L(constants_at_[i]);
+    for (int lane = 0; lane < lanes(); ++lane) dd(std::bit_cast<uint32_t>(kConstant[i]));
+  }
+  if (!has_masks()) return;
   L(powers_at_);
   for (int i = 0; i < lanes(); ++i) dd(std::bit_cast<uint32_t>(static_cast<float>(std::exp2(i / 16.0))));
 }

@@ -1,9 +1,8 @@
 #pragma once
 // Base of the emitters that normalize by exponentials: exp of what is not positive, as a score less its row's maximum.
-#include <optional>
+#include <array>
 #include <vector>
 
-#include "jit/expression/epilogue.h"
 #include "jit/kernels/rows/reduce_emitter.h"
 
 namespace lathe {
@@ -12,10 +11,11 @@ class ExponentialEmitter : public RowEmitter {
  protected:
   explicit ExponentialEmitter(Isa isa);
 
-  // Behind begin(): constants and temporaries, at least as many as asked for. Clobbers `temp`.
-  void claim_exponential(const Gpr& temp, int least_temporaries = 0);
-  // NaN stays. Requires: vec <= 0. On AVX-512 half the work of the general one: 2^(1/16) has its powers in one
-  // register. Error there: 1 + |x| / 30 units in the last place.
+  // Behind begin(): constants and temporaries, at least as many as asked for; at least `left` vectors stay free where
+  // constants may be in memory. Clobbers `temp`.
+  void claim_exponential(const Gpr& temp, int least_temporaries = 0, int left = 2);
+  // NaN stays. Requires: vec <= 0. Half the work of the general one: one product takes the logarithm of 2 off, and on
+  // AVX-512 2^(1/16) has its powers in one register. Error: 1 + |x| / 20 units in the last place, / 30 on AVX-512.
   void exponential(const Vec& vec);
   // Behind the code's end.
   void emit_exponential_constants();
@@ -23,9 +23,16 @@ class ExponentialEmitter : public RowEmitter {
   const std::vector<Vec>& temporaries() const { return temps_; }
 
  private:
-  std::optional<EpilogueEmitter> general_;                                  // on AVX2
-  Vec least_, log2_e_, ln_2_, sixteenths_, third_, second_, one_, powers_;  // on AVX-512
+  void exponential_by_table(const Vec& vec);
+  void exponential_by_polynomial(const Vec& vec);
+
+  Vec least_;
+  Vec log2_e_, ln_2_, sixteenths_, third_, second_, one_, powers_;  // on AVX-512
   Xbyak::Label powers_at_;
+  static constexpr size_t kConstants = 10;
+  Vec rounder_;  // on AVX2, with constants in registers while there are any
+  std::vector<Vec> held_;
+  std::array<Xbyak::Label, kConstants> constants_at_;
   std::vector<Vec> temps_;
 };
 

@@ -59,7 +59,7 @@ class SoftmaxRowsEmitter : public SoftmaxEmitter {
       load_quick_constants();
       temps_ = claim_vecs("temporaries", kByteVectors);
     } else {
-      claim_functions();
+      claim_functions(2);
     }
     tops_ = claim_vecs("maxima", std::min(3, free_vecs()));
     if (plan_.stores_bytes()) {

@@ -20,7 +20,7 @@ class SoftmaxColumnsEmitter : public SoftmaxEmitter {
     begin();
     load_operands();
     mov(stride_, ptr[args_ + offsetof(SoftmaxArgs, stride_bytes)]);
-    claim_functions();
+    claim_functions(2 * (kColumnVectors - 1));
     claim_columns();
     emit_columns();
     end();

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "jit/expression/epilogue.h"
 #include "jit/kernels/common/exponential_emitter.h"
 #include "jit/kernels/rows/softmax.h"
 
@@ -41,8 +42,8 @@ class SoftmaxEmitter : public ExponentialEmitter {
     prepare_tail(columns_, temp_);
   }
 
-  void claim_functions() {
-    claim_exponential(temp_, plan_.is_log ? log_.temps_needed() : 0);
+  void claim_functions(int left) {
+    claim_exponential(temp_, plan_.is_log ? log_.temps_needed() : 0, left);
     temps_ = temporaries();
   }
 
