@@ -137,9 +137,12 @@ KernelPeaks measure_kernel_peaks(int threads) {
 
 namespace {
 
-double seconds_of(double read, double written, const KernelPeaks::Level& level) {
+// What is written beyond what is read goes to lines that left the inner caches, as results in a model do: `outer` has
+// them.
+double seconds_of(double read, double written, const KernelPeaks::Level& level, const KernelPeaks::Level& outer) {
   const double both = std::min(read, written);
-  return (2 * both / level.copy + (read - both) / level.read + (written - both) / level.write) / 1e9;
+  return (2 * both / level.copy + (read - both) / level.read + (written - both) / std::min(level.write, outer.write)) /
+         1e9;
 }
 
 }  // namespace
@@ -160,7 +163,8 @@ Floor floor_of(const Work& work, const KernelPeaks& peaks) {
   const bool is_far = &*level == &peaks.memory();
   const double from_memory = work.has_scattered_weights ? peaks.scattered_read : peaks.memory().read;
   at_least(work.weight_bytes / from_memory / 1e9, work.has_scattered_weights ? "rows" : "memory");
-  at_least(seconds_of(read + (is_far ? work.weight_bytes : 0), work.written_bytes, *level), level->name);
+  const KernelPeaks::Level& outer = is_far ? peaks.memory() : peaks.levels[peaks.levels.size() - 2];
+  at_least(seconds_of(read + (is_far ? work.weight_bytes : 0), work.written_bytes, *level, outer), level->name);
   return floor;
 }
 
