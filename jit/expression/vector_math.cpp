@@ -183,7 +183,8 @@ Id tanh(VectorBuilder& b, Id x) {
 }
 
 Id erf(VectorBuilder& b, Id x) {
-  return odd_rational(b, x, 3.93F,
+  // Where the quotient is above 1, so that all beyond is exactly 1 and GELU of what is far below 0 is 0.
+  return odd_rational(b, x, 3.99F,
                       {2.04196623e-06F, 2.84807407e-04F, 3.77957220e-03F, 0.0527901687F, 0.190783023F, 1.12837911F},
                       {3.80040256e-05F, 1.16520305e-03F, 0.0149973631F, 0.114257179F, 0.502409756F, 1.0F});
 }

@@ -4,7 +4,7 @@
 //   exp      1     denormal results included; inf above 88.73, 0 below -103.98
 //   sigmoid  3     0 below -88.37 (true value < 4.2e-39), for results >= 1e-38
 //   tanh     5     2^-21.7 absolute; within [-1, 1]; exact at 0, +-inf
-//   erf      6     2^-21.4 absolute; within [-1, 1]; exact at 0, +-inf
+//   erf      6     2^-21.4 absolute; within [-1, 1]; exact at 0, for |x| > 3.99
 //   log      1     denormals included; -inf at 0, NaN below
 //   pow      2     all special cases of C99
 //   softplus_of_negative 4; 0 for |x| > 103.98

@@ -146,6 +146,16 @@ TEST(VectorMath, KeepsItsStatedErrorsOverAllFloats) {
     }
 }
 
+// x * (1 + erf(x)) of a large negative x is not a large number of its last place.
+TEST(VectorMath, ErfEndsAtOneExactly) {
+  std::vector<float> x;
+  for (float magnitude = 4; x.size() < 32; magnitude *= 40) x.insert(x.end(), {magnitude, -magnitude});
+  for (const Isa isa : isas_here()) {
+    const std::vector<float> y = run(isa, unary(ExprOp::erf), {x});
+    for (size_t i = 0; i < x.size(); ++i) EXPECT_EQ(y[i], std::copysign(1.0F, x[i])) << x[i] << " " << name_of(isa);
+  }
+}
+
 // x * sigmoid(x) is a quotient, in sums, too.
 TEST(VectorMath, MultipliesBySigmoidAsAccuratelyAsItIs) {
   Expression silu = unary(ExprOp::sigmoid);
