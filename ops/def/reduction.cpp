@@ -165,10 +165,10 @@ std::vector<size_t> places_of(const Dims& dims, const std::vector<bool>& reduced
   return places;
 }
 
-// Integers of 64 bits, exactly (with wrapping): sums, products and order.
+// Integers of 64 bits, exactly (with wrapping): sums, products, order, and means of sums, rounded to zero.
 bool reduce_exactly(Reduction kind, const Tensor& data, const std::vector<size_t>& places, Tensor& result) {
   const bool is_wide = data.dtype() == DType::i64 || data.dtype() == DType::u64;
-  if (!is_wide || kind == Reduction::mean || kind >= Reduction::l2) return false;
+  if (!is_wide || kind >= Reduction::l2) return false;
   const bool is_signed_type = data.dtype() == DType::i64;
   std::vector<uint64_t> values(static_cast<size_t>(result.size()), kind == Reduction::prod ? 1 : 0);
   std::vector<bool> seen(values.size(), false);
@@ -198,6 +198,12 @@ bool reduce_exactly(Reduction kind, const Tensor& data, const std::vector<size_t
         break;
     }
     seen[places[i]] = true;
+  }
+  const uint64_t count = places.size() / std::max<size_t>(values.size(), 1);  // of each
+  for (uint64_t& value : values) {
+    if (kind != Reduction::mean || count == 0) continue;
+    value = is_signed_type ? static_cast<uint64_t>(static_cast<int64_t>(value) / static_cast<int64_t>(count))
+                           : value / count;
   }
   std::copy(values.begin(), values.end(), static_cast<uint64_t*>(result.mutable_raw()));
   return true;

@@ -50,6 +50,20 @@ TEST(IntegerRows, DivideExactly) {
   expect_quotients<uint8_t>(DType::u8);
 }
 
+// A float64 does not hold their sums.
+TEST(IntegerRows, HaveExactMeansOfWideSums) {
+  constexpr int64_t kWide = (int64_t{1} << 60) + 1;
+  OpTester means("ReduceMean", 13);
+  means.input(testing::tensor<int64_t>({3, 2}, {kWide, kWide + 1, -kWide, -kWide - 3, kWide, 5}))
+      .with("axes", std::vector<int64_t>{1});
+  EXPECT_EQ(means.with("keepdims", 0).result().elements<int64_t>()[0], kWide);  // a half is cut off
+  EXPECT_EQ(means.result().elements<int64_t>()[1], -kWide - 1);
+  EXPECT_EQ(means.result().elements<int64_t>()[2], (kWide + 5) / 2);
+  OpTester unsigned_means("ReduceMean", 13);
+  unsigned_means.input(testing::tensor<uint64_t>({2}, {uint64_t{1} << 62, (uint64_t{1} << 63) + 3}));
+  EXPECT_EQ(unsigned_means.result().elements<uint64_t>()[0], ((uint64_t{3} << 62) + 3) / 2);
+}
+
 TEST(IntegerRows, FoldThreeOperands) {
   const struct {
     Dims a, b, c;
