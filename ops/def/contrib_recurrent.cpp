@@ -1,5 +1,8 @@
 // com.microsoft's DynamicQuantizeLSTM: an LSTM whose weights are bytes, [directions][k][4 * hidden]. X is rounded to
-// bytes by the range of all of it, H at every time step by that of all batch entries.
+// bytes by the range of its time steps up to the longest sequence's last, H at every time step by that of the batch
+// entries that have this step or had the one before. So does ONNX Runtime with one thread where Y is wanted and nothing
+// is reversed. (Its threads have ranges of their own; reversed sequences meet at their ends there and not in time; and
+// where only the last states are wanted, those of sequences that ended long ago count, too.)
 #include <algorithm>
 
 #include "ops/copy/copy_elements.h"
@@ -22,10 +25,10 @@ void infer(InferContext& context) {
   infer_recurrent(context);
 }
 
-// Rows of float32 as bytes mean them.
-std::vector<double> rounded(const std::vector<float>& values) {
+// Rows of float32 as bytes of this range mean them.
+std::vector<double> rounded(const std::vector<float>& values, const ValueRange& range) {
   const auto count = static_cast<int64_t>(values.size());
-  const Quantization q = quantization_of(range_of(values.data(), count));
+  const Quantization q = quantization_of(range);
   std::vector<uint8_t> bytes(values.size());
   quantize(values.data(), count, q, bytes.data());
   std::vector<double> reals;
@@ -78,7 +81,12 @@ double product(const double* row, const double* matrix, int64_t k, int64_t colum
 void step_direction(const Layer& layer, int64_t direction, int64_t t, std::vector<float>& h, std::vector<double>& c) {
   const RecurrentExtents& e = layer.extents;
   const int64_t columns = layer.columns();
-  const std::vector<double> before = rounded(h);
+  ValueRange range;
+  for (int64_t entry = 0; entry < e.batch; ++entry) {
+    if (!counts_in_range(t, layer.lengths[static_cast<size_t>(entry)], layer.spec.is_reversed(direction))) continue;
+    range.include(range_of(h.data() + entry * e.hidden, e.hidden));
+  }
+  const std::vector<double> before = rounded(h, range);
   const double* w = layer.w.data() + direction * e.input * columns;
   const double* r = layer.r.data() + direction * e.hidden * columns;
   for (int64_t entry = 0; entry < e.batch; ++entry) {
@@ -109,12 +117,14 @@ Layer layer_of(const ReferenceContext& context) {
   layer.extents = recurrent_extents(context.node, layer.spec, context.inputs[kX].dims(), context.inputs[kW].dims(),
                                     context.inputs[kR].dims());
   const auto x = context.inputs[kX].elements<float>();
-  layer.x = rounded({x.begin(), x.end()});
+  layer.lengths = sequence_lengths(context, layer.spec, layer.extents);
+  const int64_t longest = layer.lengths.empty() ? 0 : *std::max_element(layer.lengths.begin(), layer.lengths.end());
+  const ValueRange range = range_of(x.data(), longest * layer.extents.batch * layer.extents.input);
+  layer.x = rounded({x.begin(), x.end()}, range);
   layer.w = real_weights(context, kWBytes, layer.spec.directions, layer.columns());
   layer.r = real_weights(context, kRBytes, layer.spec.directions, layer.columns());
   layer.b = optional_reals(context, layer.spec, layer.extents, kB, "B");
   layer.p = optional_reals(context, layer.spec, layer.extents, kPeepholes, "P");
-  layer.lengths = sequence_lengths(context, layer.spec, layer.extents);
   return layer;
 }
 

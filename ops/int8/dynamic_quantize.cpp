@@ -59,7 +59,7 @@ ValueRange FoundRange::merged(const StepArgs& args) const noexcept {
   return all;
 }
 
-FoundRange add_range(const LowerContext& context, int input) {
+FoundRange add_range(const LowerContext& context, int input, const LeadingElements& leading) {
   const ValueRows rows = rows_of(context.input_type(input));
   FoundRange found;
   found.threads = worthwhile_threads(static_cast<double>(rows.count()) * 10, context.target.threads);
@@ -68,11 +68,13 @@ FoundRange add_range(const LowerContext& context, int input) {
   Step step;
   step.kernel = "range";
   step.reads = {from};
+  if (leading.counted_from != BufferId::none) step.reads.push_back(leading.counted_from);
   step.writes = {found.parts};
   step.threads = found.threads;
   step.bytes = 4.0 * static_cast<double>(rows.count());
   step.run = [=](const StepArgs& args) {
-    const Range mine = split_evenly(rows.runs * rows.rows, args.share, found.threads);
+    const int64_t count = leading.count ? leading.count(args) : rows.runs * rows.rows;
+    const Range mine = split_evenly(count, args.share, found.threads);
     const ValueRange range = range_of_rows(args.at<const float>(from), mine, rows);
     float* out = args.at<float>(found.parts) + args.share * kLine;
     out[0] = range.low;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ops/int8/dynamic_quantize.h"
 #include "ops/recurrent/recurrent_walk.h"
 #include "ops/work_split.h"
@@ -50,6 +52,17 @@ BufferId packed_w(const LowerContext& context, const RecurrentTask& task,
     product->pack(w + direction * elements, {zero_points + direction * zeros.count, zeros.dtype, zeros.count}, out);
   };
   return packed_weights(context, kW, kWZero, form);
+}
+
+// Time steps behind the longest sequence are nobody's: what stands there has no part in the range of X.
+LeadingElements steps_in_use(const LowerContext& context, const RecurrentTask& task) {
+  if (!task.has_lengths) return {};
+  const BufferId lengths = context.buffer(context.input(kLengths));
+  return {lengths, [=, e = task.extents](const StepArgs& args) {
+            const auto* each = args.at<const int32_t>(lengths);
+            const int64_t longest = e.batch > 0 ? *std::max_element(each, each + e.batch) : 0;
+            return std::clamp<int64_t>(longest, 0, e.steps) * e.batch * e.input;  // checked behind
+          }};
 }
 
 // The directions read X in forms of their own: zero points of their weights differ.
@@ -143,7 +156,7 @@ bool lower_dynamic_lstm(LowerContext& context) {
   } catch (const JitError&) {
     return false;
   }
-  const FoundRange range = add_range(context, kX);
+  const FoundRange range = add_range(context, kX, steps_in_use(context, *task));
   std::vector<BufferId> projected;
   for (size_t d = 0; d < projections.size(); ++d) {
     Projection& projection = projections[d];

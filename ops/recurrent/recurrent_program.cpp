@@ -176,6 +176,11 @@ void RecurrentProgram::multiply(size_t part, const Moment& moment, const Recurre
     args.added = moment.operands.recurrent_bias;
   }
   args.own = moment.operands.own + product_offset();
+  ValueRange alive;
+  if (range == nullptr && moment.operands.lengths != nullptr && !task_.r_bytes.empty()) {
+    alive = range_in_use(moment.operands, moment.before, moment.time);
+    range = &alive;
+  }
   args.range = range;
   args.goes_back = moment.step % 2 != 0;
   product.product->run(args, who.share, who.shares);
@@ -309,6 +314,19 @@ ConstHiddenRows RecurrentProgram::run_round(const RecurrentOperands& operands,
   return {last.data, last.stride};
 }
 
+// Rows of sequences that have ended, or not yet begun from behind, wait.
+ValueRange RecurrentProgram::range_in_use(const RecurrentOperands& operands, const ConstHiddenRows& rows,
+                                          int64_t time) const noexcept {
+  const int64_t batch = entries(), hidden = task_.extents.hidden;
+  if (operands.lengths == nullptr) return range_of_rows(rows, batch, hidden);
+  ValueRange range;
+  for (int64_t b = 0; b < batch; ++b) {
+    if (!counts_in_range(time, operands.lengths[b], operands.is_reversed)) continue;
+    range.include(range_of(rows.data + b * rows.stride, hidden));
+  }
+  return range;
+}
+
 // What all have found in the round before is one range; then this part's own rows have the next.
 ConstHiddenRows RecurrentProgram::run_round_of_ranges(const RecurrentOperands& operands, const RecurrentRanges& ranges,
                                                       int round) const noexcept {
@@ -324,7 +342,8 @@ ConstHiddenRows RecurrentProgram::run_round_of_ranges(const RecurrentOperands& o
     finish_within_lengths(0, moment);
     rows = {moment.after.data, moment.after.stride};
   }
-  const ValueRange own = range_of_rows(rows, entries(), task_.extents.hidden);
+  const int64_t next = std::min<int64_t>(round, task_.extents.steps - 1);  // behind the last step nobody asks
+  const ValueRange own = range_in_use(operands, rows, moment_of(operands, next).time);
   at(round, ranges.own)[0] = own.low;
   at(round, ranges.own)[1] = own.high;
   return rows;

@@ -98,6 +98,7 @@ class RecurrentProgram {
   // Product `part`, and the loops behind it.
   void multiply(size_t part, const Moment& moment, const RecurrentShare& who,
                 const ValueRange* range = nullptr) const noexcept;
+  ValueRange range_in_use(const RecurrentOperands& operands, const ConstHiddenRows& rows, int64_t time) const noexcept;
   void finish(size_t part, const Moment& moment) const noexcept;
   void finish_within_lengths(size_t part, const Moment& moment) const noexcept;
   void loop(size_t number, std::initializer_list<ConstHiddenRows> inputs, HiddenRows out) const noexcept;

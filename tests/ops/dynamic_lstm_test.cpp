@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <optional>
 
 #include "tests/isas_here.h"
 #include "tests/ops/op_tester.h"
@@ -165,6 +166,64 @@ TEST(DynamicQuantizeLstm, ThreadsShareADirection) {
           {.direction = "bidirectional", .batch = batch, .hidden = kHidden, .zeros = zeros, .has_lengths = true},
           {2, 4});
       if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// ONNX Runtime 1.31's results with one thread; one of the sequences ends after the first step.
+TEST(DynamicQuantizeLstm, AgreesWithOnnxRuntimeWhereASequenceEnds) {
+  const Tensor scale_w = tensor<float>({1}, {0.02f}), scale_r = tensor<float>({1}, {0.03f});
+  const Tensor zero = tensor<int8_t>({1}, {0});
+  OpTester node = microsoft("DynamicQuantizeLSTM");
+  node.input(tensor<float>({4, 2, 1}, {-0.75f, 1.25f, 1, -2.25f, 0.5f, 1.5f, -1.25f, 1}));
+  node.constant(tensor<int8_t>({1, 1, 8}, {-63, 65, 73, -55, 40, 51, 30, -47}));
+  node.constant(tensor<int8_t>({1, 2, 8}, {45, 74, 31, 69, -93, 19, -35, 77, 73, 89, 63, -82, -82, 16, 2, 44}));
+  node.absent().input(tensor<int32_t>({2}, {4, 1})).input(tensor<float>({1, 2, 2}, {-0.5f, -0.75f, 0.75f, -0.75f}));
+  node.input(tensor<float>({1, 2, 2}, {1.5f, 0, 3, -3})).absent();
+  node.constant(scale_w).constant(zero).constant(scale_r).constant(zero).with("hidden_size", 2).outputs(3);
+  const std::vector<float> expected = {
+      0.0427414f, -0.0122726f, 0.7247839f, -0.8753529f, 0.6385359f,  -0.1394740f, 0, 0,
+      0.0766155f, 0.1337825f,  0,          0,           -0.0946718f, 0.2030323f,  0, 0};
+  std::vector<Tensor> results{node.reference()[0]};
+  for (const Isa isa : isas_here()) results.push_back(node.lowered(isa, 1).value()[0]);
+  for (const Tensor& y : results) {
+    for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(y.data<float>()[i], expected[i], 1e-5) << i;
+  }
+}
+
+// Time steps behind the longest sequence, and states of sequences that do not run, change no range.
+TEST(DynamicQuantizeLstm, WhatIsNotInUseHasNoPartInRanges) {
+  constexpr int64_t kSteps = 5, kLongest = 3, kInput = 6, kHidden = 8, kColumns = 4 * kHidden;
+  for (const std::string direction : {"forward", "reverse"}) {
+    const auto results = [&](bool has_more, std::optional<Isa> isa) {
+      std::mt19937 random(11);
+      const int64_t batch = has_more ? 2 : 1, steps = has_more ? kSteps : kLongest;
+      const Tensor own_x = random_tensor({kLongest, 1, kInput}, random), own_h = random_tensor({1, 1, kHidden}, random);
+      Tensor x(DType::f32, {steps, batch, kInput}), h(DType::f32, {1, batch, kHidden}), lengths(DType::i32, {batch});
+      for (int64_t t = 0; t < steps; ++t)
+        for (int64_t b = 0; b < batch; ++b)
+          for (int64_t i = 0; i < kInput; ++i)
+            x.mutable_data<float>()[(t * batch + b) * kInput + i] = t >= kLongest ? 1000.0f
+                                                                    : b == 1      ? 0
+                                                                                  : own_x.data<float>()[t * kInput + i];
+      for (int64_t j = 0; j < batch * kHidden; ++j)
+        h.mutable_data<float>()[j] = j < kHidden ? own_h.data<float>()[j] : direction == "reverse" ? 50.0f : 0;
+      for (int64_t b = 0; b < batch; ++b) lengths.mutable_data<int32_t>()[b] = b == 0 ? kLongest : 0;
+      const Tensor scale = tensor<float>({1}, {0.01f}), zero = tensor<int8_t>({1}, {0});
+      OpTester node = microsoft("DynamicQuantizeLSTM");
+      node.input(x).constant(random_bytes(DType::i8, {1, kInput, kColumns}, random));
+      node.constant(random_bytes(DType::i8, {1, kHidden, kColumns}, random)).absent().input(lengths).input(h).absent();
+      node.absent().constant(scale).constant(zero).constant(scale).constant(zero);
+      node.with("hidden_size", kHidden).with("direction", direction).outputs(3);
+      return isa ? node.lowered(*isa, 1).value() : node.reference();
+    };
+    std::vector<std::optional<Isa>> ways{std::nullopt};
+    for (const Isa isa : isas_here()) ways.emplace_back(isa);
+    for (const std::optional<Isa> isa : ways) {
+      const Tensor alone = results(false, isa)[1], among = results(true, isa)[1];
+      for (int64_t j = 0; j < kHidden; ++j) {
+        EXPECT_NEAR(among.data<float>()[j], alone.data<float>()[j], 1e-6) << direction << (isa ? " generated" : "");
+      }
     }
   }
 }
