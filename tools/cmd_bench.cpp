@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "src/base/box.h"
 #include "src/base/topology.h"
+#include "src/base/write_file.h"
 #include "src/runtime/session_state.h"
 #include "tools/duration.h"
 #include "tools/machine_peak.h"
@@ -85,10 +85,7 @@ double peak_rss_mb() {
 }
 
 void write_text(const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text << "\n";
-  file.close();
-  if (!file) throw Error(ErrorCode::io, "cannot write '" + path + "'");
+  write_file(path, [&](std::ostream& file) { return (file << text << "\n").good(); });
 }
 
 void profile(const Session& session, const std::vector<Tensor>& inputs, const BenchOptions& options) {
@@ -111,7 +108,7 @@ void bench(const BenchOptions& options) {
   const std::vector<double> times = time_runs(session, inputs, results, options);
 
   if (!options.output_directory.empty()) {
-    std::filesystem::create_directories(options.output_directory);
+    make_folder(options.output_directory);
     for (size_t i = 0; i < results.size(); ++i)
       write_npy(options.output_directory + "/" + std::to_string(i) + ".npy", results[i]);
   }

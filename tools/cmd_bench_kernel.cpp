@@ -11,6 +11,7 @@
 #include "lathe/error.h"
 #include "ops/task_text.h"
 #include "src/base/topology.h"
+#include "src/base/write_file.h"
 #include "src/runtime/default_plans.h"
 #include "tools/duration.h"
 #include "tools/machine_peak.h"
@@ -192,16 +193,12 @@ void print_peaks(const KernelPeaks& peaks) {
 void write_json(const KernelOptions& options, const KernelPeaks& peaks, const std::vector<Timing>& timings) {
   nlohmann::json rows = nlohmann::json::array();
   for (const Timing& timing : timings) rows.push_back(to_json(timing));
-  std::ofstream file(options.json);
-  file << nlohmann::json{{"threads", options.threads},
-                         {"peak_gflops", peaks.gflops[0]},
-                         {"peak_gbytes_s", peaks.memory().read},
-                         {"levels", to_json(peaks)},
-                         {"tasks", rows}}
-              .dump(1)
-       << "\n";
-  file.close();
-  if (!file) throw Error(ErrorCode::io, "cannot write '" + options.json + "'");
+  const nlohmann::json report{{"threads", options.threads},
+                              {"peak_gflops", peaks.gflops[0]},
+                              {"peak_gbytes_s", peaks.memory().read},
+                              {"levels", to_json(peaks)},
+                              {"tasks", rows}};
+  write_file(options.json, [&](std::ostream& file) { return (file << report.dump(1) << "\n").good(); });
 }
 
 void bench_kernel(KernelOptions& options) {

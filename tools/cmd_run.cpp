@@ -8,6 +8,7 @@
 #include "graph/model.h"
 #include "graph/onnx/onnx_export.h"
 #include "src/base/box.h"
+#include "src/base/write_file.h"
 #include "src/runtime/session_state.h"
 #include "tools/compare.h"
 #include "tools/model_inputs.h"
@@ -31,7 +32,7 @@ struct RunOptions {
 
 void save(const RunOptions& options, const Session& session, const std::vector<Tensor>& results) {
   for (const std::string& folder : {options.output, options.save_protos})
-    if (!folder.empty()) std::filesystem::create_directories(folder);
+    if (!folder.empty()) make_folder(folder);
   for (size_t i = 0; i < results.size(); ++i) {
     if (!options.output.empty()) write_npy(options.output + "/" + std::to_string(i) + ".npy", results[i]);
     if (!options.save_protos.empty())

@@ -6,10 +6,10 @@
 
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 
 #include "src/base/topology.h"
+#include "src/base/write_file.h"
 #include "tools/duration.h"
 #include "tools/model_options.h"
 #include "tools/progress.h"
@@ -107,10 +107,7 @@ int exit_code_of(CaseStatus status, bool ended_well) {
 }
 
 void write_json(const std::string& path, const TestReport& report) {
-  std::ofstream file(path, std::ios::binary);
-  file << json_of(report);
-  file.close();
-  if (!file) throw Error(ErrorCode::io, "cannot write '" + path + "'");
+  write_file(path, [&](std::ostream& file) { return (file << json_of(report)).good(); });
 }
 
 void test(const TestOptions& options, bool json_to_stdout) {

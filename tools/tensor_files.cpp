@@ -12,6 +12,7 @@
 #include "graph/model.h"
 #include "lathe/error.h"
 #include "src/base/checked_size.h"
+#include "src/base/write_file.h"
 
 namespace lathe::tools {
 namespace {
@@ -138,12 +139,12 @@ void write_npy(const std::string& path, const Tensor& tensor) {
   header += "), }";
   header.append(64 - (10 + header.size() + 1) % 64, ' ');  // the elements start on a multiple of 64
   header += '\n';
-  std::ofstream file(path, std::ios::binary);
   const auto length = static_cast<uint16_t>(header.size());
-  file.write(kMagic.data(), 6).write("\1\0", 2).write(reinterpret_cast<const char*>(&length), 2) << header;
-  file.write(static_cast<const char*>(tensor.raw()), static_cast<std::streamsize>(tensor.bytes()));
-  file.close();
-  if (!file) throw Error(ErrorCode::io, "cannot write '" + path + "'");
+  write_file(path, [&](std::ostream& file) {
+    file.write(kMagic.data(), 6).write("\1\0", 2).write(reinterpret_cast<const char*>(&length), 2) << header;
+    file.write(static_cast<const char*>(tensor.raw()), static_cast<std::streamsize>(tensor.bytes()));
+    return file.good();
+  });
 }
 
 Tensor read_npz(const std::string& path, const std::string& member) {

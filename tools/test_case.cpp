@@ -10,6 +10,7 @@
 
 #include "graph/model.h"
 #include "graph/op_schema.h"
+#include "src/base/write_file.h"
 #include "src/runtime/session_state.h"
 
 namespace lathe::tools {
@@ -98,7 +99,7 @@ std::string random_node(const Graph& graph) {
 }
 
 void save_results(const Session& session, const fs::path& out, const std::vector<Tensor>& results) {
-  fs::create_directories(out);
+  make_folder(out.string());
   for (size_t i = 0; i < results.size(); ++i)
     write_value_proto((out / ("output_" + std::to_string(i) + ".pb")).string(), session.outputs()[i].name, results[i],
                       session.state()->output_types[i]);

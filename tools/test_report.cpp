@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <pugixml.hpp>
 
-#include "lathe/error.h"
+#include "src/base/write_file.h"
 
 namespace lathe::tools {
 namespace {
@@ -100,7 +100,10 @@ void write_junit(const std::string& path, const TestReport& report) {
   }
   suite.append_attribute("skipped") = std::to_string(skipped).c_str();
   for (size_t i = 0; i < report.cases.size(); ++i) add_testcase(suite, report.cases[i], report.results[i]);
-  if (!document.save_file(path.c_str(), "  ")) throw Error(ErrorCode::io, "cannot write '" + path + "'");
+  write_file(path, [&](std::ostream& file) {
+    document.save(file, "  ");
+    return file.good();
+  });
 }
 
 }  // namespace lathe::tools

@@ -2,7 +2,6 @@
 
 #include <onnx/onnx_pb.h>
 
-#include <fstream>
 #include <map>
 #include <optional>
 #include <set>
@@ -11,6 +10,7 @@
 #include "graph/onnx/onnx_type.h"
 #include "graph/spell_out.h"
 #include "lathe/error.h"
+#include "src/base/write_file.h"
 
 namespace lathe {
 namespace {
@@ -230,8 +230,7 @@ void export_model_file(const std::string& path, const Graph& graph, const OpLook
     other->set_version(version);
   }
   Exporter(*spelled).write(*model.mutable_graph());
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  if (!model.SerializeToOstream(&file) || !file.flush()) throw Error(ErrorCode::io, "'" + path + "': cannot write");
+  write_file(path, [&](std::ostream& file) { return model.SerializeToOstream(&file); });
 }
 
 }  // namespace lathe

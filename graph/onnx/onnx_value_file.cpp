@@ -11,6 +11,7 @@
 #include "graph/text.h"
 #include "lathe/error.h"
 #include "src/base/box.h"
+#include "src/base/write_file.h"
 
 namespace lathe {
 namespace {
@@ -173,8 +174,7 @@ void write(const std::string& path, const std::string& name, const Content& cont
   } else {
     fill(content, proto);
   }
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  if (!proto.SerializeToOstream(&file) || !file.flush()) throw Error(ErrorCode::io, "cannot write");
+  write_file(path, [&](std::ostream& file) { return proto.SerializeToOstream(&file); });
 }
 
 // What a value itself says when the type does not: an optional is taken for what it holds.
@@ -202,6 +202,7 @@ void write_value_proto(const std::string& path, const std::string& name, const T
   try {
     write_value(path, name, unbox(value), type);
   } catch (const Error& error) {
+    if (error.code() == ErrorCode::io) throw;
     throw Error(error.code(), in_quotes(path) + ": " + error.what());
   }
 }

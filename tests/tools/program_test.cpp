@@ -196,6 +196,7 @@ TEST_F(Program, SaysInOneLineWhichOptionIsWrong) {
   expect_error(lathe({"fly", model_}), kUsage, {});
   expect_error(run({"--polish"}), kUsage, {"--polish"});
   expect_error(run({"--threads", "-1"}), kUsage, {"--threads"});
+  expect_error(lathe({"rnu", model_}), kUsage, {"no verb 'rnu'"});
   expect_error(run({"--threads", "many"}), kUsage, {"--threads"});
   expect_error(run({"--optimization-level", "100"}), kUsage, {"--optimization-level"});
   expect_error(run({"--disable-pass", "make-it-fast"}), kUsage, {"make-it-fast"});
