@@ -150,7 +150,7 @@ void TuningCache::State::give_up(const std::string& why) {
   store.reset();
   database.reset();
   problem = why;
-  warn_once(path, why);
+  if (access == Access::read_only) warn_once(path, why);  // a run is none the worse; who writes asks for problem()
 }
 
 template <class Action>

@@ -49,8 +49,9 @@ class TuningCache {
   // measurement of another build. False: the row that was there stayed, or the file cannot be written.
   bool store(const TuningKey& key, const TunedPlan& plan);
 
-  int64_t size() const;                // rows, of all machines
-  const std::string& problem() const;  // why the file is not used; empty when it is
+  int64_t size() const;  // rows, of all machines
+  // Why the file is not used; empty when it is. Only those who read it are warned on stderr.
+  const std::string& problem() const;
 
  private:
   struct State;

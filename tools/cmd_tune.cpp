@@ -58,18 +58,22 @@ SearchResult tune_task(const TuningTask& task, double seconds, const std::string
   });
 }
 
+void check(const TuningCache& cache, const std::string& path) {
+  if (!cache.problem().empty()) throw Error(ErrorCode::io, "tuning cache '" + path + "': " + cache.problem());
+}
+
 void tune(const TuneOptions& options) {
   const double budget = parse_seconds(options.budget, "--budget");
+  const std::string path = tuning_cache_path(options.model.session.cache_path);
+  if (path.empty()) throw Error(ErrorCode::io, "no place for the tuning cache: give --cache FILE or set LATHE_CACHE");
+  TuningCache cache(path, TuningCache::Access::read_write);
+  check(cache, path);  // before a session warns that it goes without
   const Session session = Session::load(options.model.model, options.model.session);
   const Session::State& state = *session.state();
   const std::vector<Tensor> inputs = make_inputs(session, options.inputs);
   state.check_inputs(inputs);
   (void)state.runner->part_for(inputs);
 
-  const std::string path = tuning_cache_path(options.model.session.cache_path);
-  if (path.empty()) throw Error(ErrorCode::io, "no place for the tuning cache: give --cache FILE or set LATHE_CACHE");
-  TuningCache cache(path, TuningCache::Access::read_write);
-  if (!cache.problem().empty()) throw Error(ErrorCode::io, "tuning cache '" + path + "': " + cache.problem());
   const CachedPlans& plans = *state.context->plans;
   const std::vector<TuningTask> tasks = tasks_to_tune(plans, cache, options.is_forced);
   fmt::print("{} tasks, {} to tune, cache {}\n", plans.recorded().size(), tasks.size(), path);
@@ -90,6 +94,7 @@ void tune(const TuneOptions& options) {
         std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch());
     cache.store(plans.key_of(tasks[i]),
                 {to_string(result.winner), result.nanoseconds, result.spread, now.count(), LATHE_VERSION});
+    check(cache, path);  // nobody wants to search on for what cannot be kept
     log_gains += std::log(result.gain);
     ++measured;
     if (result.winner != tasks[i].space.fallback) ++faster;

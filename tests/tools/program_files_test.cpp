@@ -2,9 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
+#include "cache/sqlite.h"
+#include "cache/tuning_cache.h"
 #include "tests/model_builder.h"
 #include "tests/tools/program.h"
 
@@ -89,6 +92,23 @@ TEST_F(ProgramFiles, LeavesAFileThatItCannotReplace) {
   for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
     EXPECT_FALSE(entry.path().string().ends_with(".part")) << entry.path();
   }
+}
+
+TEST_F(ProgramFiles, DoesNotTuneForACacheThatTakesNothing) {
+  const std::string cache = file("tuning.db");
+  const std::vector<std::string> tune{"tune", model_, "--cache", cache, "--threads", "1", "--budget", "100ms"};
+  testing::write_text(cache, "this is no database");
+  const Outcome damaged = lathe(tune);
+  EXPECT_EQ(damaged.exit_code, kCannotLoad) << damaged;
+  EXPECT_EQ(std::count(damaged.err.begin(), damaged.err.end(), '\n'), 1) << damaged;
+  std::filesystem::remove(cache);
+  { const TuningCache created(cache, TuningCache::Access::read_write); }
+  SqliteDatabase("file:" + cache, SQLITE_OPEN_READWRITE)
+      .execute("CREATE TRIGGER full BEFORE INSERT ON plans BEGIN SELECT RAISE(ABORT, 'the disk is full'); END");
+  const Outcome full = lathe(tune);
+  EXPECT_EQ(full.exit_code, kCannotLoad) << full;
+  EXPECT_THAT(full.err, AllOf(HasSubstr(cache), HasSubstr("the disk is full")));
+  EXPECT_EQ(std::count(full.err.begin(), full.err.end(), '\n'), 1) << full;
 }
 
 }  // namespace
