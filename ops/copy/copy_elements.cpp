@@ -139,15 +139,17 @@ std::vector<int64_t> strides_of(const Dims& dims) {
 }
 
 Tensor make_output(const ReferenceContext& context, DType dtype, Dims dims) {
-  const size_t bytes = dtype == DType::string
-                           ? checked_multiply(static_cast<size_t>(checked_elements(dims)), sizeof(std::string))
-                           : checked_bytes(dtype, dims);
-  if (bytes > context.limits.tensor_bytes) {
-    throw Error(ErrorCode::limit, "node '" + context.node.name + "': its output of " + to_string(dims) +
-                                      " elements passes the limit of " + std::to_string(context.limits.tensor_bytes) +
-                                      " bytes for one tensor");
+  const std::string place = "node '" + context.node.name + "': ";
+  try {
+    const size_t bytes = dtype == DType::string
+                             ? checked_multiply(static_cast<size_t>(checked_elements(dims)), sizeof(std::string))
+                             : checked_bytes(dtype, dims);
+    if (bytes <= context.limits.tensor_bytes) return Tensor(dtype, dims);
+  } catch (const Error& error) {  // no number, or no memory, for so many
+    throw Error(error.code(), place + error.what());
   }
-  return Tensor(dtype, std::move(dims));
+  throw Error(ErrorCode::limit, place + "its output of " + to_string(dims) + " elements passes the limit of " +
+                                    std::to_string(context.limits.tensor_bytes) + " bytes for one tensor");
 }
 
 }  // namespace lathe

@@ -51,6 +51,17 @@ TEST(Pooling, RefusesWindowsThatAreEmptyOrLieInThePadding) {
   }
 }
 
+TEST(ConstantOfShape, SaysWhichNodeMakesMoreThanCanBeCounted) {
+  for (const int64_t extent : {int64_t{1} << 31, int64_t{1} << 40}) {
+    try {
+      OpTester("ConstantOfShape", 9).input(longs({extent, extent})).result();
+      ADD_FAILURE() << extent;
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(error.what()).rfind("node 'tested'", 0), 0U) << error.what();
+    }
+  }
+}
+
 TEST(Reshape, RefusesToDivideByAnExtentOfZero) {
   OpTester open("Reshape", 14), given("Reshape", 14);
   const Tensor nothing(DType::f32, {0, 2});
