@@ -96,14 +96,23 @@ void write_ahead(SqliteDatabase& database) {
   }
 }
 
+bool is_empty(SqliteDatabase& database) { return database.query_integer("SELECT count(*) FROM sqlite_master") == 0; }
+
+// SQLite would wait for the other end of a pipe.
+void check_regular(const std::string& path) {
+  std::error_code ignored;
+  const fs::file_status status = fs::status(path, ignored);
+  if (fs::exists(status) && !fs::is_regular_file(status)) throw Error(ErrorCode::io, "not a regular file");
+}
+
 std::unique_ptr<SqliteDatabase> open_writable(const std::string& path) {
+  check_regular(path);
   if (const fs::path folder = fs::path(path).parent_path(); !folder.empty()) fs::create_directories(folder);
   auto database = std::make_unique<SqliteDatabase>(uri_of(path, ""), SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE);
-  const auto is_empty = [&] { return database->query_integer("SELECT count(*) FROM sqlite_master") == 0; };
-  if (is_empty()) {
+  if (is_empty(*database)) {
     write_ahead(*database);
     database->execute("BEGIN IMMEDIATE");  // two first users: one creates, the other finds
-    if (is_empty()) database->execute(kCreate);
+    if (is_empty(*database)) database->execute(kCreate);
     database->execute("COMMIT");
   }
   check_schema(*database);
@@ -111,12 +120,14 @@ std::unique_ptr<SqliteDatabase> open_writable(const std::string& path) {
   return database;
 }
 
-// Null when there is no file.
+// Null when there is no file, or nothing in it yet.
 std::unique_ptr<SqliteDatabase> open_readable(const std::string& path) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return nullptr;
+  check_regular(path);
   try {
     auto database = std::make_unique<SqliteDatabase>(uri_of(path, ""), SQLITE_OPEN_READONLY);
+    if (is_empty(*database)) return nullptr;  // somebody else is about to create its table
     check_schema(*database);
     return database;
   } catch (const SqliteError& error) {

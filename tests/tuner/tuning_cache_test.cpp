@@ -1,6 +1,7 @@
 #include "cache/tuning_cache.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -178,6 +179,28 @@ TEST_F(Cache, FolderInPlaceOfTheFileIsNoCache) {
   testing::internal::GetCapturedStderr();
   EXPECT_NE(cache.problem(), "");
   EXPECT_EQ(cache.find(kKey), std::nullopt);
+}
+
+// Whoever opens one waits for its other end.
+TEST_F(Cache, PipeInPlaceOfTheFileIsNoCache) {
+  fs::create_directories(fs::path(path_).parent_path());
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  testing::internal::CaptureStderr();
+  for (Access access : {Access::read_only, Access::read_write}) {
+    EXPECT_EQ(TuningCache(path_, access).problem(), "not a regular file");
+  }
+  testing::internal::GetCapturedStderr();
+}
+
+// As another process leaves it for a moment.
+TEST_F(Cache, FileWithoutATableIsAnEmptyCache) {
+  fs::create_directories(fs::path(path_).parent_path());
+  std::ofstream(path_).close();
+  TuningCache cache(path_);
+  EXPECT_EQ(cache.problem(), "");
+  EXPECT_EQ(cache.find(kKey), std::nullopt);
+  make_cache();
+  EXPECT_TRUE(TuningCache(path_).find(kKey).has_value());
 }
 
 TEST_F(Cache, PathsWithSignsOfAnUriWork) {
