@@ -186,8 +186,8 @@ void print_peaks(const KernelPeaks& peaks) {
   fmt::print("{:.1f} GB/s from rows far apart in memory, a division takes as long as {:.0f} operations beside it\n",
              peaks.scattered_read, peaks.division_flop);
   for (const KernelPeaks::Level& level : peaks.levels)
-    fmt::print("{:<6} {:>6.1f} GB/s read, {:>6.1f} written, {:>6.1f} copied\n", level.name, level.read, level.write,
-               level.copy);
+    fmt::print("{:<6} {:>6.1f} GB/s read, {:>6.1f} written, {:>6.1f} copied, up to {:.3f} MB\n", level.name, level.read,
+               level.write, level.copy, static_cast<double>(level.bytes) / (1 << 20));
 }
 
 void write_json(const KernelOptions& options, const KernelPeaks& peaks, const std::vector<Timing>& timings) {

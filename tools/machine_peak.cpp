@@ -100,10 +100,16 @@ double measure_scattered(ThreadTeam& team, const std::vector<Tensor>& memory) {
 std::vector<KernelPeaks::Level> cache_levels(int threads) {
   const CpuFacts& cpu = cpu_facts();
   const size_t far = std::max<size_t>(cpu.l3_bytes * 4, size_t{128} << 20);
-  return {{"L1", cpu.l1d_bytes},
-          {"L2", cpu.l2_bytes},
-          {"L3", cpu.l3_bytes / static_cast<size_t>(threads)},
-          {"memory", far / static_cast<size_t>(threads)}};
+  const auto shared = static_cast<size_t>(threads);
+  std::vector<KernelPeaks::Level> levels;
+  // Up to a half a cache has room for what else there is; what nearly fills it is partly farther out.
+  const std::pair<const char*, size_t> caches[] = {
+      {"L1", cpu.l1d_bytes}, {"L2", cpu.l2_bytes}, {"L3", cpu.l3_bytes / shared}};
+  for (const auto& [name, bytes] : caches) {
+    for (const size_t part : {bytes / 2, bytes}) levels.push_back({name, part});
+  }
+  levels.push_back({"memory", far / shared});
+  return levels;
 }
 
 }  // namespace
@@ -124,9 +130,10 @@ KernelPeaks measure_kernel_peaks(int threads) {
     memory.emplace_back(DType::u8, Dims{static_cast<int64_t>(peaks.memory().bytes)});
     std::fill_n(static_cast<char*>(memory.back().mutable_raw()), peaks.memory().bytes, char{1});
   }
-  for (KernelPeaks::Level& level : peaks.levels) {
-    // Half of a cache holds nothing else.
-    const size_t bytes = &level == &peaks.levels.back() ? level.bytes : level.bytes / 2;
+  for (size_t i = 0; i < peaks.levels.size(); ++i) {
+    KernelPeaks::Level& level = peaks.levels[i];
+    const bool is_whole = i > 0 && peaks.levels[i - 1].name == level.name;
+    const size_t bytes = is_whole ? level.bytes / 8 * 7 : level.bytes;
     level.read = measure_traffic(team, memory, bytes, MemoryTraffic::read);
     level.write = measure_traffic(team, memory, bytes, MemoryTraffic::write);
     level.copy = measure_traffic(team, memory, bytes, MemoryTraffic::copy);
@@ -163,7 +170,10 @@ Floor floor_of(const Work& work, const KernelPeaks& peaks) {
   const bool is_far = &*level == &peaks.memory();
   const double from_memory = work.has_scattered_weights ? peaks.scattered_read : peaks.memory().read;
   at_least(work.weight_bytes / from_memory / 1e9, work.has_scattered_weights ? "rows" : "memory");
-  const KernelPeaks::Level& outer = is_far ? peaks.memory() : peaks.levels[peaks.levels.size() - 2];
+  const auto outermost = std::find_if(peaks.levels.begin(), peaks.levels.end(), [&](const auto& candidate) {
+    return candidate.name == peaks.levels[peaks.levels.size() - 2].name;
+  });
+  const KernelPeaks::Level& outer = is_far ? peaks.memory() : *outermost;
   at_least(seconds_of(read + (is_far ? work.weight_bytes : 0), work.written_bytes, *level, outer), level->name);
   return floor;
 }

@@ -26,7 +26,7 @@ struct KernelPeaks {
   std::array<double, kArithmeticCount> gflops = {};
   double gdivisions = 0;      // float32 divisions, in 1e9 a second
   double division_flop = 0;   // operations of float32 that could be done in the turns that one takes among them
-  std::vector<Level> levels;  // memory last
+  std::vector<Level> levels;  // each cache to its half, and to its end, under one name; memory last
   double scattered_read = 0;  // GB/s from memory by rows of 2 KB far from each other: pages are looked up for each
   int threads = 1;
 
