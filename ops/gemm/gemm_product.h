@@ -70,6 +70,10 @@ class GemmProduct {
     return problem_.b == GemmOperandB::packed && problem_.m > kFewRows;
   }
 
+  size_t result_bytes() const {
+    return sizeof(float) * offsets_.size() * static_cast<size_t>(problem_.m) * static_cast<size_t>(problem_.n);
+  }
+
   GemmProblem problem_;
   GemmPlan plan_;
   std::vector<GemmOffsets> offsets_;

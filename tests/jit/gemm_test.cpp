@@ -44,6 +44,7 @@ TEST_P(GemmTileTest, MatchesPlainLoopsOverRandomShapes) {
     test.plan.accumulate = pick(0, 1);
     test.plan.masked = pick(0, 1);
     test.plan.b_in_place = pick(0, 1);
+    test.plan.fetches_ends = pick(0, 1);
     if (pick(0, 2) == 0) test.plan.epilogue = bias_residual_gelu(pick(0, 1));
     test.k = pick(0, 40);
     test.tiles = pick(1, 3);

@@ -14,6 +14,7 @@ std::shared_ptr<const CodePages> GemmTileEmitter::emit() {
   load_arguments();
   L(next_tile_);
   fetch_targets();
+  fetch_ends();
   fetch_folds();
   zero_accumulators();
   multiply();
@@ -75,29 +76,48 @@ void GemmTileEmitter::fetch_targets() {
   mov(ptr[args_ + offsetof(GemmTileArgs, fetch)], row_at);
 }
 
+// What the tile ends with: by then it is there.
+void GemmTileEmitter::fetch_ends() {
+  if (!plan_.fetches_ends) return;
+  mov(c_, ptr[rsp + kC]);
+  mov(tmp_, ptr[args_ + offsetof(GemmTileArgs, c_stride_bytes)]);
+  fetch_rows(tmp_, [&](const Xbyak::Address& at) { prefetchw(at); });
+  for (int i = 0; i < input_count(); ++i) {
+    if (plan_.epilogue->inputs[static_cast<size_t>(i)] != GemmInputAccess::columns) continue;
+    Xbyak::Label is_same_row;
+    mov(tmp_, ptr[args_ + offsetof(GemmTileArgs, input_stride_bytes) + 8 * i]);
+    test(tmp_, tmp_);
+    jz(is_same_row, T_NEAR);
+    mov(c_, ptr[rsp + kInputs + 8 * i]);
+    fetch_rows(tmp_, [&](const Xbyak::Address& at) { prefetcht0(at); });
+    L(is_same_row);
+  }
+}
+
 void GemmTileEmitter::fetch_folds() {
   if (!plan_.fetches_folds) return;
   load_vector_bytes();
+  const Xbyak::Address c_stride = qword[args_ + offsetof(GemmTileArgs, c_stride_bytes)];
   for (size_t i = 0; i < static_cast<size_t>(plan_.fold_count()); ++i) {
     const int matrix = i == 0 ? kC : kInputs + 8 * static_cast<int>(i - 1);
     if (plan_.folds[i] == GemmFold::set) {
       mov(c_, ptr[rsp + matrix]);
-      fetch_rows([&](const Xbyak::Address& at) { prefetchw(at); });
+      fetch_rows(c_stride, [&](const Xbyak::Address& at) { prefetchw(at); });
     }
     for (size_t slot = 0; plan_.completes[i] && slot < plan_.epilogue->inputs.size(); ++slot) {
       if (plan_.epilogue->inputs[slot] != GemmInputAccess::alike) continue;
       mov(c_, ptr[rsp + matrix]);
       add(c_, ptr[args_ + offsetof(GemmTileArgs, alike_bytes) + 8 * slot]);
-      fetch_rows([&](const Xbyak::Address& at) { prefetcht0(at); });
+      fetch_rows(c_stride, [&](const Xbyak::Address& at) { prefetcht0(at); });
     }
   }
 }
 
 template <class Fetch>
-void GemmTileEmitter::fetch_rows(Fetch fetch) {
+void GemmTileEmitter::fetch_rows(const Xbyak::Operand& stride, Fetch fetch) {
   for (int row = 0; row < plan_.rows; ++row) {
     for (int v = 0; v < plan_.vecs; ++v) fetch(ptr[vector_at(c_, v)]);
-    if (row + 1 < plan_.rows) add(c_, ptr[args_ + offsetof(GemmTileArgs, c_stride_bytes)]);
+    if (row + 1 < plan_.rows) add(c_, stride);
   }
 }
 

@@ -52,6 +52,8 @@ struct GemmTilePlan {
   bool a_in_chunks = false;
   // Before each tile: so many rows of so many matrices from GemmTileArgs::fetch, as wide as C's, soon to be written.
   int fetch_rows = 0, fetch_matrices = 0;
+  // Before each tile: its part of C, for writing, and of inputs of the epilogue that have a row for each row.
+  bool fetches_ends = false;
   bool masked = false;      // the last vector of each row is partial: GemmTileArgs::tail_lanes
   bool b_in_place = false;  // B by row stride instead of packed
   // A and C are bfloat16, the epilogue's inputs float32. A's elements come in pairs, and so do B's rows: step k has a

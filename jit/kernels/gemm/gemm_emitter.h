@@ -36,10 +36,11 @@ class GemmTileEmitter : public RowTileEmitter {
   void load_arguments();
   void copy_to_frame(int to, size_t from);
   void fetch_targets();
+  void fetch_ends();
   void fetch_folds();
   // The rows of a tile: fetch(address) for each vector.
   template <class Fetch>
-  void fetch_rows(Fetch fetch);
+  void fetch_rows(const Xbyak::Operand& stride, Fetch fetch);  // from c_ on
 
   // --- C += A * B
   void zero_accumulators();

@@ -46,7 +46,7 @@ bool GemmTilePlan::is_valid() const {
   if (std::any_of(folds.begin() + fold_count(), folds.end(), [](GemmFold fold) { return fold != GemmFold::none; })) {
     return false;
   }
-  if (folds_product() && (masked || accumulate)) return false;
+  if (folds_product() && (masked || accumulate || fetches_ends)) return false;
   if (!has_fitting_epilogue()) return false;
   if (a_in_chunks && (k_unroll != vector_lanes(isa) || bf16 || starts_at_a)) return false;
   if (fetch_rows < 0 || fetch_rows > kMostRows || fetch_matrices < 0 || fetch_matrices > 3) return false;
@@ -76,6 +76,7 @@ std::string GemmTilePlan::key() const {
     if (completes[i]) text += '!';
   }
   if (fetches_folds) text += " fetched";
+  if (fetches_ends) text += " fetches";
   if (apart) text += " apart";
   if (a_in_chunks) text += " chunks";
   if (fetch_rows > 0) text += fmt::format(" fetch{}x{}", fetch_rows, fetch_matrices);
