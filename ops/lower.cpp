@@ -4,9 +4,8 @@
 #include <cstring>
 
 #include "ops/constant_release.h"
-#include "ops/conv/conv_chain_lower.h"
 #include "ops/reference_step.h"
-#include "ops/resize/repeated_pixels.h"
+#include "ops/step_chains.h"
 #include "src/base/check.h"
 #include "src/base/divide.h"
 
@@ -208,57 +207,35 @@ void lower_node(const Graph& graph, NodeId id, const LowerOptions& options, Lowe
 }
 
 // One step for the whole chain, or for as much of its end as can be; each other node by itself.
-void lower_chain(const Graph& graph, std::span<const NodeId> chain, const LowerOptions& options, LoweredGraph& out) {
+void lower_chain(const Graph& graph, const StepChain& chain, const LowerOptions& options, LoweredGraph& out) {
   std::vector<LowerContext> nodes;
-  for (const NodeId id : chain) nodes.emplace_back(graph, id, options.target, options.packed, options.plans, out);
+  for (const NodeId id : chain.nodes) nodes.emplace_back(graph, id, options.target, options.packed, options.plans, out);
   size_t alone = 0;
   const auto rest = [&] { return std::span<const LowerContext>(nodes).subspan(alone); };
-  while (rest().size() > 1 && !lower_conv_chain(rest())) {
-    lower_node(graph, chain[alone++], options, out);
+  while (rest().size() > 1 && !chain.lower(rest())) {
+    lower_node(graph, chain.nodes[alone++], options, out);
   }
-  if (rest().size() == 1) return lower_node(graph, chain.back(), options, out);
+  if (rest().size() == 1) return lower_node(graph, chain.nodes.back(), options, out);
   // What lies between them is nowhere.
-  for (size_t i = alone; i + 1 < chain.size(); ++i)
-    out.buffer(out.of_value[index_of(graph.node(chain[i]).outputs[0])]).bytes = 0;
-}
-
-// One step for the reader and what it repeats; else each by itself.
-void lower_repeats(const Graph& graph, std::span<const NodeId> resizes, NodeId reader, const LowerOptions& options,
-                   LoweredGraph& out) {
-  LowerContext context(graph, reader, options.target, options.packed, options.plans, out);
-  const bool is_one = lower_with_repeats(context, resizes);
-  for (const NodeId id : resizes) {
-    if (is_one) {
-      out.buffer(context.buffer(graph.node(id).outputs[0])).bytes = 0;  // nowhere
-    } else {
-      lower_node(graph, id, options, out);
-    }
-  }
-  if (!is_one) lower_node(graph, reader, options, out);
+  for (size_t i = alone; i + 1 < chain.nodes.size(); ++i)
+    out.buffer(out.of_value[index_of(graph.node(chain.nodes[i]).outputs[0])]).bytes = 0;
 }
 
 template <class AfterNode>
 LoweredGraph lower_all(const Graph& graph, const LowerOptions& options, AfterNode after) {
   LoweredGraph out;
   assign_buffers(graph, out);
-  const ConvChains chains(graph, options.target);
-  const RepeatedPixels repeated(graph);
+  const StepChains chains(graph, options.target);
   for (const NodeId id : graph.order()) {
-    if (chains.is_inner(id) || repeated.is_inner(id)) continue;
-    if (const std::span<const NodeId> resizes = repeated.read_by(id); !resizes.empty()) {
-      lower_repeats(graph, resizes, id, options, out);
-      for (const NodeId resize : resizes) after(resize, out);
-      after(id, out);
-      continue;
-    }
-    const std::span<const NodeId> chain = chains.ending_at(id);
-    if (chain.empty()) {
+    if (chains.is_inner(id)) continue;
+    const StepChain* chain = chains.ending_at(id);
+    if (chain == nullptr) {
       lower_node(graph, id, options, out);
       after(id, out);
       continue;
     }
-    lower_chain(graph, chain, options, out);
-    for (const NodeId member : chain) after(member, out);
+    lower_chain(graph, *chain, options, out);
+    for (const NodeId member : chain->nodes) after(member, out);
   }
   bind_outputs(graph, out);
   return out;

@@ -2,12 +2,20 @@
 // The instruction sets that a test goes through: those of this machine whose code differs.
 #include <vector>
 
+#include "jit/kernels/common/int8_lanes.h"
 #include "src/base/cpu.h"
 
 namespace lathe::testing {
 
 inline std::vector<Isa> isas_here() {
   return has_avx512(usable_isa()) ? std::vector<Isa>{Isa::avx2, Isa::avx512} : std::vector<Isa>{Isa::avx2};
+}
+
+// Where products of bytes matter.
+inline std::vector<Isa> int8_isas_here() {
+  std::vector<Isa> isas = isas_here();
+  if (has_vnni(usable_isa())) isas.push_back(Isa::avx512_vnni);
+  return isas;
 }
 
 // Where products of bfloat16 matter.

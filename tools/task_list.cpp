@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 
-#include "ops/conv/conv_chain_lower.h"
+#include "ops/step_chains.h"
 #include "ops/task_text.h"
 #include "tools/node_task.h"
 
@@ -28,13 +28,13 @@ class TaskList {
   std::vector<std::string> make() {
     for (const TuningTask& task : context_.plans->recorded()) add(task_text(task));
     const Graph& graph = part_.head().graph();
-    const ConvChains chains(graph, context_.target);
+    const StepChains chains(graph, context_.target);
     for (const NodeId id : graph.order()) {
       if (chains.is_inner(id)) continue;
-      const std::span<const NodeId> chain = chains.ending_at(id);
-      if (chain.empty()) {
+      const StepChain* chain = chains.ending_at(id);
+      if (chain == nullptr) {
         add_node(id);
-      } else if (const auto text = node_task_text(graph, chain, context_.target.accuracy)) {
+      } else if (const auto text = node_task_text(graph, chain->nodes, context_.target.accuracy)) {
         add(*text);
       }
     }

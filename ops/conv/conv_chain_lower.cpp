@@ -272,23 +272,14 @@ void add_chain_step(std::span<const LowerContext> nodes, const std::shared_ptr<c
 
 }  // namespace
 
-ConvChains::ConvChains(const Graph& graph, const Target& target) {
+std::vector<std::vector<NodeId>> conv_chains(const Graph& graph, const Target& target) {
   const ChainFinder finder(graph, target);
-  std::unordered_set<NodeId> taken;
+  std::vector<std::vector<NodeId>> chains;
   for (const NodeId id : graph.order()) {
     std::vector<NodeId> chain = finder.around(id);
-    if (chain.size() < 2) continue;
-    if (std::any_of(chain.begin(), chain.end(), [&](NodeId member) { return taken.contains(member); })) continue;
-    taken.insert(chain.begin(), chain.end());
-    inner_.insert(chain.begin(), chain.end() - 1);
-    const NodeId last = chain.back();
-    by_last_.emplace(last, std::move(chain));
+    if (chain.size() > 1) chains.push_back(std::move(chain));
   }
-}
-
-std::span<const NodeId> ConvChains::ending_at(NodeId id) const {
-  const auto found = by_last_.find(id);
-  return found == by_last_.end() ? std::span<const NodeId>() : std::span<const NodeId>(found->second);
+  return chains;
 }
 
 bool lower_conv_chain(std::span<const LowerContext> nodes) {

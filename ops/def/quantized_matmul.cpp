@@ -2,7 +2,7 @@
 // scale * ((A - a_zero) * (B - b_zero)). The product takes A with its axes in the order perm_a, B in the order perm_b.
 #include "ops/copy/copy_elements.h"
 #include "ops/gemm/permuted_product.h"
-#include "ops/int8/int8_lower.h"
+#include "ops/int8/int8_node.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 
@@ -43,16 +43,8 @@ void reference(ReferenceContext& context) {
 }
 
 bool lower(LowerContext& context) {
-  Int8Form form;
-  form.a_zero = 3;
-  form.b_zero = 4;
-  form.a_perm = context.node.attributes.get_ints("perm_a");
-  form.b_perm = context.node.attributes.get_ints("perm_b");
-  form.scale = context.constant(2);
-  if (!form.scale.defined()) return false;
-  const MatMulShape shape = matmul_shape(context.node, permuted(context.input_type(0).extents(), form.a_perm),
-                                         permuted(context.input_type(1).extents(), form.b_perm));
-  return lower_int8_product(context, shape, form);
+  const std::optional<QuantizedProduct> product = quantized_product(context);
+  return product && lower_int8_product(context, product->shape, product->form);
 }
 
 }  // namespace

@@ -4,13 +4,12 @@
 #include <bit>
 #include <cmath>
 
-#include "jit/kernels/rows/softmax.h"
 #include "ops/copy/copy_step.h"
 #include "ops/expansion.h"
-#include "ops/int8/int8_lower.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
+#include "ops/rows/byte_softmax.h"
 #include "ops/shape_arguments.h"
 #include "src/base/checked_size.h"
 #include "src/base/thread_team.h"
@@ -128,7 +127,8 @@ struct SoftmaxCall {
       if (range.begin == range.end) return;
       const int64_t columns = split.extent * split.inner, first = range.begin * columns;
       float* row = rows == BufferId::none ? nullptr : args.own<float>(rows);
-      const SoftmaxArgs call{in + first, out + first * bytes, range.end - range.begin, columns, 0, row, factor};
+      const SoftmaxArgs call{in + first, out + first * bytes, range.end - range.begin, columns, columns * bytes, row,
+                             factor};
       kernel(&call);
       return;
     }
@@ -173,10 +173,9 @@ bool lower(LowerContext& context) {
   const bool is_split = count >= kElementsForThreads && (split.inner > 16 || split.outer > 1);
   step.threads = is_split ? context.target.threads : 1;
   if (const auto& epilogue = context.node.epilogue) {
-    const auto bytes = as_requantization(epilogue->expression);
+    const auto bytes = byte_softmax(context.target.isa, epilogue->expression);
     if (!bytes || plan.is_log || split.inner > 1) return false;
-    plan.store = bytes->store;
-    plan.store.is_bounded = bytes->factor < 1e9F;  // what it multiplies is at most 1
+    plan = bytes->plan;
     call.factor = bytes->factor;
     call.bytes = 1;
     call.rows = context.thread_scratch(checked_bytes(DType::f32, {kSoftmaxRowsTogether, split.extent}));

@@ -5,6 +5,7 @@
 #include "ops/copy/copy_elements.h"
 #include "ops/gemm/gemm_node.h"
 #include "ops/pointwise/broadcast.h"
+#include "src/base/axis_order.h"
 #include "src/base/checked_size.h"
 
 namespace lathe {
@@ -125,6 +126,19 @@ void join_batches(Int8Node& product) {
 ByteZeros ZeroPoints::view(const void* memory) const {
   if (is_known()) return {values.data(), DType::i32, static_cast<int64_t>(values.size())};
   return {memory, dtype, count};
+}
+
+std::optional<QuantizedProduct> quantized_product(const LowerContext& context) {
+  Int8Form form;
+  form.a_zero = 3;
+  form.b_zero = 4;
+  form.a_perm = context.node.attributes.get_ints("perm_a");
+  form.b_perm = context.node.attributes.get_ints("perm_b");
+  form.scale = context.constant(2);
+  if (!form.scale.defined()) return std::nullopt;
+  const MatMulShape shape = matmul_shape(context.node, permuted(context.input_type(0).extents(), form.a_perm),
+                                         permuted(context.input_type(1).extents(), form.b_perm));
+  return QuantizedProduct{shape, std::move(form)};
 }
 
 std::optional<Int8Node> describe_int8(const LowerContext& context, const MatMulShape& shape, const Int8Form& form) {

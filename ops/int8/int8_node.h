@@ -45,6 +45,14 @@ struct Int8Node {
   std::vector<int64_t> a_matrix, b_matrix;  // by batch: which matrix of a, of b
 };
 
+// What a lathe::QuantizedMatMul multiplies.
+struct QuantizedProduct {
+  MatMulShape shape;
+  Int8Form form;
+};
+// nullopt: the scale is not known.
+std::optional<QuantizedProduct> quantized_product(const LowerContext& context);
+
 // nullopt: what the kernels lack.
 std::optional<Int8Node> describe_int8(const LowerContext& context, const MatMulShape& shape, const Int8Form& form);
 

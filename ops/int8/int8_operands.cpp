@@ -38,8 +38,6 @@ int32_t column_term(int32_t sum, int32_t a_zero, int32_t b_zero, int64_t k) {
                               (static_cast<uint32_t>(b_zero) * static_cast<uint32_t>(k) - static_cast<uint32_t>(sum)));
 }
 
-}  // namespace
-
 PackedB pack_ahead(const Int8Lowering& l, const LowerContext& context, ValueId source) {
   std::string text = fmt::format("int8 {} {}x{}x{} panel {} lanes {} strides {} {} zeros", to_string(l.problem.dot),
                                  l.b_count(), l.problem.k, l.problem.n, l.format.panel_columns,
@@ -79,6 +77,14 @@ PackedB pack_at_run(const std::shared_ptr<const Int8Lowering>& l, const LowerCon
   };
   context.add(std::move(step));
   return {to, {}};
+}
+
+}  // namespace
+
+PackedB packed_b(const std::shared_ptr<const Int8Lowering>& l, const LowerContext& context, ValueId source) {
+  const bool is_known =
+      context.graph.value(source).is_constant() && (!is_wide(l->problem.dot) || l->node.b_zero.is_known());
+  return is_known ? pack_ahead(*l, context, source) : pack_at_run(l, context, source);
 }
 
 BufferId column_terms(const std::shared_ptr<const Int8Lowering>& l, const LowerContext& context, const PackedB& b) {

@@ -1,6 +1,7 @@
 #include "ops/resize/repeated_pixels.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "ops/pointwise/pointwise_lowering.h"
 
@@ -39,11 +40,12 @@ bool takes(const Graph& graph, const Node& reader, const Node& resize) {
 
 }  // namespace
 
-RepeatedPixels::RepeatedPixels(const Graph& graph) {
+std::vector<std::vector<NodeId>> repeated_pixels(const Graph& graph) {
   const std::vector<NodeId>& order = graph.order();
-  if (std::none_of(order.begin(), order.end(), [&](NodeId id) { return is_resize(graph.node(id)); })) return;
+  if (std::none_of(order.begin(), order.end(), [&](NodeId id) { return is_resize(graph.node(id)); })) return {};
   const std::vector<std::vector<Graph::Use>> uses = graph.uses();
   std::unordered_map<NodeId, std::vector<int64_t>> repeats_of;  // by reader
+  std::unordered_map<NodeId, std::vector<NodeId>> resizes_of;
   for (const NodeId id : order) {
     const Node& node = graph.node(id);
     if (!is_resize(node) || node.epilogue || node.outputs[0] == ValueId::none) continue;
@@ -51,24 +53,23 @@ RepeatedPixels::RepeatedPixels(const Graph& graph) {
     if (reader == NodeId::none || !takes(graph, graph.node(reader), node)) continue;
     const auto repeats = pixel_repeats(graph, node);
     if (!repeats || repeats_of.try_emplace(reader, *repeats).first->second != *repeats) continue;
-    inner_.insert(id);
-    by_reader_[reader].push_back(id);
+    resizes_of[reader].push_back(id);
   }
+  std::vector<std::vector<NodeId>> found;
+  for (auto& [reader, nodes] : resizes_of) {
+    nodes.push_back(reader);
+    found.push_back(std::move(nodes));
+  }
+  return found;
 }
 
-std::span<const NodeId> RepeatedPixels::read_by(NodeId id) const {
-  const auto found = by_reader_.find(id);
-  return found == by_reader_.end() ? std::span<const NodeId>() : std::span<const NodeId>(found->second);
-}
-
-bool lower_with_repeats(LowerContext& reader, std::span<const NodeId> resizes) {
-  const Graph& graph = reader.graph;
+bool lower_with_repeats(std::span<const LowerContext> nodes) {
   RepeatedOperands repeated;
-  for (const NodeId id : resizes) {
-    const Node& resize = graph.node(id);
-    repeated.repeats = *pixel_repeats(graph, resize);
-    repeated.small.emplace_back(resize.outputs[0], resize.inputs[0]);
+  for (const LowerContext& resize : nodes.first(nodes.size() - 1)) {
+    repeated.repeats = *pixel_repeats(resize.graph, resize.node);
+    repeated.small.emplace_back(resize.output(0), resize.input(0));
   }
+  LowerContext reader = nodes.back();
   return lower_pointwise_with(reader, repeated);
 }
 

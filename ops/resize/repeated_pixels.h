@@ -3,8 +3,6 @@
 // it reads the small picture itself, again and again, and the large one is never written.
 #include <optional>
 #include <span>
-#include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "ops/lower.h"
@@ -15,21 +13,11 @@ namespace lathe {
 // something else, or its extents and parameters are not known.
 std::optional<std::vector<int64_t>> pixel_repeats(const Graph& graph, const Node& node);
 
-class RepeatedPixels {
- public:
-  explicit RepeatedPixels(const Graph& graph);
+// Such Resizes, all with the same repeats, and their reader behind them.
+std::vector<std::vector<NodeId>> repeated_pixels(const Graph& graph);
 
-  // A Resize that belongs to its reader.
-  bool is_inner(NodeId id) const { return inner_.contains(id); }
-  // The Resizes of this node's operands, all with the same repeats; mostly none.
-  std::span<const NodeId> read_by(NodeId id) const;
-
- private:
-  std::unordered_set<NodeId> inner_;
-  std::unordered_map<NodeId, std::vector<NodeId>> by_reader_;
-};
-
-// One step for pointwise work and the Resizes that it reads. False: no kernels can be emitted; lower each by itself.
-bool lower_with_repeats(LowerContext& reader, std::span<const NodeId> resizes);
+// One step for pointwise work, the last of the nodes, and the Resizes that it reads. False: no kernels can be emitted;
+// lower each by itself.
+bool lower_with_repeats(std::span<const LowerContext> nodes);
 
 }  // namespace lathe

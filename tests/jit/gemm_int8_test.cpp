@@ -8,18 +8,13 @@
 #include <random>
 
 #include "tests/guarded_bytes.h"
+#include "tests/isas_here.h"
 
 namespace lathe {
 namespace {
 
 using testing::GuardedBytes;
-
-std::vector<Isa> int8_isas_here() {
-  std::vector<Isa> isas = {Isa::avx2};
-  if (has_avx512(usable_isa())) isas.push_back(Isa::avx512);
-  if (has_vnni(usable_isa())) isas.push_back(Isa::avx512_vnni);
-  return isas;
-}
+using testing::int8_isas_here;
 
 struct TileCase {
   GemmInt8TilePlan plan;

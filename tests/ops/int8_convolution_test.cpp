@@ -8,6 +8,7 @@
 #include "jit/kernels/common/int8_lanes.h"
 #include "ops/numbers.h"
 #include "tests/guarded_bytes.h"
+#include "tests/isas_here.h"
 #include "tests/ops/one_node.h"
 #include "tests/ops/step_memory.h"
 
@@ -19,13 +20,6 @@ using testing::FallbackPlans;
 using testing::GuardedBytes;
 using testing::random_tensor;
 using testing::write_value;
-
-std::vector<Isa> int8_isas() {
-  std::vector<Isa> isas = {Isa::avx2};
-  if (has_avx512(usable_isa())) isas.push_back(Isa::avx512);
-  if (has_vnni(usable_isa())) isas.push_back(Isa::avx512_vnni);
-  return isas;
-}
 
 Tensor random_bytes(DType dtype, const Dims& dims, std::mt19937& random, bool is_extreme = false) {
   constexpr uint8_t kExtremes[] = {0x00, 0x7f, 0x80, 0xff};
@@ -198,7 +192,7 @@ class ConvRun {
 void check_all(std::span<const ConvCase> cases) {
   std::mt19937 random(11);
   for (const ConvCase& c : cases) {
-    for (const Isa isa : int8_isas()) {
+    for (const Isa isa : testing::int8_isas_here()) {
       SCOPED_TRACE(::testing::Message() << c << " " << name_of(isa));
       ConvRun(c, vector_lanes(isa), random).check(isa);
       if (::testing::Test::HasFatalFailure()) return;

@@ -5,6 +5,7 @@
 
 #include "jit/kernels/common/int8_lanes.h"
 #include "ops/int8/int8_lower.h"
+#include "tests/isas_here.h"
 #include "tests/ops/op_tester.h"
 
 namespace lathe {
@@ -12,13 +13,6 @@ namespace {
 
 using testing::OpTester;
 using testing::random_tensor;
-
-std::vector<Isa> int8_isas() {
-  std::vector<Isa> isas = {Isa::avx2};
-  if (has_avx512(usable_isa())) isas.push_back(Isa::avx512);
-  if (has_vnni(usable_isa())) isas.push_back(Isa::avx512_vnni);
-  return isas;
-}
 
 // With both extremes often: nothing may saturate.
 Tensor random_bytes(DType dtype, const Dims& dims, std::mt19937& random) {
@@ -76,7 +70,7 @@ OpTester& add_operand(OpTester& tester, const Tensor& tensor, bool is_constant) 
 TEST(Int8MatMul, MatMulIntegerIsExact) {
   std::mt19937 random(3);
   for (const ProductCase& c : product_cases()) {
-    for (const Isa isa : int8_isas()) {
+    for (const Isa isa : testing::int8_isas_here()) {
       SCOPED_TRACE(::testing::Message() << c << " " << name_of(isa));
       OpTester tester("MatMulInteger", 10);
       tester.input(random_bytes(c.a_dtype, c.a, random));
@@ -106,7 +100,7 @@ void expect_quantized(const Tensor& got, const Tensor& expected) {
 
 TEST(Int8MatMul, QLinearMatMulRequantizes) {
   std::mt19937 random(4);
-  for (const Isa isa : int8_isas()) {
+  for (const Isa isa : testing::int8_isas_here()) {
     for (const DType dtype : {DType::u8, DType::i8}) {
       for (const bool per_column : {false, true}) {
         SCOPED_TRACE(::testing::Message() << name_of(isa) << " " << name_of(dtype) << " " << per_column);
@@ -143,7 +137,7 @@ Expression requantization(DType output) {
 
 TEST(Int8MatMul, QuantizedMatMulAppliesItsEpilogue) {
   std::mt19937 random(5);
-  for (const Isa isa : int8_isas()) {
+  for (const Isa isa : testing::int8_isas_here()) {
     for (const DType output : {DType::u8, DType::i8, DType::f32}) {
       for (const int n : {32, 45, 100}) {
         SCOPED_TRACE(::testing::Message() << name_of(isa) << " " << name_of(output) << " n=" << n);
@@ -189,7 +183,7 @@ Expression requantized_gelu(DType output, bool is_halved_first) {
 
 TEST(Int8MatMul, QuantizedMatMulStoresGelu) {
   std::mt19937 random(9);
-  for (const Isa isa : int8_isas()) {
+  for (const Isa isa : testing::int8_isas_here()) {
     for (const DType output : {DType::u8, DType::i8}) {
       for (const int n : {32, 45, 100}) {
         // One row, a few, and more than a tile has.
@@ -231,7 +225,7 @@ Expression gelu_of_bytes(DType output) {
 
 TEST(Int8MatMul, QuantizedMatMulLooksUpWhatFollowsAByte) {
   std::mt19937 random(9);
-  for (const Isa isa : int8_isas()) {
+  for (const Isa isa : testing::int8_isas_here()) {
     for (const DType output : {DType::u8, DType::i8}) {
       for (const int n : {16, 32, 45, 100}) {
         for (const int m : {1, 5, 40}) {
@@ -284,7 +278,7 @@ TEST(RequantizedSum, BecomesOneMultipleOfEachOperand) {
 
 TEST(Int8MatMul, QuantizedMatMulTakesTransposedOperands) {
   std::mt19937 random(6);
-  for (const Isa isa : int8_isas()) {
+  for (const Isa isa : testing::int8_isas_here()) {
     for (const bool turns_rows : {false, true}) {
       // Columns beyond a panel, and rows of A beyond those whose sums are taken together.
       const int64_t columns = 30 + static_cast<int64_t>(random() % 50),
@@ -318,7 +312,7 @@ TEST(Int8MatMul, DynamicQuantizeLinearFindsItsRange) {
       OpTester tester("DynamicQuantizeLinear", 11);
       tester.input(random_tensor({count}, random, low, 2)).outputs(3);
       const std::vector<Tensor> expected = tester.reference();
-      for (const Isa isa : int8_isas()) {
+      for (const Isa isa : testing::int8_isas_here()) {
         const auto got = tester.lowered(isa, 2);
         ASSERT_TRUE(got);
         EXPECT_EQ(testing::list<uint8_t>((*got)[0]), testing::list<uint8_t>(expected[0]));

@@ -5,18 +5,12 @@
 
 #include "ops/winograd/winograd_int8_program.h"
 #include "tests/guarded_bytes.h"
+#include "tests/isas_here.h"
 
 namespace lathe {
 namespace {
 
 using testing::GuardedBytes;
-
-std::vector<Isa> int8_isas() {
-  std::vector<Isa> isas = {Isa::avx2};
-  if (has_avx512(usable_isa())) isas.push_back(Isa::avx512);
-  if (has_vnni(usable_isa())) isas.push_back(Isa::avx512_vnni);
-  return isas;
-}
 
 struct WinogradCase {
   Isa isa = Isa::avx2;
@@ -177,7 +171,7 @@ WinogradCase random_case(std::mt19937& random, Isa isa) {
 
 TEST(WinogradInt8, SumsExactlyWhatPlainLoopsSum) {
   std::mt19937 random(17);
-  for (const Isa isa : int8_isas()) {
+  for (const Isa isa : testing::int8_isas_here()) {
     for (int i = 0; i < 60; ++i) {
       const WinogradCase c = random_case(random, isa);
       SCOPED_TRACE(::testing::Message() << c);

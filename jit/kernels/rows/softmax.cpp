@@ -167,7 +167,7 @@ class SoftmaxRowsEmitter : public SoftmaxEmitter {
     find_factor(sum_);
     store_row(to_, row_, sum_);
     lea(from_, ptr[from_ + columns_ * 4]);
-    add(to_, columns_);
+    add(to_, ptr[args_ + offsetof(SoftmaxArgs, stride_bytes)]);
   }
 
   // What exponentials are multiplied by before they are rounded to bytes, from their sum in all lanes.
@@ -239,7 +239,7 @@ class SoftmaxRowsEmitter : public SoftmaxEmitter {
       store_row(to_, at_row_, row.sum);
       lea(from_, ptr[from_ + columns_ * 4]);
       lea(at_row_, ptr[at_row_ + columns_ * 4]);
-      add(to_, columns_);
+      add(to_, ptr[args_ + offsetof(SoftmaxArgs, stride_bytes)]);
     }
   }
 

@@ -26,7 +26,7 @@ std::string to_string(const SoftmaxPlan& plan);
 
 // from and to may be the same, of float32. Strided: `rows` is the extent of the axis, its elements stride_bytes apart,
 // and each of the `columns` columns is normalized. Else: each of `rows` dense rows of `columns` elements is, or, of
-// such rows, each of the interleaved ones.
+// such rows, each of the interleaved ones; rows of bytes are stored stride_bytes apart.
 constexpr int64_t kSoftmaxRowsTogether = 4;
 struct SoftmaxArgs {
   const float* from;

@@ -1,0 +1,30 @@
+#include "ops/step_chains.h"
+
+#include <algorithm>
+
+#include "ops/conv/conv_chain_lower.h"
+#include "ops/int8/int8_attention_lower.h"
+#include "ops/resize/repeated_pixels.h"
+
+namespace lathe {
+
+StepChains::StepChains(const Graph& graph, const Target& target) {
+  for (std::vector<NodeId>& chain : conv_chains(graph, target)) add(std::move(chain), lower_conv_chain);
+  for (std::vector<NodeId>& chain : int8_attentions(graph)) add(std::move(chain), lower_int8_attention);
+  for (std::vector<NodeId>& chain : repeated_pixels(graph)) add(std::move(chain), lower_with_repeats);
+}
+
+void StepChains::add(std::vector<NodeId> nodes, bool (*lower)(std::span<const LowerContext>)) {
+  const auto is_taken = [&](NodeId id) { return is_inner(id) || ending_at(id) != nullptr; };
+  if (std::any_of(nodes.begin(), nodes.end(), is_taken)) return;
+  inner_.insert(nodes.begin(), nodes.end() - 1);
+  const NodeId last = nodes.back();
+  by_last_.emplace(last, StepChain{std::move(nodes), lower});
+}
+
+const StepChain* StepChains::ending_at(NodeId id) const {
+  const auto found = by_last_.find(id);
+  return found == by_last_.end() ? nullptr : &found->second;
+}
+
+}  // namespace lathe
