@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
+#include <type_traits>
 
 namespace lathe {
 namespace {
@@ -15,7 +16,11 @@ std::optional<Real> source_of(const ResizeMode& mode, const ResizeAxis& axis, in
   const auto x = static_cast<Real>(position), in = static_cast<Real>(axis.in), scale = static_cast<Real>(axis.scale);
   const Real out = scale * in, half = Real(0.5);  // not rounded
   const std::string& kind = mode.coordinates;
-  if (kind == "align_corners") return out == 1 ? 0 : x * (in - 1) / (out - 1);
+  if (kind == "align_corners") {
+    // The last position of a picture is its last pixel: a product that is rounded does not tell how many there are.
+    const Real positions = std::is_same_v<Real, float> ? static_cast<Real>(axis.out) : out;
+    return positions == 1 ? 0 : x * (in - 1) / (positions - 1);
+  }
   if (kind == "asymmetric") return x / scale;
   if (kind == "tf_crop_and_resize") {
     const auto begin = static_cast<Real>(axis.roi_begin), end = static_cast<Real>(axis.roi_end);
@@ -42,10 +47,12 @@ double cubic_weight(double distance, double a) {
   return 0;
 }
 
+// Ties between neighbours fall as in ONNX Runtime, which takes what float32 leaves within 1e-6 of a half for one.
 int64_t nearest_of(const std::string& rule, double at) {
+  constexpr double kNearTie = 1e-6;
   const double low = std::floor(at), fraction = at - low;
-  bool up = fraction > 0.5;  // round_prefer_floor
-  if (rule == "round_prefer_ceil") up = fraction >= 0.5;
+  bool up = fraction > 0.5 + kNearTie;  // round_prefer_floor
+  if (rule == "round_prefer_ceil") up = fraction >= 0.5 - kNearTie;
   if (rule == "floor" || rule == "simple") up = false;
   if (rule == "ceil") up = fraction > 0;
   return static_cast<int64_t>(low) + up;
@@ -88,8 +95,7 @@ std::vector<ResizeTerms> resize_terms(const ResizeMode& mode, const ResizeAxis& 
   const auto in = static_cast<double>(axis.in);
   const bool is_nearest = mode.mode == "nearest";
   for (int64_t x = 0; x < axis.out; ++x) {
-    // Ties between neighbours fall as in ONNX Runtime, which computes in float32: 3.5 / 0.35 is 10 there, and
-    // 10.0000002 by the float64 of that scale.
+    // As ONNX Runtime, which computes in float32: 3.5 / 0.35 is 10 there, and 10.0000002 by the float64 of that scale.
     const std::optional<double> found =
         is_nearest ? std::optional<double>(source_of<float>(mode, axis, x)) : source_of<double>(mode, axis, x);
     if (!found) continue;

@@ -89,6 +89,26 @@ TEST(Resize, RoundsExtentsAsFloat32) {
   EXPECT_EQ(ties.result().data<float>()[3], 9);
 }
 
+// Positions that float32 leaves just beside a half, or the last pixel, as ONNX Runtime 1.31 has them.
+TEST(Resize, PicksTheNeighbourThatOnnxRuntimePicks) {
+  const struct {
+    const char *coordinates, *rule;
+    int64_t in, out, position, picked;
+  } cases[] = {{"asymmetric", "round_prefer_ceil", 7, 4, 2, 4},    {"asymmetric", "round_prefer_ceil", 10, 12, 9, 8},
+               {"half_pixel", "round_prefer_ceil", 14, 1, 0, 7},   {"asymmetric", "round_prefer_floor", 7, 4, 2, 3},
+               {"align_corners", "floor", 13, 14, 13, 12},         {"align_corners", "floor", 13, 7, 1, 2},
+               {"align_corners", "round_prefer_floor", 8, 3, 1, 3}};
+  for (const auto& c : cases) {
+    Tensor data(DType::f32, {c.in});
+    for (int64_t i = 0; i < c.in; ++i) data.mutable_data<float>()[i] = static_cast<float>(i);
+    OpTester tester("Resize", 13);
+    tester.input(data).absent().absent().constant(testing::longs({c.out})).with("mode", "nearest");
+    tester.with("coordinate_transformation_mode", c.coordinates).with("nearest_mode", c.rule);
+    EXPECT_EQ(tester.result().data<float>()[c.position], static_cast<float>(c.picked))
+        << c.coordinates << " " << c.rule << " " << c.in << " to " << c.out;
+  }
+}
+
 TEST(Cast, RoundsIntegersToFloat16) {
   std::mt19937 random(5);
   for (const DType dtype : {DType::i64, DType::i32, DType::u8, DType::i8, DType::boolean}) {
