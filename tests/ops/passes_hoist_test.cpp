@@ -108,6 +108,28 @@ TEST(SinkReshapes, LetPointwiseNodesMeetTheirProducts) {
             "MatMul Relu Mul Neg");
 }
 
+TEST(SinkReshapes, GoBelowSeveralReadersOfWhichOneResultLeaves) {
+  PassNet net;
+  const ValueId product = net.op("MatMul", {net.input(Dims{6, 8}), net.weights({8, 4})});
+  const ValueId x = net.reshape(product, {2, 3, 4});
+  const ValueId half = net.op("Mul", {x, net.scalar(0.5f)});
+  const ValueId gelu = net.op("Mul", {half, net.op("Add", {net.op("Erf", {x}), net.scalar(1)})});
+  net.output(net.op("MatMul", {gelu, net.weights({2, 4, 3})}));
+  EXPECT_EQ(ops_of(rewritten(net, {passes::sink_reshapes})), "MatMul Mul Erf Add Mul Reshape MatMul");
+}
+
+TEST(SinkReshapes, StayBeforeReadersOfWhichSeveralResultsLeave) {
+  PassNet net;
+  const ValueId x = net.reshape(net.input(Dims{6, 8}), {2, 3, 8});
+  net.output(net.op("Exp", {x}));
+  net.output(net.op("Neg", {x}));
+  // The mean of a root mean square, which passes know by the value that it is the mean of.
+  const ValueId rows = net.reshape(net.input(Dims{6, 8}), {2, 3, 8});
+  const ValueId mean = net.op("ReduceMean", {net.op("Mul", {rows, rows})}, {{"axes", std::vector<int64_t>{2}}});
+  net.output(net.op("Div", {rows, net.op("Sqrt", {mean})}));
+  EXPECT_EQ(ops_of(rewritten(net, {passes::sink_reshapes})), "Reshape Exp Neg Reshape Mul ReduceMean Sqrt Div");
+}
+
 TEST(SinkReshapes, StayBeforeOperandsWithAxesAndWhereOthersRead) {
   PassNet net;
   const ValueId a = net.reshape(net.input(Dims{2, 12}), {2, 3, 4});
