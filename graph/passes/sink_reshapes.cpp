@@ -75,13 +75,16 @@ class Cluster {
  public:
   Cluster(Rewriter& rewriter, ValueId shaped) : rewriter_(rewriter) {
     take_in(shaped);
-    for (size_t i = 0; i < values_.size() && nodes_.size() <= kMost; ++i) {
-      for (const Graph::Use& use : rewriter.uses(values_[i]))
+    for (size_t i = 0; i < values_.size(); ++i) {
+      for (const Graph::Use& use : rewriter.uses(values_[i])) {
+        if (nodes_.size() > kMost) return;
         if (reads_only_these(use.node)) take_in(use.node);
+      }
     }
   }
 
-  const std::vector<NodeId>& nodes() const { return nodes_; }  // in order
+  // In order; more than kMost: there may be others.
+  const std::vector<NodeId>& nodes() const { return nodes_; }
 
   // The one value that others read, if all else stays among the nodes.
   ValueId exit() const {
@@ -105,6 +108,7 @@ class Cluster {
   bool reads_only_these(NodeId id) const {
     const Node& node = rewriter_.graph().node(id);
     if (!is_pointwise(node) || std::find(nodes_.begin(), nodes_.end(), id) != nodes_.end()) return false;
+    if (rewriter_.graph().value(node.outputs[0]).type.dtype == DType::undefined) return false;
     return std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
       return input == ValueId::none || has(input) || is_plain_scalar(rewriter_.graph(), input);
     });
