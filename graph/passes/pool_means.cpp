@@ -34,7 +34,7 @@ bool is_convolved(const Graph& graph, ValueId value) {
     if (producer == NodeId::none) return false;
     const Node& node = graph.node(producer);
     if (is_op(node, "Conv")) return true;
-    if (node.inputs.empty()) return false;
+    if (node.op->express == nullptr || node.inputs.empty()) return false;
     value = node.inputs[0];
   }
   return false;

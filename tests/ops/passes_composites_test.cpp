@@ -152,6 +152,15 @@ TEST(PoolMeans, LeavesMeansOfSomePixelsOrOfChannels) {
   EXPECT_EQ(after(net, passes::pool_means), "ReduceMean ReduceMean ReduceMean ReduceMean ReduceMean");
 }
 
+// The mean of a LayerNormalization over a sequence that a picture became.
+TEST(PoolMeans, LeavesMeansOfTransposedLines) {
+  PassNet net;
+  const ValueId x = net.conv(net.input(Dims{2, 3, 20}), {16, 3, 1});
+  const ValueId rows = net.op("Transpose", {net.op("Relu", {x})}, {{"perm", Ints{0, 2, 1}}});
+  net.output(net.op("ReduceMean", {rows}, {{"axes", Ints{2}}}));
+  EXPECT_EQ(after(net, passes::pool_means), "Conv Relu Transpose ReduceMean");
+}
+
 // --- padding
 
 ValueId padded(PassNet& net, ValueId x, Ints pads, float value = 0, const char* mode = "constant") {
