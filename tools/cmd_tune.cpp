@@ -64,6 +64,10 @@ void check(const TuningCache& cache, const std::string& path) {
 
 void tune(const TuneOptions& options) {
   const double budget = parse_seconds(options.budget, "--budget");
+  if (!options.model.session.use_cache) {
+    throw Error(ErrorCode::invalid_argument,
+                "option --no-cache: tune keeps what it finds in a cache; give --cache FILE");
+  }
   const std::string path = tuning_cache_path(options.model.session.cache_path);
   if (path.empty()) throw Error(ErrorCode::io, "no place for the tuning cache: give --cache FILE or set LATHE_CACHE");
   TuningCache cache(path, TuningCache::Access::read_write);

@@ -214,6 +214,7 @@ TEST_F(Program, SaysInOneLineWhichOptionIsWrong) {
   expect_error(lathe({"bench", model_, "--iterations", "0"}), kUsage, {"--iterations"});
   expect_error(lathe({"bench", model_, "--percentile", "101"}), kUsage, {"--percentile"});
   expect_error(lathe({"tune", model_, "--budget", "-1s"}), kUsage, {"--budget"});
+  expect_error(lathe({"tune", model_, "--no-cache", "--budget", "10ms"}), kUsage, {"--no-cache", "--cache FILE"});
   expect_error(lathe({"inspect", model_, "--asm", "nobody"}), kUsage, {"'nobody'"});
 }
 
