@@ -9,9 +9,10 @@
 namespace lathe {
 
 StepChains::StepChains(const Graph& graph, const Target& target) {
-  for (std::vector<NodeId>& chain : conv_chains(graph, target)) add(std::move(chain), lower_conv_chain);
-  for (std::vector<NodeId>& chain : int8_attentions(graph)) add(std::move(chain), lower_int8_attention);
-  for (std::vector<NodeId>& chain : repeated_pixels(graph)) add(std::move(chain), lower_with_repeats);
+  const SoleReaders readers(graph);
+  for (std::vector<NodeId>& chain : conv_chains(graph, readers, target)) add(std::move(chain), lower_conv_chain);
+  for (std::vector<NodeId>& chain : int8_attentions(graph, readers)) add(std::move(chain), lower_int8_attention);
+  for (std::vector<NodeId>& chain : repeated_pixels(graph, readers)) add(std::move(chain), lower_with_repeats);
 }
 
 void StepChains::add(std::vector<NodeId> nodes, bool (*lower)(std::span<const LowerContext>)) {

@@ -28,14 +28,11 @@ constexpr double kBand = 0.5;
 
 class ChainFinder {
  public:
-  ChainFinder(const Graph& graph, const Target& target)
+  ChainFinder(const Graph& graph, const SoleReaders& readers, const Target& target)
       : graph_(graph),
+        readers_(readers),
         lanes_(vector_lanes(target.isa)),
-        near_cache_bytes_(target.near_cache_bytes),
-        uses_(graph.uses()),
-        is_output_(graph.value_count()) {
-    for (const ValueId id : graph.outputs) is_output_[index_of(id)] = true;
-  }
+        near_cache_bytes_(target.near_cache_bytes) {}
 
   // The chain around a depthwise convolution or up to a pool; fewer than two nodes: none.
   std::vector<NodeId> around(NodeId id) const {
@@ -68,9 +65,11 @@ class ChainFinder {
   // The only node that reads the first output, as its own first input.
   NodeId only_reader(NodeId id) const {
     const ValueId result = graph_.node(id).outputs[0];
-    const std::vector<Graph::Use>& uses = uses_[index_of(result)];
-    if (uses.size() != 1 || uses[0].slot != 0 || is_output_[index_of(result)]) return NodeId::none;
-    return has_simple_operands(id) ? uses[0].node : NodeId::none;
+    const NodeId reader = readers_.of(result);
+    if (reader == NodeId::none) return NodeId::none;
+    const std::vector<ValueId>& inputs = graph_.node(reader).inputs;
+    if (inputs[0] != result || std::count(inputs.begin(), inputs.end(), result) != 1) return NodeId::none;
+    return has_simple_operands(id) ? reader : NodeId::none;
   }
 
   // Nothing that has rows.
@@ -126,10 +125,9 @@ class ChainFinder {
   }
 
   const Graph& graph_;
+  const SoleReaders& readers_;
   int lanes_;
   size_t near_cache_bytes_;
-  std::vector<std::vector<Graph::Use>> uses_;
-  std::vector<bool> is_output_;
 };
 
 // Rows of the last stage for which everything in between takes about `bytes`, but at least one.
@@ -272,8 +270,8 @@ void add_chain_step(std::span<const LowerContext> nodes, const std::shared_ptr<c
 
 }  // namespace
 
-std::vector<std::vector<NodeId>> conv_chains(const Graph& graph, const Target& target) {
-  const ChainFinder finder(graph, target);
+std::vector<std::vector<NodeId>> conv_chains(const Graph& graph, const SoleReaders& readers, const Target& target) {
+  const ChainFinder finder(graph, readers, target);
   std::vector<std::vector<NodeId>> chains;
   for (const NodeId id : graph.order()) {
     std::vector<NodeId> chain = finder.around(id);

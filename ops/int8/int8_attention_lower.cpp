@@ -126,20 +126,19 @@ void add_step(const LowerContext& context, const Int8Problem& scores, BoundAtten
 
 }  // namespace
 
-std::vector<std::vector<NodeId>> int8_attentions(const Graph& graph) {
-  const std::vector<std::vector<Graph::Use>> uses = graph.uses();
-  std::vector<bool> is_output(graph.value_count());
-  for (const ValueId id : graph.outputs) is_output[index_of(id)] = true;
-  // What makes this value, for nobody else.
-  const auto maker = [&](ValueId id) {
-    return uses[index_of(id)].size() == 1 && !is_output[index_of(id)] ? graph.value(id).producer : NodeId::none;
+std::vector<std::vector<NodeId>> int8_attentions(const Graph& graph, const SoleReaders& readers) {
+  // What makes the node's first operand, for nobody else.
+  const auto maker = [&](NodeId reader) {
+    const std::vector<ValueId>& inputs = graph.node(reader).inputs;
+    const bool is_alone = readers.of(inputs[0]) == reader && std::count(inputs.begin(), inputs.end(), inputs[0]) == 1;
+    return is_alone ? graph.value(inputs[0]).producer : NodeId::none;
   };
   std::vector<std::vector<NodeId>> found;
   for (const NodeId last : graph.order()) {
     if (!is_quantized_product(graph.node(last))) continue;
-    const NodeId middle = maker(graph.node(last).inputs[0]);
+    const NodeId middle = maker(last);
     if (middle == NodeId::none || !is_softmax(graph.node(middle)) || !graph.node(middle).epilogue) continue;
-    const NodeId first = maker(graph.node(middle).inputs[0]);
+    const NodeId first = maker(middle);
     if (first == NodeId::none || !is_quantized_product(graph.node(first))) continue;
     found.push_back({first, middle, last});
   }

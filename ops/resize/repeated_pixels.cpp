@@ -1,6 +1,5 @@
 #include "ops/resize/repeated_pixels.h"
 
-#include <algorithm>
 #include <unordered_map>
 
 #include "ops/pointwise/pointwise_lowering.h"
@@ -21,15 +20,6 @@ bool is_block_of_floats(const TensorType& type) {
   return type.is_static() && type.dtype == DType::f32 && type.layout.channel_block != 0;
 }
 
-// The one node that reads the result; none: there are more, or the result is the graph's.
-NodeId only_reader(const Graph& graph, const std::vector<std::vector<Graph::Use>>& uses, ValueId value) {
-  const std::vector<Graph::Use>& readers = uses[index_of(value)];
-  const bool is_one = !readers.empty() && std::all_of(readers.begin(), readers.end(), [&](const Graph::Use& use) {
-    return use.node == readers.front().node;
-  });
-  return is_one && !graph.is_output(value) ? readers.front().node : NodeId::none;
-}
-
 bool takes(const Graph& graph, const Node& reader, const Node& resize) {
   if (!is_pointwise(reader) || reader.captures > 0 || reader.outputs.size() != 1) return false;
   const TensorType &small = graph.value(resize.inputs[0]).type, &large = graph.value(resize.outputs[0]).type,
@@ -40,16 +30,13 @@ bool takes(const Graph& graph, const Node& reader, const Node& resize) {
 
 }  // namespace
 
-std::vector<std::vector<NodeId>> repeated_pixels(const Graph& graph) {
-  const std::vector<NodeId>& order = graph.order();
-  if (std::none_of(order.begin(), order.end(), [&](NodeId id) { return is_resize(graph.node(id)); })) return {};
-  const std::vector<std::vector<Graph::Use>> uses = graph.uses();
+std::vector<std::vector<NodeId>> repeated_pixels(const Graph& graph, const SoleReaders& readers) {
   std::unordered_map<NodeId, std::vector<int64_t>> repeats_of;  // by reader
   std::unordered_map<NodeId, std::vector<NodeId>> resizes_of;
-  for (const NodeId id : order) {
+  for (const NodeId id : graph.order()) {
     const Node& node = graph.node(id);
     if (!is_resize(node) || node.epilogue || node.outputs[0] == ValueId::none) continue;
-    const NodeId reader = only_reader(graph, uses, node.outputs[0]);
+    const NodeId reader = readers.of(node.outputs[0]);
     if (reader == NodeId::none || !takes(graph, graph.node(reader), node)) continue;
     const auto repeats = pixel_repeats(graph, node);
     if (!repeats || repeats_of.try_emplace(reader, *repeats).first->second != *repeats) continue;

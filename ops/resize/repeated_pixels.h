@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ops/lower.h"
+#include "ops/sole_readers.h"
 
 namespace lathe {
 
@@ -14,7 +15,7 @@ namespace lathe {
 std::optional<std::vector<int64_t>> pixel_repeats(const Graph& graph, const Node& node);
 
 // Such Resizes, all with the same repeats, and their reader behind them.
-std::vector<std::vector<NodeId>> repeated_pixels(const Graph& graph);
+std::vector<std::vector<NodeId>> repeated_pixels(const Graph& graph, const SoleReaders& readers);
 
 // One step for pointwise work, the last of the nodes, and the Resizes that it reads. False: no kernels can be emitted;
 // lower each by itself.

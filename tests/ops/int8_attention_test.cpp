@@ -188,7 +188,7 @@ TEST(Int8Attention, LeavesOtherGraphsAlone) {
   const Shape shape;
   Net read_elsewhere(shape, 1);
   read_elsewhere.take_apart();
-  EXPECT_TRUE(int8_attentions(read_elsewhere.graph).empty());
+  EXPECT_TRUE(int8_attentions(read_elsewhere.graph, SoleReaders(read_elsewhere.graph)).empty());
   Net other_axis(shape, 1);
   for (const NodeId id : other_axis.graph.order())
     if (other_axis.graph.node(id).op->name == "Softmax") other_axis.graph.node(id).attributes.set("axis", int64_t{1});
