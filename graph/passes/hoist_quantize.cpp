@@ -1,20 +1,10 @@
 // QuantizeLinear behind a movement of elements comes in front of it: it can join what computes the elements, and bytes
 // are moved in place of floats.
-#include <array>
-
 #include "graph/passes/passes.h"
-#include "graph/passes/rewrite.h"
+#include "graph/passes/quantized.h"
 
 namespace lathe::passes {
 namespace {
-
-bool moves_elements(const Node& node) {
-  static constexpr std::array<std::string_view, 5> kNames = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"};
-  for (const std::string_view name : kNames) {
-    if (is_op(node, name)) return !node.epilogue && node.outputs.size() == 1;
-  }
-  return false;
-}
 
 // One scale for all elements, both constant.
 bool is_uniform(const Graph& graph, const Node& quantize) {
@@ -30,7 +20,7 @@ bool is_uniform(const Graph& graph, const Node& quantize) {
 // Inputs of the node whose elements it moves; none: it does something else.
 size_t moved_inputs(const Graph& graph, const Node& node) {
   if (is_op(node, "Concat") && !node.epilogue) return node.inputs.size();
-  return moves_elements(node) && !graph.value(node.inputs[0]).is_constant() ? 1 : 0;
+  return rearranges_elements(node) && !graph.value(node.inputs[0]).is_constant() ? 1 : 0;
 }
 
 // Exchanges `id` and the node in front of it; gives the QuantizeLinears in their new places, if they have any.

@@ -86,6 +86,11 @@ ValueId append_float(Rewriter& rewriter, Node node, ValueId like, NodeId place) 
   return value;
 }
 
+bool rearranges_elements(const Node& node) {
+  return !node.epilogue && node.outputs.size() == 1 &&
+         is_one_of(node, {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"});
+}
+
 bool is_integer_product(const Node& node) {
   return is_lathe_op(node, "QuantizedMatMul") || is_lathe_op(node, "QuantizedConv");
 }

@@ -50,6 +50,9 @@ Node quantized_conv(Rewriter& rewriter, const OpSchema& schema, const Node& old,
 // Adds the node with a float32 value of its own as output, of the shape of `like`.
 ValueId append_float(Rewriter& rewriter, Node node, ValueId like, NodeId place);
 
+// Gives all elements of its first input, in another order or shape.
+bool rearranges_elements(const Node& node);
+
 // Products of integers (lathe::QuantizedMatMul, QuantizedConv): their epilogues read and store bytes, too.
 bool is_integer_product(const Node& node);
 

@@ -57,9 +57,7 @@ void sink_below_max_pool(Rewriter& rewriter, const PassContext& context, NodeId 
 constexpr size_t kLongestWay = 8;  // nodes; heads of an attention are four away from the product that made them
 
 bool moves_elements(const Node& node) {
-  return !node.epilogue && node.captures == 0 &&
-         is_one_of(node,
-                   {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Expand", "Slice", "Split", "Gather"});
+  return rearranges_elements(node) || (!node.epilogue && is_one_of(node, {"Expand", "Slice", "Split", "Gather"}));
 }
 
 // Of a product or a quotient that multiplies all elements of its first input by one positive number.
