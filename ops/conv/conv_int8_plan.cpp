@@ -1,5 +1,7 @@
 // How a convolution of integers is cut into tiles: the rule.
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "jit/kernel.h"
 #include "ops/conv/conv_int8_program.h"
@@ -86,6 +88,56 @@ bool is_same_everywhere(const ConvAxis& axis) {
   });
 }
 
+// The first input blocks hide what finishes the outputs: so many groups, whole blocks with all taps. Of channels in
+// groups not every output has as many.
+int blocks_ahead(const ConvInt8Problem& problem, int64_t groups) {
+  if (problem.channel_groups > 1) return 1;
+  const int64_t taps = problem.shape.phases[0].taps();
+  return static_cast<int>(
+      std::max<int64_t>(1, std::min(problem.depth() * taps, groups) / (problem.shape.in_lanes() * taps)));
+}
+
+constexpr int64_t kGroupsBesideResiduals = 32;  // more of them hide what reads a residual, too
+constexpr int64_t kLeastTiles = 7;
+
+bool has_residual(const ConvInt8Problem& problem) {
+  const std::vector<ConvOperand>& operands = problem.epilogue.operands;
+  return std::find(operands.begin(), operands.end(), ConvOperand::full) != operands.end();
+}
+
+// A dot product and a load a cycle: every value is a broadcast that one product uses.
+std::vector<ConvInt8Tile> tiles_of_one_product(const ConvInt8Problem& problem) {
+  constexpr int64_t kGroupsAhead = 16;
+  constexpr int kPixels = 14;  // two sets of them leave registers for a weight, a broadcast and two temporaries
+  // Small pictures are cut finer, but for long sums, which would read a weight too often.
+  constexpr int64_t kMostGroupsOfSmall = 128;
+  const ConvShape& shape = problem.shape.phases[0];
+  const int64_t pixels = shape.y.out * shape.x.out, groups = problem.depth() * shape.taps();
+  const bool is_narrow = pixels < kLeastTiles * kPixels;
+  if (is_narrow && (pixels < kLeastTiles * kPixels / 2 || groups > kMostGroupsOfSmall)) return {};
+  ConvInt8Tile tile{1, 1, static_cast<int>(std::min<int64_t>(is_narrow ? kPixels / 2 : kPixels, shape.x.out))};
+  tile.ahead = blocks_ahead(problem, has_residual(problem) ? kGroupsBesideResiduals : kGroupsAhead);
+  return {tile};
+}
+
+// Two of each: there is no load for every product beside those of the outputs, so that blocks share broadcasts. First
+// the tile that leaves one temporary, then the one that leaves three, as long epilogues need.
+std::vector<ConvInt8Tile> tiles_of_two_products(const ConvInt8Problem& problem) {
+  constexpr int64_t kGroupsAhead = 8;
+  const ConvShape& shape = problem.shape.phases[0];
+  const auto alike = static_cast<int>(blocks_alike(problem.channels()));
+  std::vector<ConvInt8Tile> tiles;
+  for (const auto& [blocks, sums] : {std::pair{2, 14}, std::pair{4, 12}}) {
+    ConvInt8Tile tile{std::min(blocks, alike), 1};
+    const int64_t most = sums / tile.blocks;
+    if (shape.y.out * shape.x.out < kLeastTiles * most) continue;
+    tile.cols = static_cast<int>(std::min(most, shape.x.out));
+    tile.ahead = blocks_ahead(problem, has_residual(problem) ? kGroupsBesideResiduals : kGroupsAhead);
+    tiles.push_back(tile);
+  }
+  return tiles;
+}
+
 }  // namespace
 
 bool can_cross(const ConvInt8Problem& problem) {
@@ -123,31 +175,19 @@ ConvInt8Tile choose_conv_int8_tile(const ConvInt8Problem& problem, const CoreRat
   return best;
 }
 
-std::optional<ConvInt8Tile> overlapped_conv_int8_tile(const ConvInt8Problem& problem) {
+std::vector<ConvInt8Tile> overlapped_conv_int8_tiles(const ConvInt8Problem& problem, const CoreRates& rates) {
   // Beyond so many groups the outputs are a small part of the work, and whole tiles make better use of a broadcast.
-  // The first groups hide them; more of them what reads a residual, too.
-  constexpr int64_t kMostGroups = 256, kGroupsAhead = 16, kGroupsAheadOfResiduals = 32;
-  constexpr int kPixels = 14;  // two sets of them leave registers for a weight, a broadcast and two temporaries
-  constexpr int64_t kLeastTiles = 7;
-  // Small pictures are cut finer, but for long sums, which would read a weight too often.
-  constexpr int64_t kMostGroupsOfSmall = 128;
+  constexpr int64_t kMostGroups = 256, kMostGroupsOfTwo = 512;
   const ConvShape& shape = problem.shape.phases[0];
-  const int64_t groups = problem.depth() * shape.taps(), in_lanes = problem.shape.in_lanes();
+  const bool has_two = products_per_cycle(problem.isa, rates) > 1;
+  const int64_t groups = problem.depth() * shape.taps();
   const bool is_small = is_same_everywhere(shape.y) && is_same_everywhere(shape.x) &&
-                        problem.shape.in_channels % in_lanes == 0 && groups <= kMostGroups;
-  if (!is_small || !has_avx512(problem.isa) || !problem.epilogue.expression) return std::nullopt;
-  const int64_t pixels = shape.y.out * shape.x.out;
-  const bool is_narrow = pixels < kLeastTiles * kPixels;
-  if (is_narrow && (pixels < kLeastTiles * kPixels / 2 || groups > kMostGroupsOfSmall)) return std::nullopt;
-  ConvInt8Tile tile{1, 1, static_cast<int>(std::min<int64_t>(is_narrow ? kPixels / 2 : kPixels, shape.x.out))};
-  // Whole input blocks, with all taps. Of channels in groups not every output has as many.
-  const std::vector<ConvOperand>& operands = problem.epilogue.operands;
-  const bool has_residual = std::find(operands.begin(), operands.end(), ConvOperand::full) != operands.end();
-  const int64_t beside = has_residual ? kGroupsAheadOfResiduals : kGroupsAhead;
-  const int64_t ahead = std::min(groups, beside) / (in_lanes * shape.taps());
-  tile.ahead = problem.channel_groups > 1 ? 1 : static_cast<int>(std::max<int64_t>(1, ahead));
-  tile.group = tiles_together(problem, tile);
-  return tile;
+                        problem.shape.in_channels % problem.shape.in_lanes() == 0 &&
+                        groups <= (has_two ? kMostGroupsOfTwo : kMostGroups);
+  if (!is_small || !has_avx512(problem.isa) || !problem.epilogue.expression) return {};
+  std::vector<ConvInt8Tile> tiles = has_two ? tiles_of_two_products(problem) : tiles_of_one_product(problem);
+  for (ConvInt8Tile& tile : tiles) tile.group = tiles_together(problem, tile);
+  return tiles;
 }
 
 }  // namespace lathe

@@ -72,9 +72,9 @@ ConvInt8Program::ConvInt8Program(ConvInt8Problem problem, int threads, std::vect
     cut(*tile);
     return;
   }
-  if (const auto overlapped = overlapped_conv_int8_tile(problem_)) {
+  for (const ConvInt8Tile& overlapped : overlapped_conv_int8_tiles(problem_)) {
     try {
-      cut(*overlapped);
+      cut(overlapped);
       return;
     } catch (const JitError&) {
       // The epilogue takes too many registers.

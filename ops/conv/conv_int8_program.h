@@ -49,9 +49,10 @@ struct ConvInt8Tile {
 };
 // Throws JitError when there is none.
 ConvInt8Tile choose_conv_int8_tile(const ConvInt8Problem& problem, const CoreRates& rates = core_rates());
-// Where finishing the outputs takes a good part of the time: tiles that do so beside the next one's sums. May still not
-// fit the registers that the epilogue leaves.
-std::optional<ConvInt8Tile> overlapped_conv_int8_tile(const ConvInt8Problem& problem);
+// Where finishing the outputs takes a good part of the time: tiles that do so beside the next one's sums, the best
+// first. May not fit the registers that the epilogue leaves.
+std::vector<ConvInt8Tile> overlapped_conv_int8_tiles(const ConvInt8Problem& problem,
+                                                     const CoreRates& rates = core_rates());
 
 struct ConvInt8Arguments {
   const void* source = nullptr;

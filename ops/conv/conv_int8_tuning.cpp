@@ -77,7 +77,7 @@ class Bench {
 // blocks 0: the rule's tile, whatever the other knobs would be.
 SearchSpace space_of(const ConvInt8Problem& problem) {
   const int registers = vector_registers(problem.isa);
-  const bool can_overlap = overlapped_conv_int8_tile(problem).has_value();
+  const bool can_overlap = !overlapped_conv_int8_tiles(problem).empty();
   const auto up_to = [](int most) {
     std::vector<int> choices;
     for (int i = 0; i <= most; ++i) choices.push_back(i);
