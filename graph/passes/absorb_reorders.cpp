@@ -1,7 +1,5 @@
 // A Transpose next to a lathe::Reorder (or with a Reshape of the pixels between them) reads the channel blocks itself,
 // or writes them: one copy, not two.
-#include <algorithm>
-
 #include "graph/passes/passes.h"
 #include "graph/passes/rewrite.h"
 
@@ -20,11 +18,7 @@ bool is_plain_transpose(const Graph& graph, const Node& node) {
 
 // A Reshape of the pixels alone means the same bytes in either layout.
 bool keeps_channels(const Graph& graph, const Node& node) {
-  static constexpr const char* kOps[] = {"Reshape", "Flatten", "Squeeze", "Unsqueeze"};
-  if (node.epilogue ||
-      std::none_of(std::begin(kOps), std::end(kOps), [&](const char* op) { return is_op(node, op); })) {
-    return false;
-  }
+  if (node.epilogue || !is_reshape(node)) return false;
   const TensorType &from = graph.value(node.inputs[0]).type, &to = graph.value(node.outputs[0]).type;
   return from.is_static() && to.is_static() && from.rank() >= 3 && to.rank() >= 3 &&
          from.dims[0].extent == to.dims[0].extent && from.dims[1].extent == to.dims[1].extent;

@@ -316,9 +316,7 @@ bool moves_blocks(const Graph& graph, const Node& node) {
   if (from.rank() < 3 || to.rank() < 3 || bits_of(from.dtype) < 8) return false;
   if (is_lathe_op(node, "Reorder")) return node.attributes.get_int("channel_block", 0) == to.layout.channel_block;
   if (is_op(node, "Transpose")) return from.layout.channel_block == 0 || to.layout.channel_block == 0;
-  static constexpr const char* kViews[] = {"Reshape", "Flatten", "Squeeze", "Unsqueeze"};
-  return std::any_of(std::begin(kViews), std::end(kViews), [&](const char* op) { return is_op(node, op); }) &&
-         from.layout == to.layout && from.dims[0] == to.dims[0] && from.dims[1] == to.dims[1];
+  return is_reshape(node) && from.layout == to.layout && from.dims[0] == to.dims[0] && from.dims[1] == to.dims[1];
 }
 
 }  // namespace

@@ -12,9 +12,7 @@ constexpr double kWorthIt = 0.9;
 constexpr size_t kMostLookedAt = 64;  // of nodes that could come next
 
 bool is_view(const Node& node) {
-  static constexpr std::string_view kViews[] = {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Split"};
-  return node.op->domain.empty() && !node.epilogue &&
-         std::find(std::begin(kViews), std::end(kViews), node.op->name) != std::end(kViews);
+  return (is_reshape(node) || is_one_of(node, {"Identity", "Split"})) && !node.epilogue;
 }
 
 class Scheduler {

@@ -87,8 +87,7 @@ ValueId append_float(Rewriter& rewriter, Node node, ValueId like, NodeId place) 
 }
 
 bool rearranges_elements(const Node& node) {
-  return !node.epilogue && node.outputs.size() == 1 &&
-         is_one_of(node, {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"});
+  return !node.epilogue && node.outputs.size() == 1 && (is_reshape(node) || is_op(node, "Transpose"));
 }
 
 bool is_integer_product(const Node& node) {

@@ -12,9 +12,6 @@ namespace {
 
 constexpr int kReshapeVersion = 14;
 
-// Gives the elements of input 0, in their order, another shape.
-bool is_reshape(const Node& node) { return is_one_of(node, {"Reshape", "Flatten", "Squeeze", "Unsqueeze"}); }
-
 // A Transpose that only moves axes of one element each is a reshape.
 bool moves_ones_only(const Graph& graph, const Node& node) {
   if (!is_one_of(node, {"Transpose"})) return false;

@@ -20,6 +20,8 @@ bool is_lathe_op(const Node& node, std::string_view name) {
   return node.op->domain == "lathe" && node.op->name == name;
 }
 
+bool is_reshape(const Node& node) { return is_one_of(node, {"Reshape", "Flatten", "Squeeze", "Unsqueeze"}); }
+
 bool has_bodies(const Node& node) {
   return std::any_of(node.attributes.begin(), node.attributes.end(), [](const auto& entry) {
     return std::holds_alternative<std::shared_ptr<const Graph>>(entry.second) ||

@@ -34,9 +34,7 @@ std::optional<size_t> lone_operand(const Graph& graph, const Node& node) {
   return lone;
 }
 
-bool is_reshape(const Node& node) {
-  return is_one_of(node, {"Reshape", "Flatten", "Squeeze", "Unsqueeze"}) && !node.epilogue;
-}
+bool is_plain_reshape(const Node& node) { return is_reshape(node) && !node.epilogue; }
 
 // One element along one axis may be the other operand.
 bool has_axes(const TensorType& type) { return type.has_rank && type.rank() > 0; }
@@ -50,7 +48,7 @@ bool sink(Rewriter& rewriter, NodeId id) {
   const ValueId shaped = node.inputs[*slot], result = node.outputs[0];
   const NodeId reshape = graph.value(shaped).producer;
   if (reshape == NodeId::none || !rewriter.is_live(reshape) || rewriter.only_user(shaped) != id) return false;
-  if (!is_reshape(graph.node(reshape))) return false;
+  if (!is_plain_reshape(graph.node(reshape))) return false;
   const ValueId source = graph.node(reshape).inputs[0];
   const TensorType from = graph.value(source).type;
   if (!has_axes(from) || !has_axes(graph.value(shaped).type)) return false;
@@ -157,7 +155,7 @@ void sink_below_cluster(Rewriter& rewriter, NodeId id) {
 
 bool sink_reshapes(Graph& graph, const PassContext&) {
   return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) {
-    if (!sink(rewriter, id) && is_reshape(graph.node(id))) sink_below_cluster(rewriter, id);
+    if (!sink(rewriter, id) && is_plain_reshape(graph.node(id))) sink_below_cluster(rewriter, id);
   });
 }
 

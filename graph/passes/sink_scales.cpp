@@ -1,6 +1,5 @@
 // A factor on an operand of a matrix product moves behind the product, where it joins other pointwise work and does not
 // stand between the product and the Transposes before it: (x * c) y = (x y) * c.
-#include <algorithm>
 #include <cmath>
 
 #include "graph/passes/passes.h"
@@ -32,11 +31,7 @@ struct Scale {
   int scaled = 0;  // slot of the node
 };
 
-bool moves_elements(const Node& node) {
-  static constexpr std::string_view kMovers[] = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"};
-  return node.op->domain.empty() && !node.epilogue &&
-         std::find(std::begin(kMovers), std::end(kMovers), node.op->name) != std::end(kMovers);
-}
+bool moves_elements(const Node& node) { return (is_reshape(node) || is_op(node, "Transpose")) && !node.epilogue; }
 
 Scale scale_of(const Rewriter& rewriter, const Graph& graph, NodeId product, size_t slot) {
   Scale scale{NodeId::none, product, slot};
