@@ -7,16 +7,19 @@
 
 #include "graph/passes/affine.h"
 #include "graph/passes/passes.h"
+#include "graph/passes/rearranger.h"
 #include "graph/passes/rewrite.h"
 
 namespace lathe::passes {
 namespace {
 
-constexpr int kConvVersion = 11, kTransposeVersion = 13, kReshapeVersion = 14;
+constexpr int kConvVersion = 11;
 constexpr size_t kMostPointwise = 16;
 using Ints = std::vector<int64_t>;
 
-bool swaps_rows(const Node& node) { return node.attributes.get_ints("perm") == Ints{0, 2, 1}; }
+const Ints kSwapped{0, 2, 1};  // rows of channels and rows of pixels
+
+bool swaps_rows(const Node& node) { return node.attributes.get_ints("perm") == kSwapped; }
 
 // [N, C, H, W] and [N, C, H * W].
 bool is_flattened(const TensorType& picture, const TensorType& flat) {
@@ -33,14 +36,14 @@ bool is_pointwise(const Node& node) {
          std::find(kOthers.begin(), kOthers.end(), node.op->name) == kOthers.end();
 }
 
-struct Schemas {
-  const OpSchema *conv, *transpose, *reshape;
-};
-
 class Convolver {
  public:
-  Convolver(Rewriter& rewriter, const Schemas& schemas, NodeId product)
-      : rewriter_(rewriter), graph_(rewriter.graph()), schemas_(schemas), product_(product) {}
+  Convolver(Rewriter& rewriter, const OpLookup& ops, const OpSchema& conv, NodeId product)
+      : rewriter_(rewriter),
+        graph_(rewriter.graph()),
+        conv_(conv),
+        rearranger_(rewriter, ops, product),
+        product_(product) {}
 
   void convolve() {
     const Node& product = graph_.node(product_);
@@ -151,35 +154,14 @@ class Convolver {
 
   // The product's own operand, turned.
   ValueId as_picture() {
-    const ValueId operand = graph_.node(product_).inputs[0];
-    TensorType type = graph_.value(result_).type, flat = graph_.value(graph_.node(turns_back_[0]).outputs[0]).type;
-    type.dims[1] = flat.dims[1] = {weights_.dims()[0], ""};
-    const Ints extents{0, 0, type.dims[2].extent, type.dims[3].extent};
-    return reshaped(turned(operand, flat), extents, std::move(type));
-  }
-
-  ValueId turned(ValueId x, TensorType type) {
-    const ValueId made = rewriter_.add_value(graph_.value(x).name, std::move(type));
-    Node node{.op = schemas_.transpose, .version = kTransposeVersion, .name = "", .inputs = {x}, .outputs = {made}};
-    node.attributes.set("perm", Ints{0, 2, 1});
-    rewriter_.add(std::move(node), product_);
-    return made;
-  }
-
-  ValueId reshaped(ValueId x, const Ints& extents, TensorType type) {
-    const std::string name = graph_.value(x).name;
-    const auto count = static_cast<int64_t>(extents.size());
-    const ValueId shape = rewriter_.add_constant(name + "/shape", Tensor::from<int64_t>({count}, extents));
-    const ValueId made = rewriter_.add_value(name, std::move(type));
-    rewriter_.add(
-        {.op = schemas_.reshape, .version = kReshapeVersion, .name = "", .inputs = {x, shape}, .outputs = {made}},
-        product_);
-    return made;
+    const TensorType& type = graph_.value(result_).type;
+    const ValueId flat = rearranger_.transposed(graph_.node(product_).inputs[0], kSwapped);
+    return rearranger_.reshaped(flat, {0, weights_.dims()[0], type.dims[2].extent, type.dims[3].extent});
   }
 
   // Pointwise work on pixels instead of rows, then the product, then rows.
   void from_picture() {
-    const TensorType picture = graph_.value(picture_).type, rows = graph_.value(rows_).type;
+    const TensorType picture = graph_.value(picture_).type;
     for (const NodeId id : pointwise_) {
       graph_.value(graph_.node(id).outputs[0]).type = picture;
       for (size_t slot = 0; slot < graph_.node(id).inputs.size(); ++slot) {
@@ -188,12 +170,11 @@ class Convolver {
     }
     const ValueId x = pointwise_.empty() ? picture_ : graph_.node(product_).inputs[0], result = rows_;
     turns_back_.clear();
-    TensorType type = picture, flat = graph_.value(graph_.node(graph_.value(turned_).producer).inputs[0]).type;
-    type.dims[1] = flat.dims[1] = {weights_.dims()[1], ""};
+    TensorType type = picture;
+    type.dims[1] = {weights_.dims()[1], ""};
     const ValueId convolved = rewriter_.add_value(graph_.value(result).name, std::move(type));
     build(x, convolved);
-    const ValueId turned_rows = turned(reshaped(convolved, {0, 0, -1}, std::move(flat)), rows);
-    rewriter_.move_output(result, graph_.value(turned_rows).producer);
+    rearranger_.transposed(rearranger_.reshaped(convolved, {0, 0, -1}), kSwapped, result);
   }
 
   void build(ValueId x, ValueId result) {
@@ -204,7 +185,7 @@ class Convolver {
         kernel.mutable_data<float>()[o * inputs + i] = weights_.data<float>()[i * outputs + o];
     }
     const std::string name = graph_.node(product_).name;
-    Node conv{.op = schemas_.conv, .version = kConvVersion, .name = name, .inputs = {x}, .outputs = {result}};
+    Node conv{.op = &conv_, .version = kConvVersion, .name = name, .inputs = {x}, .outputs = {result}};
     conv.inputs.push_back(rewriter_.add_constant(graph_.value(graph_.node(product_).inputs[1]).name, kernel));
     if (!bias_.empty()) conv.inputs.push_back(rewriter_.add_constant(name + "/bias", as_reals(bias_, {outputs})));
     conv.attributes.set("kernel_shape", Ints{1, 1});
@@ -217,7 +198,8 @@ class Convolver {
 
   Rewriter& rewriter_;
   Graph& graph_;
-  const Schemas& schemas_;
+  const OpSchema& conv_;
+  Rearranger rearranger_;
   NodeId product_;
   Tensor weights_;
   std::vector<double> bias_;
@@ -232,11 +214,10 @@ class Convolver {
 }  // namespace
 
 bool convolve_pixels(Graph& graph, const PassContext& context) {
-  const Schemas schemas{context.ops.find("", "Conv", kConvVersion),
-                        context.ops.find("", "Transpose", kTransposeVersion),
-                        context.ops.find("", "Reshape", kReshapeVersion)};
-  if (schemas.conv == nullptr || schemas.transpose == nullptr || schemas.reshape == nullptr) return false;
-  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) { Convolver(rewriter, schemas, id).convolve(); });
+  const OpSchema* conv = context.ops.find("", "Conv", kConvVersion);
+  if (conv == nullptr) return false;
+  return rewrite_each(graph,
+                      [&](Rewriter& rewriter, NodeId id) { Convolver(rewriter, context.ops, *conv, id).convolve(); });
 }
 
 }  // namespace lathe::passes

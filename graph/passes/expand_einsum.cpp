@@ -4,12 +4,13 @@
 
 #include "graph/passes/einsum_letters.h"
 #include "graph/passes/passes.h"
+#include "graph/passes/rearranger.h"
 #include "graph/passes/rewrite.h"
 
 namespace lathe::passes {
 namespace {
 
-constexpr int kMatMulVersion = 13, kTransposeVersion = 13, kReshapeVersion = 14;
+constexpr int kMatMulVersion = 13;
 using Ints = std::vector<int64_t>;
 
 // "bhik,bhjk->bhij" by what each letter is to the product.
@@ -36,8 +37,8 @@ std::optional<Equation> equation_of(const Node& node) {
 
 class Expander {
  public:
-  Expander(Rewriter& rewriter, const PassContext& context, NodeId id)
-      : rewriter_(rewriter), graph_(rewriter.graph()), context_(context), id_(id) {}
+  Expander(Rewriter& rewriter, const OpLookup& ops, const OpSchema& product, NodeId id)
+      : rewriter_(rewriter), graph_(rewriter.graph()), product_(product), rearranger_(rewriter, ops, id), id_(id) {}
 
   void expand() {
     const Node& node = graph_.node(id_);
@@ -64,29 +65,22 @@ class Expander {
     });
   }
 
-  ValueId added(std::string_view op, int version, std::vector<ValueId> inputs, TensorType type, const Ints& perm = {}) {
-    const ValueId made = rewriter_.add_value(graph_.value(inputs[0]).name, std::move(type));
-    Node node{.op = &context_.ops.require("", op, version),
-              .version = version,
-              .name = "",
-              .inputs = std::move(inputs),
-              .outputs = {made}};
-    if (!perm.empty()) node.attributes.set("perm", perm);
-    rewriter_.add(std::move(node), id_);
+  // `columns`: of the right operand.
+  ValueId multiplied(ValueId left, ValueId right, const Dim& columns) {
+    TensorType type = graph_.value(left).type;
+    type.dims.back() = columns;
+    const ValueId made = rewriter_.add_value(graph_.value(left).name, std::move(type));
+    rewriter_.add({.op = &product_, .version = kMatMulVersion, .name = "", .inputs = {left, right}, .outputs = {made}},
+                  id_);
     return made;
   }
 
   // The value with its axes in another order.
   ValueId turned(ValueId x, const std::string& from, const std::string& to) {
     if (from == to) return x;
-    const TensorType type = graph_.value(x).type;
-    TensorType other = type;
     Ints perm;
-    for (size_t i = 0; i < to.size(); ++i) {
-      perm.push_back(static_cast<int64_t>(from.find(to[i])));
-      other.dims[i] = type.dims[from.find(to[i])];
-    }
-    return added("Transpose", kTransposeVersion, {x}, std::move(other), perm);
+    for (const char letter : to) perm.push_back(static_cast<int64_t>(from.find(letter)));
+    return rearranger_.transposed(x, perm);
   }
 
   void finish(ValueId made, ValueId result) {
@@ -99,9 +93,7 @@ class Expander {
     const std::string stack = those(equation.result, [&](char c) { return has(equation.stack, c); });
     const ValueId left = turned(a, equation.a, stack + equation.rows + equation.sum),
                   right = turned(b, equation.b, stack + equation.sum + equation.columns);
-    TensorType type = graph_.value(left).type;
-    type.dims.back() = graph_.value(right).type.dims.back();
-    const ValueId product = added("MatMul", kMatMulVersion, {left, right}, std::move(type));
+    const ValueId product = multiplied(left, right, graph_.value(right).type.dims.back());
     finish(turned(product, stack + equation.rows + equation.columns, equation.result), result);
   }
 
@@ -109,7 +101,7 @@ class Expander {
   void multiply_flat(const Equation& equation, ValueId a, ValueId b, ValueId result) {
     if (equation.rows.empty() || equation.columns.empty() || equation.sum.empty()) return;
     if (equation.result != equation.rows + equation.columns) return;
-    const TensorType &x = graph_.value(a).type, &w = graph_.value(b).type;
+    const TensorType& w = graph_.value(b).type;
     int64_t inputs = 1, outputs = 1;
     for (const char letter : equation.sum) inputs *= w.dims[equation.b.find(letter)].extent;
     for (const char letter : equation.columns) outputs *= w.dims[equation.b.find(letter)].extent;
@@ -117,38 +109,27 @@ class Expander {
     Ints flat(equation.rows.size(), 0), whole(equation.rows.size(), 0);
     flat.push_back(inputs);
     for (const char letter : equation.columns) whole.push_back(w.dims[equation.b.find(letter)].extent);
-    TensorType rows = x;
-    rows.dims.resize(equation.rows.size() + 1);
-    rows.dims.back() = {inputs, ""};
-    TensorType columns = rows;
-    columns.dims.back() = {outputs, ""};
-    const ValueId left = equation.sum.size() == 1 ? a : reshaped(a, flat, rows);
-    const ValueId right = reshaped(turned(b, equation.b, equation.sum + equation.columns), {inputs, outputs},
-                                   TensorType::of(DType::f32, {inputs, outputs}));
-    const ValueId product = added("MatMul", kMatMulVersion, {left, right}, std::move(columns));
-    finish(equation.columns.size() == 1 ? product : reshaped(product, whole, graph_.value(result).type), result);
-  }
-
-  ValueId reshaped(ValueId x, const Ints& extents, TensorType type) {
-    const auto count = static_cast<int64_t>(extents.size());
-    const ValueId shape =
-        rewriter_.add_constant(graph_.value(x).name + "/shape", Tensor::from<int64_t>({count}, extents));
-    return added("Reshape", kReshapeVersion, {x, shape}, std::move(type));
+    const ValueId left = equation.sum.size() == 1 ? a : rearranger_.reshaped(a, flat);
+    const ValueId right =
+        rearranger_.reshaped(turned(b, equation.b, equation.sum + equation.columns), {inputs, outputs});
+    const ValueId product = multiplied(left, right, {outputs, ""});
+    finish(equation.columns.size() == 1 ? product : rearranger_.reshaped(product, whole), result);
   }
 
   Rewriter& rewriter_;
   Graph& graph_;
-  const PassContext& context_;
+  const OpSchema& product_;
+  Rearranger rearranger_;
   NodeId id_;
 };
 
 }  // namespace
 
 bool expand_einsum(Graph& graph, const PassContext& context) {
-  for (const std::string_view op : {"MatMul", "Transpose", "Reshape"}) {
-    if (context.ops.find("", op, kReshapeVersion) == nullptr) return false;
-  }
-  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) { Expander(rewriter, context, id).expand(); });
+  const OpSchema* product = context.ops.find("", "MatMul", kMatMulVersion);
+  if (product == nullptr) return false;
+  return rewrite_each(graph,
+                      [&](Rewriter& rewriter, NodeId id) { Expander(rewriter, context.ops, *product, id).expand(); });
 }
 
 }  // namespace lathe::passes

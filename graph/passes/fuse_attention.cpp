@@ -4,6 +4,7 @@
 
 #include "graph/expression_attribute.h"
 #include "graph/passes/passes.h"
+#include "graph/passes/rearranger.h"
 #include "graph/passes/rewrite.h"
 #include "src/base/axis_order.h"
 #include "src/base/half.h"
@@ -12,7 +13,6 @@ namespace lathe::passes {
 namespace {
 
 using Perm = std::vector<int64_t>;
-constexpr int kReshapeVersion = 14;
 constexpr size_t kResult = 3;  // behind Q, K and V in lists for all four
 
 // A product of two matrices (or stacks of them), as it is read and stored.
@@ -284,28 +284,18 @@ std::optional<std::vector<int64_t>> shape_with_last(const TensorType& joined, in
 }
 
 // Attention makes the sum for itself, block by block: the first one of these among the inputs.
-void take_sum(Rewriter& rewriter, const OpSchema& reshape, Node& attention, NodeId user) {
+void take_sum(Rewriter& rewriter, const OpLookup& ops, Node& attention, NodeId user) {
   Graph& graph = rewriter.graph();
   for (size_t slot = 3; slot < attention.inputs.size(); ++slot) {
     const ValueId input = attention.inputs[slot];
     const std::optional<Sum> sum = sum_behind(rewriter, graph, input, user);
     if (!sum) continue;
-    const TensorType joined = graph.value(input).type;
+    const TensorType& joined = graph.value(input).type;
     const auto first = shape_with_last(joined, sum->rows), second = shape_with_last(joined, sum->columns);
     if (!first || !second) continue;
-    const auto reshaped = [&](ValueId value, const std::vector<int64_t>& shape) {
-      const std::string name = graph.value(value).name;
-      TensorType type = joined;
-      type.dims.back() = Dim{shape.back(), ""};
-      const ValueId result = rewriter.add_value(name, std::move(type));
-      const ValueId target =
-          rewriter.add_constant(name, Tensor::from<int64_t>({static_cast<int64_t>(shape.size())}, shape));
-      Node node{.op = &reshape, .version = kReshapeVersion, .name = "", .inputs = {value, target}, .outputs = {result}};
-      rewriter.add(std::move(node), sum->reshape);
-      return result;
-    };
-    attention.inputs[slot] = reshaped(sum->first, *first);
-    attention.inputs.push_back(reshaped(sum->second, *second));
+    Rearranger rearranger(rewriter, ops, sum->reshape);
+    attention.inputs[slot] = rearranger.reshaped(sum->first, *first);
+    attention.inputs.push_back(rearranger.reshaped(sum->second, *second));
     attention.attributes.set("sum_input", static_cast<int64_t>(slot - 3));
     attention.attributes.set("sum_run", sum->columns);
     rewriter.erase(sum->reshape);
@@ -314,11 +304,7 @@ void take_sum(Rewriter& rewriter, const OpSchema& reshape, Node& attention, Node
   }
 }
 
-struct Schemas {
-  const OpSchema &attention, &reshape;
-};
-
-void rewrite(Rewriter& rewriter, const Schemas& schemas, NodeId softmax, const Match& found) {
+void rewrite(Rewriter& rewriter, const OpLookup& ops, const OpSchema& attention, NodeId softmax, const Match& found) {
   Graph& graph = rewriter.graph();
   const Node &scores = graph.node(found.scores.id), &mixed = graph.node(found.mixed.id);
   View views[] = {
@@ -329,8 +315,7 @@ void rewrite(Rewriter& rewriter, const Schemas& schemas, NodeId softmax, const M
     absorb_reshape_before(rewriter, graph, views[i]);
     heads[i] = views[i].heads;
   }
-  Node node{
-      .op = &schemas.attention, .name = "", .inputs = {views[0].value, views[1].value, views[2].value}, .outputs = {}};
+  Node node{.op = &attention, .name = "", .inputs = {views[0].value, views[1].value, views[2].value}, .outputs = {}};
   static constexpr const char* kPerms[] = {"perm_q", "perm_k", "perm_v"};
   for (size_t i = 0; i < 3; ++i) {
     if (!views[i].perm.empty()) node.attributes.set(kPerms[i], views[i].perm);
@@ -341,7 +326,7 @@ void rewrite(Rewriter& rewriter, const Schemas& schemas, NodeId softmax, const M
   if (scores.epilogue) {
     set_expression(node.attributes, "scores", scores.epilogue->expression);
     node.inputs.insert(node.inputs.end(), scores.inputs.end() - scores.epilogue->inputs, scores.inputs.end());
-    take_sum(rewriter, schemas.reshape, node, found.scores.id);
+    take_sum(rewriter, ops, node, found.scores.id);
   }
   if (!found.chain.nodes.empty()) {
     set_expression(node.attributes, "scores", found.chain.expression);
@@ -369,11 +354,11 @@ void rewrite(Rewriter& rewriter, const Schemas& schemas, NodeId softmax, const M
 
 bool fuse_attention(Graph& graph, const PassContext& context) {
   const OpSchema* attention = context.ops.find("lathe", "Attention", 1);
-  const OpSchema* reshape = context.ops.find("", "Reshape", kReshapeVersion);
-  if (attention == nullptr || reshape == nullptr) return false;
+  if (attention == nullptr) return false;
   return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) {
-    if (const std::optional<Match> found = match(rewriter, graph, id))
-      rewrite(rewriter, {*attention, *reshape}, id, *found);
+    if (const std::optional<Match> found = match(rewriter, graph, id)) {
+      rewrite(rewriter, context.ops, *attention, id, *found);
+    }
   });
 }
 

@@ -7,13 +7,14 @@
 
 #include "graph/passes/norm_parts.h"
 #include "graph/passes/passes.h"
+#include "graph/passes/rearranger.h"
 #include "graph/passes/rewrite.h"
 #include "src/base/axis_order.h"
 
 namespace lathe::passes {
 namespace {
 
-constexpr int kVersion = 17, kTransposeVersion = 13;
+constexpr int kVersion = 17;
 constexpr int64_t kFewestChannels = 16;  // shorter rows cost more than several passes over planes
 
 // What is normalized: `columns` elements along one of `rank` axes.
@@ -88,24 +89,7 @@ std::optional<Axis> axis_of(const TensorType& type, const std::vector<int64_t>& 
   return along.is_last() || is_channels ? std::optional(along) : std::nullopt;
 }
 
-// `id` with the axes in another order, as a new value.
-ValueId turned(Rewriter& rewriter, const OpSchema& transpose, ValueId id, const std::vector<int64_t>& perm,
-               NodeId place) {
-  const Value value = rewriter.graph().value(id);
-  TensorType type = value.type;
-  type.dims = permuted(value.type.dims, perm);
-  const ValueId result = rewriter.add_value(value.name, std::move(type));
-  Node node{.op = &transpose, .version = kTransposeVersion, .name = "", .inputs = {id}, .outputs = {result}};
-  node.attributes.set("perm", perm);
-  rewriter.add(std::move(node), place);
-  return result;
-}
-
-struct Schemas {
-  const OpSchema &norm, &transpose;
-};
-
-bool fuse(Rewriter& rewriter, const Schemas& schemas, NodeId id) {
+bool fuse(Rewriter& rewriter, const OpLookup& ops, const OpSchema& norm, NodeId id) {
   Graph& graph = rewriter.graph();
   const std::optional<NormParts> found = norm_parts(rewriter, graph, id);
   if (!found) return false;
@@ -126,24 +110,21 @@ bool fuse(Rewriter& rewriter, const Schemas& schemas, NodeId id) {
   for (const NodeId replaced : {id, tail.mul, tail.add}) {
     if (replaced != NodeId::none) rewriter.erase(replaced);
   }
+  Rearranger rearranger(rewriter, ops, id);
   ValueId x = found->x, result = tail.result;
   std::vector<int64_t> order(static_cast<size_t>(along->rank));
   std::iota(order.begin(), order.end(), 0);
   if (!along->is_last()) {
     std::rotate(order.begin() + along->axis, order.begin() + along->axis + 1, order.end());
-    x = turned(rewriter, schemas.transpose, x, order, id);
+    x = rearranger.transposed(x, order);
     result = rewriter.add_value(graph.value(tail.result).name, graph.value(x).type);
   }
-  Node node{.op = &schemas.norm, .version = kVersion, .name = "", .inputs = {x, tail.gain}, .outputs = {result}};
+  Node node{.op = &norm, .version = kVersion, .name = "", .inputs = {x, tail.gain}, .outputs = {result}};
   if (tail.bias != ValueId::none) node.inputs.push_back(tail.bias);
   node.attributes.set("axis", int64_t{-1});
   node.attributes.set("epsilon", found->epsilon);
   rewriter.add(std::move(node), id);
-  if (along->is_last()) return true;
-  Node back{
-      .op = &schemas.transpose, .version = kTransposeVersion, .name = "", .inputs = {result}, .outputs = {tail.result}};
-  back.attributes.set("perm", inverse_order(order));
-  rewriter.add(std::move(back), id);
+  if (!along->is_last()) rearranger.transposed(result, inverse_order(order), tail.result);
   return true;
 }
 
@@ -151,13 +132,12 @@ bool fuse(Rewriter& rewriter, const Schemas& schemas, NodeId id) {
 
 bool fuse_layer_norm(Graph& graph, const PassContext& context) {
   const OpSchema* norm = context.ops.find("", "LayerNormalization", kVersion);
-  const OpSchema* transpose = context.ops.find("", "Transpose", kTransposeVersion);
-  if (norm == nullptr || transpose == nullptr) return false;
+  if (norm == nullptr) return false;
   Rewriter rewriter(graph);
   bool changed = false;
   const std::vector<NodeId> order = graph.order();
   for (const NodeId id : order) {
-    if (rewriter.is_live(id)) changed = fuse(rewriter, {*norm, *transpose}, id) || changed;
+    if (rewriter.is_live(id)) changed = fuse(rewriter, context.ops, *norm, id) || changed;
   }
   rewriter.finish();
   return changed;

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "graph/passes/passes.h"
+#include "graph/passes/rearranger.h"
 #include "graph/passes/rewrite.h"
 
 namespace lathe::passes {
@@ -75,60 +76,25 @@ std::optional<Match> match(const Rewriter& rewriter, const Graph& graph, const N
   if (!by_rows && !by_columns) return std::nullopt;
   found->by_rows = by_rows;
   const TensorType& type = graph.value(found->x).type;
-  const bool is_known = type.dims[1].known() && type.dims[2].known() && type.dims[3].known();
-  return is_known ? found : std::nullopt;
+  const bool has_pixels =
+      std::all_of(type.dims.begin() + 1, type.dims.end(), [](const Dim& dim) { return dim.extent > 0; });
+  return has_pixels ? found : std::nullopt;
 }
 
-class Writer {
- public:
-  Writer(Rewriter& rewriter, const PassContext& context, NodeId place)
-      : rewriter_(rewriter), context_(context), place_(place) {}
-
-  void write(const Match& found, ValueId result) {
-    if (found.by_rows) {
-      Node node = node_of("SpaceToDepth", {found.x}, result);
-      node.attributes.set("blocksize", found.step);
-      rewriter_.add(std::move(node), place_);
-      return;
-    }
-    const TensorType type = rewriter_.graph().value(found.x).type;
-    const int64_t s = found.step, c = type.dims[1].extent, h = type.dims[2].extent / s, w = type.dims[3].extent / s;
-    TensorType apart = type;
-    apart.dims = {type.dims[0], {c, ""}, {h, ""}, {s, ""}, {w, ""}, {s, ""}};
-    const ValueId squares = reshaped(found.x, {0, c, h, s, w, s}, apart);
-    const std::vector<int64_t> perm{0, 5, 3, 1, 2, 4};
-    TensorType turned = type;
-    turned.dims.clear();
-    for (const int64_t axis : perm) turned.dims.push_back(apart.dims[static_cast<size_t>(axis)]);
-    const ValueId ordered = rewriter_.add_value(rewriter_.graph().value(result).name, turned);
-    Node transpose = node_of("Transpose", {squares}, ordered);
-    transpose.attributes.set("perm", perm);
-    rewriter_.add(std::move(transpose), place_);
-    rewriter_.add(node_of("Reshape", {ordered, integers({0, s * s * c, h, w})}, result), place_);
+void write(Rewriter& rewriter, const OpLookup& ops, NodeId place, const Match& found, ValueId result) {
+  if (found.by_rows) {
+    const OpSchema& op = ops.require("", "SpaceToDepth", kVersion);
+    Node node{.op = &op, .version = kVersion, .name = "", .inputs = {found.x}, .outputs = {result}};
+    node.attributes.set("blocksize", found.step);
+    rewriter.add(std::move(node), place);
+    return;
   }
-
- private:
-  Node node_of(const char* op, std::vector<ValueId> inputs, ValueId result) const {
-    Node node;
-    node.op = &context_.ops.require("", op, kVersion);
-    node.version = kVersion;
-    node.inputs = std::move(inputs);
-    node.outputs = {result};
-    return node;
-  }
-  ValueId integers(const std::vector<int64_t>& numbers) {
-    return rewriter_.add_constant("shape", Tensor::from<int64_t>({static_cast<int64_t>(numbers.size())}, numbers));
-  }
-  ValueId reshaped(ValueId x, const std::vector<int64_t>& dims, const TensorType& type) {
-    const ValueId made = rewriter_.add_value(rewriter_.graph().value(x).name, type);
-    rewriter_.add(node_of("Reshape", {x, integers(dims)}, made), place_);
-    return made;
-  }
-
-  Rewriter& rewriter_;
-  const PassContext& context_;
-  NodeId place_;
-};
+  const std::vector<Dim>& dims = rewriter.graph().value(found.x).type.dims;
+  const int64_t s = found.step, c = dims[1].extent, h = dims[2].extent / s, w = dims[3].extent / s;
+  Rearranger rearranger(rewriter, ops, place);
+  const ValueId squares = rearranger.reshaped(found.x, {0, c, h, s, w, s});
+  rearranger.reshaped(rearranger.transposed(squares, {0, 5, 3, 1, 2, 4}), {0, s * s * c, h, w}, result);
+}
 
 }  // namespace
 
@@ -138,7 +104,7 @@ bool fuse_space_to_depth(Graph& graph, const PassContext& context) {
     if (!found) return;
     const ValueId result = graph.node(id).outputs[0];
     rewriter.erase(id);
-    Writer(rewriter, context, id).write(*found, result);
+    write(rewriter, context.ops, id, *found, result);
   });
 }
 

@@ -181,10 +181,6 @@ class Hoister {
     });
   }
 
-  ValueId integers(const std::string& name, const std::vector<int64_t>& numbers) {
-    return rewriter_.add_constant(name, Tensor::from<int64_t>({static_cast<int64_t>(numbers.size())}, numbers));
-  }
-
   Node made(const char* op, std::vector<ValueId> inputs, ValueId result) const {
     Node node;
     node.op = &ops_.require("", op, kVersion);
@@ -195,7 +191,8 @@ class Hoister {
   }
 
   NodeId add_slice(const Selection& from, ValueId whole, int64_t axis, ValueId result, NodeId place) {
-    std::vector<ValueId> inputs{whole, from.starts, from.ends, integers(graph_.value(whole).name + "/axis", {axis})};
+    std::vector<ValueId> inputs{whole, from.starts, from.ends,
+                                rewriter_.add_integers(graph_.value(whole).name + "/axis", {axis})};
     if (from.steps != ValueId::none) inputs.push_back(from.steps);
     return rewriter_.add(made("Slice", std::move(inputs), result), place);
   }
@@ -216,7 +213,7 @@ class Hoister {
       node.inputs[slot] = rows;
     }
     if (!plan->shape.empty()) {
-      node.inputs[1] = integers(node.name + "/shape", plan->shape);
+      node.inputs[1] = rewriter_.add_integers(node.name + "/shape", plan->shape);
       node.attributes.erase("allowzero");
     }
     std::fill(node.outputs.begin(), node.outputs.end(), ValueId::none);
@@ -239,15 +236,15 @@ class Hoister {
     // A place that is not there is an error, of which a Slice says nothing.
     if (!whole.known() || begin < -whole.extent || begin >= whole.extent) return NodeId::none;
     if (!is_worth_it(whole, selection.rows) || !reaches_product(selection, kFarthest)) return NodeId::none;
-    selection.starts = integers(node.name + "/start", {begin});
-    selection.ends = integers(node.name + "/end", {end});
+    selection.starts = rewriter_.add_integers(node.name + "/start", {begin});
+    selection.ends = rewriter_.add_integers(node.name + "/end", {end});
     rewriter_.erase(id);
     if (index.rank() == 1) return add_slice(selection, selection.whole, axis, node.outputs[0], id);
     TensorType one = type;
     one.dims[static_cast<size_t>(axis)] = selection.rows;
     const ValueId row = rewriter_.add_value(graph_.value(node.inputs[0]).name, std::move(one));
     const NodeId slice = add_slice(selection, selection.whole, axis, row, id);
-    rewriter_.add(made("Squeeze", {row, integers(node.name + "/axes", {axis})}, node.outputs[0]), id);
+    rewriter_.add(made("Squeeze", {row, rewriter_.add_integers(node.name + "/axes", {axis})}, node.outputs[0]), id);
     return slice;
   }
 

@@ -63,8 +63,7 @@ void merge(Rewriter& rewriter, const OpSchema& split, const std::vector<NodeId>&
   type.dims[1] = {all, ""};
   const ValueId whole = rewriter.add_value(name, type);
   wide.outputs = {whole};
-  const ValueId sizes =
-      rewriter.add_constant(name + "/parts", Tensor::from<int64_t>({static_cast<int64_t>(channels.size())}, channels));
+  const ValueId sizes = rewriter.add_integers(name + "/parts", channels);
   for (const NodeId id : ids) rewriter.erase(id);
   rewriter.add(std::move(wide), ids[0]);
   Node parts{.op = &split, .version = kSplitVersion, .name = "", .inputs = {whole, sizes}, .outputs = outputs};

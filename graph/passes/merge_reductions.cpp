@@ -57,9 +57,7 @@ bool merge(Rewriter& rewriter, NodeId id) {
   if (input_or_none(second, 1) == ValueId::none) {
     graph.node(id).attributes.set("axes", *axes);
   } else {
-    const Dims dims{static_cast<int64_t>(axes->size())};
-    const ValueId list = rewriter.add_constant(second.name + "/axes", Tensor::from<int64_t>(dims, *axes));
-    rewriter.set_input(id, 1, list);
+    rewriter.set_input(id, 1, rewriter.add_integers(second.name + "/axes", *axes));
   }
   rewriter.set_input(id, 0, x);
   rewriter.erase(before);

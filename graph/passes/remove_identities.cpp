@@ -256,9 +256,7 @@ bool merge_reshapes(Rewriter& rewriter, const PassContext& context, NodeId id) {
   const auto shape = shape_for(graph.value(source).type, graph.value(result).type);
   const OpSchema* schema = context.ops.find("", "Reshape", kReshapeVersion);
   if (!shape || schema == nullptr) return false;
-  const Dims dims{static_cast<int64_t>(shape->size())};
-  const ValueId target =
-      rewriter.add_constant(graph.value(result).name + "/shape", Tensor::from<int64_t>(dims, *shape));
+  const ValueId target = rewriter.add_integers(graph.value(result).name + "/shape", *shape);
   const std::string name = node.name;
   rewriter.erase(id);
   rewriter.add(

@@ -256,6 +256,10 @@ ValueId Rewriter::add_constant(const std::string& like, Tensor tensor) {
   return id;
 }
 
+ValueId Rewriter::add_integers(const std::string& like, const std::vector<int64_t>& numbers) {
+  return add_constant(like, Tensor::from<int64_t>({static_cast<int64_t>(numbers.size())}, numbers));
+}
+
 NodeId Rewriter::add(Node node, NodeId place) {
   // Its own output's name is unique among values; the suffix keeps it apart from names of imported nodes.
   const bool has_output = !node.outputs.empty() && node.outputs[0] != ValueId::none;

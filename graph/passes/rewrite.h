@@ -72,6 +72,7 @@ class Rewriter {
   void erase(NodeId id);
   ValueId add_value(const std::string& like, TensorType type);
   ValueId add_constant(const std::string& like, Tensor tensor);
+  ValueId add_integers(const std::string& like, const std::vector<int64_t>& numbers);  // a list of int64
   // The new node stands where `place` stands or stood, as far as its operands let it: the order of execution decides
   // how much memory is alive. An empty name is made up from the first output's.
   NodeId add(Node node, NodeId place);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "graph/passes/passes.h"
+#include "graph/passes/rearranger.h"
 #include "graph/passes/rewrite.h"
 #include "graph/passes/turn_axes.h"
 
@@ -173,22 +174,7 @@ class Sinker {
     dims.insert(dims.end(), constant.dims().begin(), constant.dims().end());
     const std::string name = graph_.value(input).name;
     const ValueId whole = rewriter_.add_constant(name, constant.reshaped(dims));
-    TensorType type = graph_.value(whole).type;
-    type.dims = permuted(type.dims, inverse_order(perm_));
-    const ValueId turned = rewriter_.add_value(name, type);
-    add_transpose(whole, turned, inverse_order(perm_), place_);
-    return turned;
-  }
-
-  void add_transpose(ValueId from, ValueId to, const Perm& perm, NodeId place) {
-    constexpr int kVersion = 13;
-    Node node;
-    node.op = &ops_.require("", "Transpose", kVersion);
-    node.version = kVersion;
-    node.inputs = {from};
-    node.outputs = {to};
-    node.attributes.set("perm", perm);
-    rewriter_.add(std::move(node), place);
+    return Rearranger(rewriter_, ops_, place_).transposed(whole, inverse_order(perm_));
   }
 
   void erase_unread(const std::vector<NodeId>& transposes) {
@@ -217,7 +203,7 @@ class Sinker {
     rewriter_.erase(id);
     rewriter_.add(std::move(moved), id);
     for (size_t i = 0; i < results.size(); ++i) {
-      if (results[i] != inner[i]) add_transpose(inner[i], results[i], perm, id);
+      if (results[i] != inner[i]) Rearranger(rewriter_, ops_, id).transposed(inner[i], perm, results[i]);
     }
   }
 
@@ -265,8 +251,7 @@ class Sinker {
     if (perm.empty()) return false;
     const TensorType type = TensorType::of(DType::i64, {static_cast<int64_t>(perm.size())});
     const ValueId extents = rewriter_.add_value(graph_.value(node.outputs[0]).name, type);
-    const ValueId places =
-        rewriter_.add_constant(node.name + "/order", Tensor::from<int64_t>({static_cast<int64_t>(perm.size())}, perm));
+    const ValueId places = rewriter_.add_integers(node.name + "/order", perm);
     Node shape = node, gather;
     shape.inputs = {graph_.node(transpose).inputs[0]};
     shape.outputs = {extents};

@@ -193,9 +193,7 @@ class Sinker {
     if (sizes && !sizes->empty()) {
       std::vector<int64_t> changed = *sizes;
       changed[1] = weights_.dims()[0];
-      const auto count = static_cast<int64_t>(changed.size());
-      resize.inputs[3] =
-          rewriter_.add_constant(graph_.value(resize.inputs[3]).name, Tensor::from<int64_t>({count}, changed));
+      resize.inputs[3] = rewriter_.add_integers(graph_.value(resize.inputs[3]).name, changed);
     }
     resize.name.clear();
     resize.inputs[0] = small;

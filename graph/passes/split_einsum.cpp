@@ -103,10 +103,6 @@ class Splitter {
     return {made, letters};
   }
 
-  ValueId integers(const Ints& values) {
-    return rewriter_.add_constant("axes", Tensor::from<int64_t>({static_cast<int64_t>(values.size())}, values));
-  }
-
   // Without the letters that nobody else has.
   void reduce(size_t i) {
     Term& term = terms_[i];
@@ -116,7 +112,7 @@ class Splitter {
     }
     if (axes.empty()) return;
     const std::string left = those(term.letters, [&](char letter) { return is_needed(letter, i, i); });
-    term = added("ReduceSum", kVersion, {term.value, integers(axes)}, left, type_of(left),
+    term = added("ReduceSum", kVersion, {term.value, rewriter_.add_integers("axes", axes)}, left, type_of(left),
                  [](Attributes& attributes) { attributes.set("keepdims", int64_t{0}); });
   }
 
@@ -139,7 +135,9 @@ class Splitter {
       axes.push_back(static_cast<int64_t>(i));
       type.dims[i] = {1, ""};
     }
-    return added("Unsqueeze", kVersion, {in_order.value, integers(axes)}, letters, std::move(type)).value;
+    return added("Unsqueeze", kVersion, {in_order.value, rewriter_.add_integers("axes", axes)}, letters,
+                 std::move(type))
+        .value;
   }
 
   double multiplications(size_t a, size_t b) const {

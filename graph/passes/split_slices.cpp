@@ -59,8 +59,7 @@ void replace(Rewriter& rewriter, const OpSchema& schema, ValueId whole, const st
   // In the place of the slice that came first.
   NodeId place = pieces[0].slice;
   for (const Piece& piece : pieces) place = std::min(place, piece.slice);
-  const ValueId lengths = rewriter.add_constant(graph.value(whole).name + "/parts",
-                                                Tensor::from<int64_t>({static_cast<int64_t>(sizes.size())}, sizes));
+  const ValueId lengths = rewriter.add_integers(graph.value(whole).name + "/parts", sizes);
   for (const Piece& piece : pieces) rewriter.erase(piece.slice);
   Node node{.op = &schema, .version = kVersion, .name = "", .inputs = {whole, lengths}, .outputs = outputs};
   node.attributes.set("axis", pieces[0].axis);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "graph/passes/rearranger.h"
+
 namespace lathe {
 namespace {
 
@@ -42,10 +44,7 @@ class Turner {
     return axes;
   }
 
-  ValueId integers(const char* what, const Ints& numbers) {
-    return rewriter_.add_constant(node_.name + what,
-                                  Tensor::from<int64_t>({static_cast<int64_t>(numbers.size())}, numbers));
-  }
+  ValueId integers(const char* what, const Ints& numbers) { return rewriter_.add_integers(node_.name + what, numbers); }
 
   // The elements of `list` in another order: known ones at once, others when they are.
   ValueId picked(ValueId list, const Ints& from) {
@@ -207,16 +206,7 @@ class Turner {
   }
 
   ValueId transposed(ValueId table) {
-    const Ints perm = inverse_order(perm_);
-    TensorType type = graph_.value(table).type;
-    for (size_t axis = 0; axis < perm.size(); ++axis) {
-      type.dims[axis] = graph_.value(table).type.dims[static_cast<size_t>(perm[axis])];
-    }
-    Node node = made("Transpose", {table}, graph_.value(table).name, std::move(type));
-    node.attributes.set("perm", perm);
-    const ValueId result = node.outputs[0];
-    rewriter_.add(std::move(node), place_);
-    return result;
+    return Rearranger(rewriter_, ops_, place_).transposed(table, inverse_order(perm_));
   }
 
   bool turn_squeeze() {

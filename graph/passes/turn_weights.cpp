@@ -1,13 +1,13 @@
 // A Transpose of pictures that are flattened for a product with constant weights goes into the order of the weights'
 // rows: the last Transpose of TensorFlow's classifiers.
 #include "graph/passes/passes.h"
+#include "graph/passes/rearranger.h"
 #include "graph/passes/rewrite.h"
-#include "graph/passes/turn_axes.h"
+#include "src/base/axis_order.h"
 
 namespace lathe::passes {
 namespace {
 
-constexpr int kVersion = 13;
 using Ints = std::vector<int64_t>;
 
 struct Match {
@@ -52,52 +52,18 @@ std::optional<Match> match(const Rewriter& rewriter, const Graph& graph, NodeId 
     found.rows *= turned.dims[axis].extent;
   }
   const Tensor weights = constant_of(graph, node.inputs[1]);
-  if (weights.dtype() != DType::f32 || weights.rank() != 2 || rewriter.only_user(node.inputs[1]) != id) {
+  if (weights.dtype() != DType::f32 || weights.rank() != 2 || weights.size() == 0 ||
+      rewriter.only_user(node.inputs[1]) != id) {
     return std::nullopt;
   }
   return weights.dims()[found.by_columns ? 1 : 0] == found.rows ? std::optional(found) : std::nullopt;
 }
 
-class Writer {
- public:
-  Writer(Rewriter& rewriter, const OpLookup& ops, NodeId place) : rewriter_(rewriter), ops_(ops), place_(place) {}
-
-  ValueId reshaped(ValueId from, const Ints& dims, TensorType type) {
-    const Dims count{static_cast<int64_t>(dims.size())};
-    const ValueId shape = rewriter_.add_constant("shape", Tensor::from<int64_t>(count, dims));
-    return add("Reshape", {from, shape}, std::move(type), {});
-  }
-  ValueId transposed(ValueId from, const Ints& perm) {
-    const TensorType type = rewriter_.graph().value(from).type;
-    Dims dims;
-    for (const int64_t axis : perm) dims.push_back(type.dims[static_cast<size_t>(axis)].extent);
-    return add("Transpose", {from}, TensorType::of(type.dtype, dims), perm);
-  }
-
- private:
-  ValueId add(const char* op, std::vector<ValueId> inputs, TensorType type, const Ints& perm) {
-    Node node;
-    node.op = &ops_.require("", op, kVersion);
-    node.version = kVersion;
-    node.outputs = {rewriter_.add_value(rewriter_.graph().value(inputs[0]).name, std::move(type))};
-    node.inputs = std::move(inputs);
-    if (!perm.empty()) node.attributes.set("perm", perm);
-    const ValueId result = node.outputs[0];
-    rewriter_.add(std::move(node), place_);
-    return result;
-  }
-
-  Rewriter& rewriter_;
-  const OpLookup& ops_;
-  const NodeId place_;
-};
-
 // Nodes over the constant: they are folded next.
 void rewrite(Rewriter& rewriter, const OpLookup& ops, NodeId id, const Match& found) {
   const Graph& graph = rewriter.graph();
-  Writer writer(rewriter, ops, id);
-  const ValueId weights = graph.node(id).inputs[1], x = graph.node(found.transpose).inputs[0],
-                flat = graph.node(id).inputs[0];
+  Rearranger rearranger(rewriter, ops, id);
+  const ValueId weights = graph.node(id).inputs[1], x = graph.node(found.transpose).inputs[0];
   const Dims dims = graph.value(weights).constant.dims();
   Dims apart(found.extents.begin(), found.extents.end());
   apart.insert(found.by_columns ? apart.begin() : apart.end(), dims[found.by_columns ? 0 : 1]);
@@ -107,10 +73,9 @@ void rewrite(Rewriter& rewriter, const OpLookup& ops, NodeId id, const Match& fo
   for (size_t axis = 1; axis < back.size(); ++axis) order.push_back(back[axis] - shift);
   order.insert(found.by_columns ? order.begin() : order.end(),
                found.by_columns ? 0 : static_cast<int64_t>(order.size()));
-  const ValueId wide = writer.reshaped(weights, apart, TensorType::of(DType::f32, apart));
-  const ValueId turned = writer.reshaped(writer.transposed(wide, order), dims, TensorType::of(DType::f32, dims));
-  const TensorType type = graph.value(flat).type;
-  const ValueId plain = writer.reshaped(x, {0, found.rows}, type);
+  const ValueId wide = rearranger.reshaped(weights, apart);
+  const ValueId turned = rearranger.reshaped(rearranger.transposed(wide, order), dims);
+  const ValueId plain = rearranger.reshaped(x, {0, found.rows});
   rewriter.set_input(id, 0, plain);
   rewriter.set_input(id, 1, turned);
   rewriter.erase(found.flatten);

@@ -104,7 +104,7 @@ class Unroller {
     if (output == ValueId::none) return;
     const Graph& graph = rewriter_.graph();
     const TensorType type = TensorType::unranked(graph.value(output).type.dtype);
-    const ValueId axes = rewriter_.add_constant(graph.value(output).name + "/axes", Tensor::from<int64_t>({1}, {0}));
+    const ValueId axes = rewriter_.add_integers(graph.value(output).name + "/axes", {0});
     std::vector<ValueId> parts;
     for (const ValueId row : rows) {
       parts.push_back(add("Unsqueeze", {row, axes}, rewriter_.add_value(graph.value(output).name, type), std::nullopt));

@@ -88,6 +88,16 @@ TEST(FuseSpaceToDepth, LeavesOtherOrdersMissingPartsAndOtherValues) {
   EXPECT_EQ(ops_of(after).find("Transpose"), std::string::npos);
 }
 
+// An extent of 0 is another word to a Reshape.
+TEST(FuseSpaceToDepth, LeavesEmptyPictures) {
+  PassNet net;
+  const ValueId x = net.input(Dims{1, 3, 2, 0});
+  std::vector<ValueId> parts;
+  for (int64_t i = 0; i < 4; ++i) parts.push_back(lattice(net, x, i % 2, i / 2, Spelling::one_slice));
+  net.output(net.op("Concat", parts, {{"axis", int64_t{1}}}));
+  EXPECT_EQ(fused(net), "Slice Slice Slice Slice Concat");
+}
+
 TEST(FuseSpaceToDepth, LeavesPicturesThatDoNotDivide) {
   PassNet net;
   const ValueId x = net.input(Dims{1, 3, 6, 6});
