@@ -6,6 +6,7 @@
 #include "graph/passes/passes.h"
 #include "graph/passes/rearranger.h"
 #include "graph/passes/rewrite.h"
+#include "graph/softmax_axes.h"
 #include "src/base/axis_order.h"
 #include "src/base/half.h"
 
@@ -47,9 +48,7 @@ std::optional<Product> as_product(const Graph& graph, NodeId id) {
 bool is_softmax_of_rows(const Graph& graph, const Node& node) {
   if (!is_op(node, "Softmax") || node.epilogue || node.outputs[0] == ValueId::none) return false;
   const TensorType& type = graph.value(node.inputs[0]).type;
-  if (!type.has_rank || !is_taken(type.dtype)) return false;
-  const int64_t axis = node.attributes.get_int("axis", node.version < 13 ? 1 : -1);
-  return axis == -1 || axis == type.rank() - 1;
+  return type.has_rank && is_taken(type.dtype) && softmax_axes(node, type.rank()).is_last_alone();
 }
 
 // Arithmetic between the product and the Softmax that no epilogue holds: that of bfloat16.

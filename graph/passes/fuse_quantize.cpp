@@ -4,6 +4,7 @@
 
 #include "graph/passes/fusion.h"
 #include "graph/passes/passes.h"
+#include "graph/softmax_axes.h"
 
 namespace lathe::passes {
 namespace {
@@ -22,12 +23,8 @@ bool normalizes_rows(const Node& node) {
   return false;
 }
 
-// Along the innermost elements: before version 13 of all axes from `axis` on, then of this one.
 bool is_softmax_of_rows(const Node& node, const TensorType& type) {
-  if (!is_op(node, "Softmax") || !type.has_rank || type.rank() == 0) return false;
-  if (node.op->since < 13) return true;
-  const int64_t axis = node.attributes.get_int("axis", -1);
-  return axis == -1 || axis == type.rank() - 1;
+  return is_op(node, "Softmax") && type.has_rank && type.rank() > 0 && softmax_axes(node, type.rank()).are_innermost();
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "graph/passes/passes.h"
 #include "graph/passes/rewrite.h"
+#include "graph/softmax_axes.h"
 
 namespace lathe::passes {
 namespace {
@@ -113,10 +114,7 @@ class Hoister {
       const int64_t normal = node.attributes.get_int("axis", -1);
       return same_axis(axis < (normal < 0 ? normal + rank : normal) && has_short_weights(node, rank, axis));
     }
-    if (is_op(node, "Softmax") && node.version >= 13) {
-      const int64_t normal = node.attributes.get_int("axis", -1);
-      return same_axis(axis != (normal < 0 ? normal + rank : normal));
-    }
+    if (is_op(node, "Softmax")) return same_axis(!softmax_axes(node, rank).have(axis));
     if (is_op(node, "Transpose")) {
       const std::vector<int64_t> perm = node.attributes.get_ints("perm");
       if (static_cast<int64_t>(perm.size()) != rank) return std::nullopt;

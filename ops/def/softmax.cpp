@@ -1,16 +1,15 @@
-// Softmax, LogSoftmax and Hardmax. Up to version 12 the input is flattened to two dimensions at `axis` (default 1) and
-// the whole second one is normalized; from version 13 on, the axis alone (default -1).
+// Softmax, LogSoftmax and Hardmax.
 #include <algorithm>
 #include <bit>
 #include <cmath>
 
+#include "graph/softmax_axes.h"
 #include "ops/copy/copy_step.h"
 #include "ops/expansion.h"
 #include "ops/lower.h"
 #include "ops/numbers.h"
 #include "ops/op_def.h"
 #include "ops/rows/byte_softmax.h"
-#include "ops/shape_arguments.h"
 #include "src/base/checked_size.h"
 #include "src/base/thread_team.h"
 
@@ -24,31 +23,23 @@ Kind kind_of(const Node& node) {
   return node.op->name == "Hardmax" ? Kind::hardmax : Kind::softmax;
 }
 
-bool is_flattening(const Node& node) { return node.op->since < 13; }
-
 template <class Context>
-int64_t axis_of(const Context& context, int64_t rank) {
-  const int64_t axis = context.node.attributes.get_int("axis", is_flattening(context.node) ? 1 : -1);
-  // Flattening at the rank itself leaves rows of one element.
-  if (is_flattening(context.node) && axis == rank) return axis;
-  if (rank == 0) {
-    if (axis != 0 && axis != -1) context.fail("axis " + std::to_string(axis) + " is out of range for a scalar");
-    return 0;
+SoftmaxAxes axes_of(const Context& context, int64_t rank) {
+  const SoftmaxAxes axes = softmax_axes(context.node, rank);
+  // A scalar may name the one axis that it lacks, and flattening at the rank itself leaves rows of one element.
+  const bool is_there = axes.first >= std::min<int64_t>(0, rank - 1) && axes.first < std::max<int64_t>(rank, 1);
+  if (!is_there && !(axes.first == rank && axes.are_innermost())) {
+    const int64_t named = axes.first < 0 ? axes.first - rank : axes.first;
+    context.fail("axis " + std::to_string(named) + " is out of range for rank " + std::to_string(rank));
   }
-  return axis_within(context, axis, rank);
+  return axes;
 }
 
-AxisSplit split_of(const Node& node, const Dims& dims, int64_t axis) {
+AxisSplit split_of(const Dims& dims, const SoftmaxAxes& axes) {
   AxisSplit split;
   for (int64_t i = 0; i < static_cast<int64_t>(dims.size()); ++i) {
-    const int64_t extent = dims[static_cast<size_t>(i)];
-    if (i < axis) {
-      split.outer *= extent;
-    } else if (i == axis || is_flattening(node)) {
-      split.extent *= extent;
-    } else {
-      split.inner *= extent;
-    }
+    int64_t& part = axes.have(i) ? split.extent : i < axes.first ? split.outer : split.inner;
+    part *= dims[static_cast<size_t>(i)];
   }
   return split;
 }
@@ -56,7 +47,7 @@ AxisSplit split_of(const Node& node, const Dims& dims, int64_t axis) {
 void infer(InferContext& context) {
   const TensorType& data = context.input(0);
   if (!is_float(data.dtype)) context.fail("input 0 is " + std::string(name_of(data.dtype)) + ", expected a float type");
-  if (data.has_rank) axis_of(context, data.rank());
+  if (data.has_rank) axes_of(context, data.rank());
   context.set_output(0, data);
 }
 
@@ -95,7 +86,7 @@ void normalize(Kind kind, double* at, int64_t count, int64_t stride, const StepR
 
 void reference(ReferenceContext& context) {
   const Tensor& data = context.inputs[0];
-  const AxisSplit split = split_of(context.node, data.dims(), axis_of(context, data.rank()));
+  const AxisSplit split = split_of(data.dims(), axes_of(context, data.rank()));
   const Kind kind = kind_of(context.node);
   std::vector<double> values = reals_of(data);
   for (int64_t outer = 0; outer < split.outer; ++outer) {
@@ -159,7 +150,7 @@ bool lower(LowerContext& context) {
   if (type.dtype != DType::f32 || kind == Kind::hardmax) return false;
   const Dims dims = type.extents();
   const InferContext messages(context.node, {}, {});
-  const AxisSplit split = split_of(context.node, dims, axis_of(messages, type.rank()));
+  const AxisSplit split = split_of(dims, axes_of(messages, type.rank()));
   const int64_t count = split.outer * split.extent * split.inner;
   if (count == 0) return true;
   SoftmaxPlan plan{context.target.isa, kind == Kind::log_softmax};
@@ -198,9 +189,11 @@ bool lower(LowerContext& context) {
 bool expand_hardmax(ExpandContext& context) {
   const TensorType type = context.input_type(0);
   if (!type.has_rank || type.rank() == 0 || type.dtype != DType::f32) return false;
-  const int64_t axis = axis_of(context, type.rank());
+  const SoftmaxAxes axes = axes_of(context, type.rank());
+  if (axes.end - axes.first != 1) return false;
+  const int64_t axis = axes.first;
   const Dim& extent = type.dims[static_cast<size_t>(axis)];
-  if (!extent.known() || extent.extent == 0 || (context.node.op->since < 13 && axis + 1 != type.rank())) return false;
+  if (!extent.known() || extent.extent == 0) return false;
   const ValueId best = context.add("ArgMax", {context.input(0)}, {{"axis", axis}, {"keepdims", int64_t{0}}});
   const ValueId values = context.constant(Tensor::from<float>({2}, {0, 1}));
   context.set_output(0, context.add("OneHot", {best, context.longs({extent.extent}), values}, {{"axis", axis}}));

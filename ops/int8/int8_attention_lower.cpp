@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "graph/softmax_axes.h"
 #include "ops/int8/int8_attention.h"
 #include "ops/int8/int8_operands.h"
 #include "ops/work_split.h"
@@ -14,13 +15,6 @@ namespace {
 
 bool is_quantized_product(const Node& node) { return node.op->domain == "lathe" && node.op->name == "QuantizedMatMul"; }
 bool is_softmax(const Node& node) { return node.op->domain.empty() && node.op->name == "Softmax"; }
-
-// Along the last axis alone.
-bool goes_along_rows(const Node& softmax, int rank) {
-  constexpr int kSinceOneAxis = 13;  // before, all axes from that one on
-  const int64_t axis = softmax.attributes.get_int("axis", softmax.op->since < kSinceOneAxis ? 1 : -1);
-  return axis == -1 || axis == rank - 1;
-}
 
 // Every matrix of A once, in order.
 bool reads_in_order(const Int8Lowering& mix) {
@@ -47,7 +41,8 @@ std::optional<Int8Lowering> describe(const LowerContext& context) {
 // nullopt: what the kernels lack.
 std::optional<Described> describe(std::span<const LowerContext> nodes) {
   const LowerContext &first = nodes[0], &middle = nodes[1], &last = nodes[2];
-  if (!has_vnni(first.target.isa) || !goes_along_rows(middle.node, middle.input_type(0).rank())) return std::nullopt;
+  if (!has_vnni(first.target.isa) || !softmax_axes(middle.node, middle.input_type(0).rank()).is_last_alone())
+    return std::nullopt;
   const auto softmax = byte_softmax(first.target.isa, middle.node.epilogue->expression);
   if (!softmax || !last.node.attributes.get_ints("perm_a").empty()) return std::nullopt;
   auto scores = describe(first), mix = describe(last);

@@ -7,7 +7,9 @@
 namespace lathe {
 namespace {
 
+using testing::ops_of;
 using testing::PassNet;
+using testing::rewritten;
 
 void expect_same_expanded(PassNet& net, float tolerance) {
   infer_types(net.graph, Limits());
@@ -129,6 +131,16 @@ TEST(ExpandedOps, MarkTheFirstOfTheLargest) {
     net.output(net.op("Hardmax", {net.op("Round", {net.op("Mul", {net.input({3, 7, 5}), net.scalar(4)})})},
                       {{"axis", axis}}, 13));
     expect_same_expanded(net, 0);
+  }
+}
+
+// Up to version 12 a Hardmax may flatten behind the last axis: rows of one element.
+TEST(ExpandedOps, LeaveAFlatteningHardmaxUnlessItsRowsAreTheLastAxis) {
+  const char* const expected[] = {"Hardmax", "Hardmax", "ArgMax OneHot", "Hardmax"};
+  for (int64_t axis = 0; axis < 4; ++axis) {
+    PassNet net;
+    net.output(net.op("Hardmax", {net.input({3, 7, 5})}, {{"axis", axis}}, 11));
+    EXPECT_EQ(ops_of(rewritten(net, {passes::expand_composites})), expected[axis]) << axis;
   }
 }
 
