@@ -1,6 +1,6 @@
 #pragma once
 // The transcendental functions as vector operations, equal on AVX2 and AVX-512 but for scaling by powers of two.
-// Largest errors over all float32 arguments, in units of the last place, as tests/jit/expression_test.cpp checks them:
+// Largest errors over all float32 arguments, in units of the last place, as tests/jit/vector_math_test.cpp checks them:
 //   exp      1     denormal results included; inf above 88.73, 0 below -103.98
 //   sigmoid  3     0 below -88.37 (true value < 4.2e-39), for results >= 1e-38
 //   tanh     5     2^-21.7 absolute; within [-1, 1]; exact at 0, +-inf
