@@ -150,6 +150,11 @@ void reference(ReferenceContext& context) {
                     y.mutable_data<float>() + ((t * layer.spec.directions + d) * e.batch + entry) * e.hidden);
       }
     }
+    for (int64_t entry = 0; entry < e.batch; ++entry) {
+      if (layer.lengths[static_cast<size_t>(entry)] > 0) continue;
+      std::fill_n(h.begin() + entry * e.hidden, e.hidden, 0.0f);
+      std::fill_n(c.begin() + entry * e.hidden, e.hidden, 0.0);
+    }
     std::copy(h.begin(), h.end(), last_h.mutable_data<float>() + d * states);
     for (int64_t i = 0; i < states; ++i) store_real(last_c, d * states + i, c[static_cast<size_t>(i)]);
   }

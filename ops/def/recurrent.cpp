@@ -137,6 +137,8 @@ void run_recurrent(ReferenceContext& context) {
             first ? (b * e.steps + t) * o.spec.directions + d : (t * o.spec.directions + d) * e.batch + b;
         for (int64_t j = 0; j < e.hidden; ++j) store_real(y, row * e.hidden + j, h[static_cast<size_t>(j)]);
       }
+      // Sequences of no steps end with zeros, whatever they began with, as ONNX Runtime has it.
+      if (length == 0) h.assign(h.size(), 0), c.assign(c.size(), 0);
       for (int64_t j = 0; j < e.hidden; ++j) {
         store_real(last_h, state_at + j, h[static_cast<size_t>(j)]);
         store_real(last_c, state_at + j, c[static_cast<size_t>(j)]);

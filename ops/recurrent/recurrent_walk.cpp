@@ -79,6 +79,12 @@ struct Bound {
       }
     }
   }
+  // Sequences of no steps end with zeros, whatever they began with, as ONNX Runtime has it.
+  void clear_empty(const RecurrentOperands& operands, int64_t entries, HiddenRows states) const {
+    for (int64_t b = 0; operands.lengths != nullptr && b < entries; ++b) {
+      if (operands.lengths[b] == 0) copy_rows(1, {}, {states.data + b * states.stride, states.stride});
+    }
+  }
   ConstHiddenRows initial(const StepArgs& args, BufferId buffer, const RecurrentPart& part) const {
     if (buffer == BufferId::none) return {};
     return {args.at<const float>(buffer) + state_offset(part), state_stride()};
@@ -109,7 +115,12 @@ struct Bound {
       last = program.run(operands);
     }
     const bool is_end = args.round + 1 == rounds() && share == 0;
-    if (is_end && last_h != BufferId::none) copy_rows(program.entries(), last, state(args, last_h, part, nullptr));
+    if (is_end && last_h != BufferId::none) {
+      const HiddenRows states = state(args, last_h, part, nullptr);
+      copy_rows(program.entries(), last, states);
+      clear_empty(operands, program.entries(), states);
+    }
+    if (is_end && last_c != BufferId::none) clear_empty(operands, program.entries(), operands.cell);
   }
 
   RecurrentRanges ranges_of(const StepArgs& args, int64_t number) const {

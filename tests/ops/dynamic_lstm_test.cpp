@@ -191,6 +191,19 @@ TEST(DynamicQuantizeLstm, AgreesWithOnnxRuntimeWhereASequenceEnds) {
   }
 }
 
+TEST(DynamicQuantizeLstm, SequencesOfNoStepsEndWithZeros) {
+  const Case c{.direction = "bidirectional", .batch = 4, .has_lengths = true};
+  OpTester node = node_of(c);  // the second one's length is 0
+  for (const std::vector<Tensor>& results : {node.reference(), node.lowered(isas_here()[0], 1).value()}) {
+    for (size_t i = 1; i < results.size(); ++i) {
+      for (int64_t at = 0; at < results[i].size(); ++at) {
+        const bool is_second = at / c.hidden % c.batch == 1;
+        EXPECT_EQ(results[i].data<float>()[at] == 0, is_second) << "output " << i << " at " << at;
+      }
+    }
+  }
+}
+
 // Time steps behind the longest sequence, and states of sequences that do not run, change no range.
 TEST(DynamicQuantizeLstm, WhatIsNotInUseHasNoPartInRanges) {
   constexpr int64_t kSteps = 5, kLongest = 3, kInput = 6, kHidden = 8, kColumns = 4 * kHidden;

@@ -201,6 +201,22 @@ TEST(Recurrent, SequencesEndAtTheirLengths) {
   EXPECT_EQ(some[1].data<float>()[2], all[0].data<float>()[1 * 4 + 2]);
 }
 
+// ONNX Runtime has it so, and ONNX does not say.
+TEST(Recurrent, SequencesOfNoStepsEndWithZeros) {
+  for (const char* cell : {"RNN", "GRU", "LSTM"}) {
+    const Case c{.cell = cell, .direction = "bidirectional", .steps = 3, .batch = 4, .has_lengths = true};
+    OpTester node = node_of(c);  // the second one's length is 0
+    for (const std::vector<Tensor>& results : {node.reference(), node.lowered(Isa::avx2, 1).value()}) {
+      for (size_t i = 1; i < results.size(); ++i) {
+        for (int64_t at = 0; at < results[i].size(); ++at) {
+          const bool is_second = at / c.hidden % c.batch == 1;
+          EXPECT_EQ(results[i].data<float>()[at] == 0, is_second) << cell << ", output " << i << " at " << at;
+        }
+      }
+    }
+  }
+}
+
 TEST(Recurrent, RejectsLengthsThatNoSequenceHas) {
   std::mt19937 random(3);
   for (const int32_t length : {-1, 5}) {
