@@ -102,9 +102,16 @@ double rounded_to(DType dtype, double value) {
       return from_float16(to_float16(value));
     case DType::bf16:
       return from_bfloat16(to_bfloat16(value));
-    case DType::f32:
-      return static_cast<float>(value);
     default:
+      visit_native(dtype, [&]<class T>() {
+        if constexpr (std::is_same_v<T, bool>) {
+          value = value != 0 ? 1 : 0;
+        } else if constexpr (std::is_integral_v<T>) {
+          value = static_cast<double>(integer_from<T>(value));
+        } else {
+          value = static_cast<T>(value);
+        }
+      });
       return value;
   }
 }

@@ -77,7 +77,8 @@ void reference_qlinear(ReferenceContext& context) {
       [&](int64_t i) { return filters[static_cast<size_t>(i)] - zeros[static_cast<size_t>(i / filter_size)]; },
       [&](int64_t i, int64_t channel, double sum) {
         const auto c = static_cast<size_t>(channel);
-        const double real = std::nearbyint((sum + bias[c]) * in_scale * scales[c] / out_scale) + out_zero;
+        const double real =
+            std::nearbyint(rounded_to(DType::i32, sum + bias[c]) * in_scale * scales[c] / out_scale) + out_zero;
         store_real(out, i, std::clamp(real, least, most));
       });
   context.outputs[0] = std::move(out);

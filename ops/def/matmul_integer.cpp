@@ -77,12 +77,13 @@ class PerVector {
 
 Dims leading(const Dims& dims) { return dims.size() > 2 ? Dims(dims.begin(), dims.end() - 2) : Dims(); }
 
-// visit(matrix of A, matrix of B, element of the output, row, column, sum of products less the zero points)
+// visit(matrix of A, matrix of B, element of the output, row, column, sum of products less the zero points), where the
+// sum is one of 32 bits: it wraps around.
 template <class Visit>
 void multiply(const MatMulShape& shape, const Tensor& a_tensor, const Tensor& b_tensor, const PerVector& a_zero,
               const PerVector& b_zero, Visit visit) {
   const std::vector<int64_t> a = integers_of_any(a_tensor), b = integers_of_any(b_tensor);
-  std::vector<int64_t> sums(static_cast<size_t>(shape.n));
+  std::vector<int64_t> sums(static_cast<size_t>(shape.n));  // products of bytes leave room for 2^46 of them
   for_each_matrix(shape, [&](int64_t a_matrix, int64_t b_matrix, int64_t matrix) {
     for (int64_t i = 0; i < shape.m; ++i) {
       std::fill(sums.begin(), sums.end(), 0);
@@ -95,7 +96,8 @@ void multiply(const MatMulShape& shape, const Tensor& a_tensor, const Tensor& b_
         }
       }
       for (int64_t j = 0; j < shape.n; ++j) {
-        visit(a_matrix, b_matrix, (matrix * shape.m + i) * shape.n + j, i, j, sums[static_cast<size_t>(j)]);
+        visit(a_matrix, b_matrix, (matrix * shape.m + i) * shape.n + j, i, j,
+              static_cast<int32_t>(sums[static_cast<size_t>(j)]));
       }
     }
   });
@@ -111,9 +113,8 @@ void reference_matmul_integer(ReferenceContext& context) {
   const PerVector b_zero(context, context.has_input(3) ? context.inputs[3] : none, shape.n, leading(b.dims()),
                          "input 3 (b_zero_point)");
   auto* out = result.mutable_data<int32_t>();
-  multiply(shape, a, b, a_zero, b_zero, [&](int64_t, int64_t, int64_t element, int64_t, int64_t, int64_t sum) {
-    out[element] = static_cast<int32_t>(static_cast<uint64_t>(sum));
-  });
+  multiply(shape, a, b, a_zero, b_zero,
+           [&](int64_t, int64_t, int64_t element, int64_t, int64_t, int32_t sum) { out[element] = sum; });
   context.outputs[0] = std::move(result);
 }
 
@@ -132,10 +133,10 @@ void reference_qlinear_matmul(ReferenceContext& context) {
   const PerVector y_zero(context, context.inputs[7], shape.m, shape.batch, "input 7 (y_zero_point)");
   const double lowest = dtype == DType::u8 ? 0 : -128, highest = dtype == DType::u8 ? 255 : 127;
   multiply(shape, a, b, a_zero, b_zero,
-           [&](int64_t a_matrix, int64_t b_matrix, int64_t element, int64_t i, int64_t j, int64_t sum) {
+           [&](int64_t a_matrix, int64_t b_matrix, int64_t element, int64_t i, int64_t j, int32_t sum) {
              const int64_t matrix = element / (shape.m * shape.n);
              const double scale = a_scale.at(a_matrix, i) * b_scale.at(b_matrix, j) / y_scale.at(matrix, i);
-             const double value = std::nearbyint(static_cast<double>(sum) * scale) + y_zero.at(matrix, i);
+             const double value = std::nearbyint(sum * scale) + y_zero.at(matrix, i);
              store_real(result, element, std::isnan(value) ? 0 : std::clamp(value, lowest, highest));
            });
   context.outputs[0] = std::move(result);

@@ -42,7 +42,7 @@ void reference(ReferenceContext& context) {
       conv.sizes, conv.window, [&](int64_t i) { return values[static_cast<size_t>(i)] - at(in_zero, 0); },
       [&](int64_t i) { return filters[static_cast<size_t>(i)] - at(zeros, i / row); },
       [&](int64_t i, int64_t channel, double sum) {
-        const double whole = sum + at(bias, channel);
+        const double whole = rounded_to(DType::i32, sum + at(bias, channel));
         store_real(out, i, has_scale ? whole * at(scale, channel) : whole);
       });
   context.outputs[0] = std::move(out);

@@ -38,7 +38,7 @@ void reference(ReferenceContext& context) {
   const std::vector<double> sums =
       multiply(shape, centered(context, 0, a_perm, true), centered(context, 1, b_perm, false));
   for (size_t i = 0; i < sums.size(); ++i)
-    store_real(result, static_cast<int64_t>(i), sums[i] * scale[i % scale.size()]);
+    store_real(result, static_cast<int64_t>(i), rounded_to(DType::i32, sums[i]) * scale[i % scale.size()]);
   context.outputs[0] = std::move(result);
 }
 

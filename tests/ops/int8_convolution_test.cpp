@@ -9,7 +9,7 @@
 #include "ops/numbers.h"
 #include "tests/guarded_bytes.h"
 #include "tests/isas_here.h"
-#include "tests/ops/one_node.h"
+#include "tests/ops/op_tester.h"
 #include "tests/ops/step_memory.h"
 
 namespace lathe {
@@ -261,6 +261,22 @@ TEST(Int8Convolution, LooksUpWhatFollowsAByte) {
   };
   for (ConvCase& c : cases) c.has_curve = true;
   check_all(cases);
+}
+
+// As the generated code's do: 70,000 * 255 * 127 is 2^32 - 2,028,017,296.
+TEST(Int8Convolution, SumsOfReferencesWrapBeyond32Bits) {
+  constexpr int64_t kChannels = 70000;
+  Tensor x(DType::u8, {1, kChannels, 1, 1}), w(DType::i8, {1, kChannels, 1, 1});
+  std::memset(x.mutable_raw(), 255, x.bytes());
+  std::memset(w.mutable_raw(), 127, w.bytes());
+  const Tensor half = Tensor::scalar<float>(0.5f), large = Tensor::scalar<float>(1e7f);
+  const Tensor zero_x = testing::tensor<uint8_t>({}, {0}), zero_w = testing::tensor<int8_t>({}, {0});
+  testing::OpTester requantized("QLinearConv", 10), scaled("QuantizedConv", 1, "lathe");
+  requantized.input(x).input(half).input(zero_x).input(w).input(half).input(zero_w).input(large);
+  requantized.input(testing::tensor<uint8_t>({}, {100}));
+  scaled.input(x).input(w).input(testing::tensor<float>({1}, {0.5f}));
+  EXPECT_EQ(reals_of(requantized.result())[0], 100 - 51);  // 2.03e9 / 4e7: 50.7
+  EXPECT_EQ(reals_of(scaled.result())[0], -1014008648.0F);
 }
 
 TEST(Int8Convolution, ReadsTheChannelsOfItsGroup) {

@@ -135,6 +135,34 @@ Expression requantization(DType output) {
   return e;
 }
 
+// As ONNX allows, and ONNX Runtime has it: 40,000 * 255 * 255 is 2^32 - 1,693,967,296.
+TEST(Int8MatMul, SumsBeyond32BitsWrap) {
+  constexpr int64_t kDepth = 40000, kWrapped = -1693967296;
+  const auto full = [](const Dims& dims) {
+    Tensor tensor(DType::u8, dims);
+    std::memset(tensor.mutable_raw(), 255, tensor.bytes());
+    return tensor;
+  };
+  const Tensor a = full({1, kDepth}), b = full({kDepth, 3});
+  const Tensor zero = testing::tensor<uint8_t>({}, {0}), zero_y = testing::tensor<uint8_t>({}, {100});
+  const auto scalar = [](float value) { return Tensor::scalar<float>(value); };
+  OpTester plain("MatMulInteger", 10), requantized("QLinearMatMul", 21), scaled("QuantizedMatMul", 1, "lathe");
+  plain.input(a).constant(b);
+  requantized.input(a).constant(scalar(0.5f)).constant(zero).constant(b).constant(scalar(0.5f)).constant(zero);
+  requantized.constant(scalar(1e7f)).constant(zero_y);
+  scaled.input(a).constant(b).constant(scalar(0.5f));
+  const std::pair<OpTester*, double> nodes[] = {{&plain, kWrapped},
+                                                {&requantized, 100 - 42},
+                                                {&scaled, static_cast<float>(kWrapped * 0.5)}};  // 1.69e9 / 4e7: 42.3
+  for (const auto& [node, expected] : nodes) {
+    std::vector<Tensor> results{node->result()};
+    for (const Isa isa : testing::int8_isas_here()) results.push_back(node->lowered(isa, 1).value()[0]);
+    for (const Tensor& result : results) {
+      for (const double value : reals_of(result)) EXPECT_EQ(value, expected);
+    }
+  }
+}
+
 TEST(Int8MatMul, QuantizedMatMulAppliesItsEpilogue) {
   std::mt19937 random(5);
   for (const Isa isa : testing::int8_isas_here()) {
