@@ -19,6 +19,7 @@ constexpr double kLatencyCycles = 4;          // of a multiply-add
 constexpr int64_t kInputInCache = 384 << 10;  // input that stays in L2 between two visits
 constexpr int64_t kGroupInput = 256 << 10;    // input of one tile group
 constexpr int64_t kPanelBytes = 256 << 10;    // weights of one chunk
+constexpr double kStreamSeen = 0.5;  // of the time that weights take from memory beside two products in a cycle
 
 // Cycles of one input channel for a whole tile.
 double step_cycles(const ConvPlan& plan, int64_t pixels, int64_t blocks, const CoreRates& rates) {
@@ -88,6 +89,14 @@ double taps_inside(const ConvShape& shape) {
   return part;
 }
 
+// Cycles in which threads that share the memory wait for a direct convolution's weights: seen where little else is to
+// be done for each.
+double stream_waits(const ConvProblem& problem, const ConvPlan& plan, int threads, const CoreRates& rates) {
+  if (!has_two_wide_products(plan.isa, rates) || threads == 1) return 0;
+  const double bytes = problem.flop() / static_cast<double>(problem.batch * problem.out_pixels()) * 2;
+  return kStreamSeen * bytes / rates.all_memory_bytes;
+}
+
 std::vector<int> winograd_forms(const ConvProblem& problem) {
   std::vector<int> forms = {0};
   for (int outputs = 2; outputs <= problem.most_winograd; ++outputs) {
@@ -110,29 +119,47 @@ bool prefers(const ConvPlan& plan, const ConvProblem& problem) {
 
 // Few channels to multiply for each output: the end of a tile waits for memory. 12 > 96 channels at 160x160 take 14 %
 // less. Of few steps each line that is fetched counts: only where the output is not found in L2 afterwards either.
-bool prefers_ahead(const ConvPlan& plan, const ConvProblem& problem) {
-  constexpr int64_t kVeryFewChannels = 64, kFewChannels = 256, kLargeOutput = 512 << 10;
-  if (problem.phases[0].taps() != 1 || plan.rows != 1 || problem.in_channels > kFewChannels) return false;
+// Two products in a cycle leave less time for what is read beside them: 512 > 1024 channels at 14x14 plus such a
+// picture take 5 % less, at 2 threads 9 %.
+bool prefers_ahead(const ConvPlan& plan, const ConvProblem& problem, const CoreRates& rates) {
+  constexpr int64_t kVeryFewChannels = 64, kFewChannels = 256, kLargeOutput = 512 << 10, kLargeOperand = 256 << 10;
+  if (problem.phases[0].taps() != 1 || plan.rows != 1) return false;
+  const int64_t output = problem.out_blocks() * problem.target_block_bytes();
+  const std::vector<ConvOperand>& operands = problem.epilogue.operands;
+  const bool reads_picture = std::find(operands.begin(), operands.end(), ConvOperand::full) != operands.end();
+  if (reads_picture && has_two_wide_products(plan.isa, rates) && output > kLargeOperand) return true;
+  if (problem.in_channels > kFewChannels) return false;
   const auto l2_bytes = static_cast<int64_t>(cpu_facts().l2_bytes);
-  return problem.out_blocks() * problem.target_block_bytes() >
-         (problem.in_channels < kVeryFewChannels ? 2 * l2_bytes : kLargeOutput);
+  return output > (problem.in_channels < kVeryFewChannels ? 2 * l2_bytes : kLargeOutput);
 }
 
 // Of few steps for each output, the end of a tile is a large part: small tiles let it run beside the next one's
-// multiply-adds, where one in a cycle leaves room. Two blocks of outputs read the input once: 96 > 24 channels at 56x56
-// takes 5 % less than with one, 64 > 18 6 %, 3x3 stems up to 4 %.
+// multiply-adds.
 void shrink_tile(ConvPlan& plan, const ConvProblem& problem, const CoreRates& rates) {
-  constexpr int64_t kFewSteps = 150;
+  constexpr int64_t kFewSteps = 150, kFewOfTwo = 64;
   const ConvShape& shape = problem.phases[0];
-  const bool has_few = problem.in_channels / problem.groups * shape.taps() <= kFewSteps;
+  const int64_t steps = problem.in_channels / problem.groups * shape.taps();
   const bool runs_over_rows = plan.rows == 0 && shape.y.out > 1;
-  if (products_per_cycle(plan.isa, rates) > 1 || !has_few || runs_over_rows || shape.x.out < 12) return;
+  if (!has_avx512(plan.isa) || steps > kFewSteps || runs_over_rows || shape.x.out < 12) return;
+  const int64_t alike = blocks_alike(problem);
   ConvPlan small = plan;
-  small.blocks = static_cast<int>(std::min<int64_t>(2, blocks_alike(problem)));
-  small.rows = small.blocks == 1 && shape.y.out > 1 ? 2 : 1;
-  small.cols = small.blocks == 2 || small.rows == 2 ? 8 : 12;
-  small.embedded = true;
-  small.unroll = 16;
+  if (has_two_wide_products(plan.isa, rates)) {
+    // Two blocks find loads enough for two multiply-adds in a cycle: 16 > 96 channels at 112x112 take 9 % less than
+    // with 14 pixels, 64 > 256 at 56x56 4 %, 3x3 stems 6 %.
+    if (alike < 2 || alike == 3 || (shape.taps() == 1 && steps > kFewOfTwo)) return;
+    small.blocks = 2;
+    small.rows = shape.taps() > 1 && shape.y.out > 1 ? 4 : 1;
+    small.cols = small.rows > 1 ? 2 : 6;
+    small.embedded = false;
+  } else {
+    // Two blocks of outputs read the input once: 96 > 24 channels at 56x56 takes 5 % less than with one, 64 > 18 6 %,
+    // 3x3 stems up to 4 %.
+    small.blocks = static_cast<int>(std::min<int64_t>(2, alike));
+    small.rows = small.blocks == 1 && shape.y.out > 1 ? 2 : 1;
+    small.cols = small.blocks == 2 || small.rows == 2 ? 8 : 12;
+    small.embedded = true;
+    small.unroll = 16;
+  }
   if (is_valid(small, problem)) plan = small;
 }
 
@@ -144,7 +171,7 @@ ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads, cons
   const int registers = vector_registers(isa);
   const ConvShape& shape = problem.phases[0];
   for (int blocks = 1; blocks <= std::min<int64_t>(registers / 2, blocks_alike(problem)); ++blocks) {
-    for (int rows = 0; rows <= std::min<int64_t>(8, shape.y.out); ++rows) {
+    for (int rows = shape.y.out == 1 ? 1 : 0; rows <= std::min<int64_t>(8, shape.y.out); ++rows) {
       const int64_t width = rows == 0 ? shape.y.out * shape.x.out : shape.x.out;
       for (int cols = 1; cols <= std::min<int64_t>(registers, width); ++cols) {
         // Only widths that differ in what they cut.
@@ -164,11 +191,12 @@ ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads, cons
   shrink_tile(best, problem, rates);
   choose_blocking(best, problem);
   const WinogradChoice winograd = choose_winograd(problem, isa, threads, rates);
-  if (winograd.outputs > 0 && winograd.cycles < best_cost * taps_inside(shape)) {
+  if (winograd.outputs > 0 &&
+      winograd.cycles < best_cost * taps_inside(shape) + stream_waits(problem, best, threads, rates)) {
     best.winograd = winograd.outputs;
     best.winograd_group = winograd.tile_group;
   }
-  best.ahead = prefers_ahead(best, problem);
+  best.ahead = prefers_ahead(best, problem, rates);
   best.strassen = best.winograd == 0 && prefers_strassen(problem, isa, threads);
   return best;
 }

@@ -9,18 +9,28 @@
 namespace lathe {
 namespace {
 
-// In cycles of Zen 4, as the model of direct convolutions (conv_plan.cpp); fitted to both forms of 78 tasks, in groups
-// of all sizes, at 1 and 2 threads.
-constexpr double kInputCycles = 5.5;        // of one vector through the input transform
-constexpr double kOutputCycles = 4.4;       // of one frequency's vector through the output transform
-constexpr double kTileCallCycles = 66;      // start and store of one register tile of products
-constexpr double kProductCycles = 80;       // start of one frequency's product
-constexpr double kL3Bytes = 12;             // a cycle: weights that come again, frequencies that leave L2
-constexpr double kAgainPart = 0.1;          // of which waiting is seen
-constexpr double kJoinCycles = 9500;        // all threads wait for each other
-constexpr double kExchangeBytes = 14;       // a cycle: frequencies that other threads made
 constexpr int64_t kNearBytes = 1200 << 10;  // frequencies of a group that stay in L2, for the most part
-constexpr int64_t kFewestTiles = 14;        // rows of a matrix product that keep the multipliers busy
+
+// In cycles, as the model of direct convolutions (conv_plan.cpp).
+struct Costs {
+  double input;           // of one vector through the input transform
+  double output;          // of one frequency's vector through the output transform
+  double tile_call;       // start and store of one register tile of products
+  double adding_call;     // of one that adds to sums that were stored
+  double product;         // start of one frequency's product
+  double again_part;      // of the time that weights take to come again from L3: waiting is seen
+  double join;            // all threads wait for each other
+  double exchange;        // bytes a cycle: frequencies that other threads made
+  double own_streams;     // of threads that read the same weights each for itself, over those that share them
+  double adding_streams;  // of products that add to sums that were stored
+  double near_bytes;      // frequencies of a group that leave L2 at no cost
+};
+// Fitted to both forms of 78 tasks, in groups of all sizes, at 1 and 2 threads, on Zen 4; and to 62 on Zen 5, which
+// reads twice while it adds and multiplies twice.
+constexpr Costs kOneProduct = {5.5, 4.4, 66, 66, 80, 0.1, 9500, 14, 1, 1, kNearBytes};
+constexpr Costs kTwoProducts = {6.6, 3.5, 39, 310, 65, 0.2, 10000, 13.5, 1.5, 1.3, 2 << 20};
+
+constexpr int64_t kFewestTiles = 14;  // rows of a matrix product that keep the multipliers busy
 constexpr int64_t kGoodTiles[] = {16, 28, 56};
 
 // What an algorithm handles, for one channel or one pair of channels.
@@ -31,6 +41,7 @@ struct Extent {
   double products;     // multiplications of all tiles; those that are left out do not count
   double matrices;     // of weights
   double calls;        // of products
+  bool adds;           // these add to sums that were stored
 };
 
 // Transformed values along one axis, of all its tiles. Of all tiles at once, one that is not whole saves frequencies.
@@ -61,26 +72,30 @@ double cycles_of(const ConvProblem& problem, Isa isa, int threads, const Extent&
   const auto in = static_cast<double>(problem.in_channels), in_blocks = static_cast<double>(problem.in_blocks());
   const auto out_blocks = static_cast<double>(problem.out_blocks()), lanes = static_cast<double>(problem.lanes);
   const auto tiles = static_cast<double>(extent.tiles), groups = static_cast<double>(extent.groups);
+  const double per_cycle = products_per_cycle(isa, rates);
+  const Costs& costs = has_two_wide_products(isa, rates) ? kTwoProducts : kOneProduct;
   const int64_t tile_rows = has_avx512(isa) ? 14 : 6;
   // Below eight rows the panels are wide, and wait for the weights.
   const double rows = std::max(8.0, static_cast<double>(extent.group)) / static_cast<double>(extent.group);
-  const double products = extent.products * rows * in * out_blocks / products_per_cycle(isa, rates) * 1.04;
+  const double products = extent.products * rows * in * out_blocks / per_cycle * 1.04;
   const auto calls = static_cast<double>(divide_up(extent.group, tile_rows) * divide_up(problem.out_blocks(), 2));
-  const double starts = extent.calls * groups * (calls * kTileCallCycles + kProductCycles);
+  const double call = extent.adds ? costs.adding_call : costs.tile_call;
+  const double starts = extent.calls * groups * (calls * call + costs.product);
   const double transforms =
-      transform_part(isa, rates) * tiles *
-      (extent.inputs * in_blocks * kInputCycles + extent.frequencies * out_blocks * kOutputCycles);
+      tiles * (extent.inputs * in_blocks * costs.input + extent.frequencies * out_blocks * costs.output);
   // The longest thread's part.
   const double part = is_all ? 1.0 / threads : static_cast<double>(divide_up(extent.groups, threads)) / groups;
   const double weights = extent.matrices * in * out_blocks * lanes * 4;
-  const double streams = weights / (threads > 1 ? rates.all_memory_bytes : rates.memory_bytes);
+  const double slower = (threads > 1 && !is_all ? costs.own_streams : 1) * (extent.adds ? costs.adding_streams : 1);
+  const double streams = slower * weights / (threads > 1 ? rates.all_memory_bytes : rates.memory_bytes);
   const double group_bytes =
       static_cast<double>(extent.group) * (extent.inputs * in_blocks + extent.frequencies * out_blocks) * lanes * 4;
-  const double near = static_cast<double>(kNearBytes);
-  const double traffic = group_bytes / (is_all ? threads : 1) > near ? 2 * group_bytes * groups / kL3Bytes : 0;
-  const double again =
-      weights + group_bytes > near ? weights / kL3Bytes * std::max(0.0, groups * part - 1) * kAgainPart : 0;
-  const double waits = is_all && threads > 1 ? 2 * kJoinCycles + group_bytes * part / kExchangeBytes : 0;
+  const double traffic =
+      group_bytes / (is_all ? threads : 1) > costs.near_bytes ? 2 * group_bytes * groups / rates.l3_bytes : 0;
+  const double again = weights + group_bytes > costs.near_bytes
+                           ? weights / rates.l3_bytes * std::max(0.0, groups * part - 1) * costs.again_part
+                           : 0;
+  const double waits = is_all && threads > 1 ? 2 * costs.join + group_bytes * part / costs.exchange : 0;
   return std::max((products + starts) * part, streams) + (transforms + traffic) * part + again + waits + 500;
 }
 
@@ -116,6 +131,7 @@ WinogradChoice choose_winograd(const ConvProblem& problem, Isa isa, int threads,
       extent.products = static_cast<double>(problem.batch) * y.products * x.products;
       extent.matrices = y.matrices * x.matrices;
       extent.calls = shares ? extent.inputs : extent.frequencies;
+      extent.adds = shares;
       const double tile_bytes = (extent.inputs * static_cast<double>(problem.in_blocks()) +
                                  extent.frequencies * static_cast<double>(problem.out_blocks())) *
                                 problem.lanes * 4;

@@ -50,6 +50,31 @@ TEST(ConvPlan, FetchesLargeOutputsAheadWhereFewChannelsAreMultiplied) {
   EXPECT_FALSE(is_ahead(pointwise(1024, 256, 56 * 56))) << "has time to be fetched";
 }
 
+constexpr CoreRates kOneProduct{1, 8, 9, 12}, kTwoProducts{2, 8, 10, 40};  // as of Zen 4, of Zen 5
+
+TEST(ConvPlan, FetchesAPictureThatIsAddedAheadWhereTwoProductsTakeACycle) {
+  const auto is_ahead = [](ConvProblem problem, const CoreRates& rates) {
+    problem.epilogue.operands = {ConvOperand::full};
+    return choose_conv_plan(problem, Isa::avx512, 1, rates).ahead;
+  };
+  EXPECT_TRUE(is_ahead(pointwise(512, 1024, 14 * 14), kTwoProducts));
+  EXPECT_TRUE(is_ahead(pointwise(1024, 2048, 7 * 7), kTwoProducts));
+  EXPECT_FALSE(is_ahead(pointwise(576, 96, 14 * 14), kTwoProducts)) << "stays in the cache";
+  EXPECT_FALSE(is_ahead(pointwise(512, 1024, 14 * 14), kOneProduct));
+  EXPECT_FALSE(choose_conv_plan(pointwise(512, 1024, 14 * 14), Isa::avx512, 1, kTwoProducts).ahead);
+}
+
+TEST(ConvPlan, HasSmallTilesOfFewStepsWhereTwoProductsTakeACycle) {
+  const auto sums = [](const ConvProblem& problem, const CoreRates& rates) {
+    const ConvPlan plan = choose_conv_plan(problem, Isa::avx512, 1, rates);
+    return plan.blocks * plan.rows * plan.cols;
+  };
+  EXPECT_EQ(sums(pointwise(16, 96, 112 * 112), kTwoProducts), 12);
+  EXPECT_GT(sums(pointwise(512, 128, 28 * 28), kTwoProducts), 24) << "many steps";
+  EXPECT_GT(sums(pointwise(32, 16, 112 * 112), kTwoProducts), 24) << "one block of outputs";
+  EXPECT_EQ(choose_conv_plan(pointwise(16, 96, 112 * 112), Isa::avx512, 1, kOneProduct).cols, 8);
+}
+
 TEST(ConvPlan, MultipliesDirectlyWhereFewStepsVisitALargeOutputAgainAndAgain) {
   if (!pays_strassen(Isa::avx512)) GTEST_SKIP() << "block products do not pay here";
   const auto by_blocks = [](const ConvProblem& problem) { return choose_conv_plan(problem, Isa::avx512, 1).strassen; };

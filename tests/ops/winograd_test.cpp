@@ -379,7 +379,7 @@ TEST(Winograd, IsChosenForLargePicturesAndNotForSmallOnes) {
 
 // As measured on a Zen 4 and on a Xeon, by cold weights.
 TEST(Winograd, IsChosenByWhatACoreMultipliesWhileItReadsTheWeights) {
-  const CoreRates one_multiplier{1, 8, 9}, two_and_slow_memory{2, 4.4, 8.8};
+  const CoreRates one_multiplier{1, 8, 9, 12}, two_and_slow_memory{2, 4.4, 8.8, 12};
   const auto chosen = [](int64_t channels, int64_t pixels, const CoreRates& rates) {
     const ConvAxis both = axis(pixels, 3, 1, 1);
     ConvProblem problem = problem_of(1, channels, channels, 3, both, both, Isa::avx512);
@@ -392,6 +392,23 @@ TEST(Winograd, IsChosenByWhatACoreMultipliesWhileItReadsTheWeights) {
   EXPECT_EQ(chosen(256, 14, two_and_slow_memory), 2);
   EXPECT_EQ(chosen(512, 7, one_multiplier), 2);
   EXPECT_EQ(chosen(512, 7, two_and_slow_memory), 0);
+}
+
+// As measured on a Zen 5.
+TEST(Winograd, ReadsTheWeightsOnceForTwoThreadsOfTwoProductsACycle) {
+  const auto chosen = [](int64_t in, int64_t out, int64_t pixels, int64_t stride) {
+    const ConvAxis both = axis(pixels * stride, 3, 1, 1, stride);
+    ConvProblem problem = problem_of(1, in, out, 3, both, both, Isa::avx512);
+    problem.most_winograd = 4;
+    return choose_conv_plan(problem, Isa::avx512, 2, {2, 8, 10, 40});
+  };
+  const ConvPlan smallest = chosen(192, 320, 7, 1);
+  EXPECT_EQ(smallest.winograd, 2);
+  EXPECT_EQ(smallest.winograd_group, 0) << "31 % less than direct; in two groups 10 % more";
+  EXPECT_EQ(chosen(128, 192, 7, 2).winograd, 0) << "F(2x2) takes 11 % more";
+  EXPECT_LT(chosen(256, 256, 14, 2).winograd, 4) << "F(2x2) takes 18 % less";
+  EXPECT_EQ(chosen(128, 128, 28, 1).winograd, 4);
+  EXPECT_GE(chosen(128, 128, 28, 2).winograd_group, 25) << "12 % less than in groups of 13";
 }
 
 }  // namespace
