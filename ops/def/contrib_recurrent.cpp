@@ -1,8 +1,7 @@
 // com.microsoft's DynamicQuantizeLSTM: an LSTM whose weights are bytes, [directions][k][4 * hidden]. X is rounded to
-// bytes by the range of its time steps up to the longest sequence's last, H at every time step by that of the batch
-// entries that have this step or had the one before. So does ONNX Runtime with one thread where Y is wanted and nothing
-// is reversed. (Its threads have ranges of their own; reversed sequences meet at their ends there and not in time; and
-// where only the last states are wanted, those of sequences that ended long ago count, too.)
+// bytes by the range of its time steps up to the longest sequence's last, H at every step by that of the batch entries
+// that have this step or had the one before, or any before where Y is not wanted. Reversed sequences take their first
+// steps together, each at its own end. So does ONNX Runtime with one thread. (Its threads have ranges of their own.)
 #include <algorithm>
 
 #include "ops/copy/copy_elements.h"
@@ -66,7 +65,12 @@ struct Layer {
   RecurrentExtents extents;
   std::vector<double> x, w, r, b, p;  // X rounded; b and p: empty when absent
   std::vector<int64_t> lengths;       // by batch entry
+  bool wants_y = true;
 
+  // Of a batch entry's step, which it has.
+  int64_t time_of(int64_t direction, int64_t entry, int64_t step) const {
+    return spec.is_reversed(direction) ? lengths[static_cast<size_t>(entry)] - 1 - step : step;
+  }
   int64_t columns() const { return 4 * extents.hidden; }
 };
 
@@ -77,20 +81,21 @@ double product(const double* row, const double* matrix, int64_t k, int64_t colum
   return sum;
 }
 
-// One time step of one direction; `h` and `c` are rows of all batch entries.
-void step_direction(const Layer& layer, int64_t direction, int64_t t, std::vector<float>& h, std::vector<double>& c) {
+// One step of one direction; `h` and `c` are rows of all batch entries.
+void step_direction(const Layer& layer, int64_t direction, int64_t i, std::vector<float>& h, std::vector<double>& c) {
   const RecurrentExtents& e = layer.extents;
   const int64_t columns = layer.columns();
   ValueRange range;
   for (int64_t entry = 0; entry < e.batch; ++entry) {
-    if (!counts_in_range(t, layer.lengths[static_cast<size_t>(entry)], layer.spec.is_reversed(direction))) continue;
+    if (!counts_in_range(i, layer.lengths[static_cast<size_t>(entry)], layer.wants_y)) continue;
     range.include(range_of(h.data() + entry * e.hidden, e.hidden));
   }
   const std::vector<double> before = rounded(h, range);
   const double* w = layer.w.data() + direction * e.input * columns;
   const double* r = layer.r.data() + direction * e.hidden * columns;
   for (int64_t entry = 0; entry < e.batch; ++entry) {
-    if (t >= layer.lengths[static_cast<size_t>(entry)]) continue;
+    if (i >= layer.lengths[static_cast<size_t>(entry)]) continue;
+    const int64_t t = layer.time_of(direction, entry, i);
     for (int64_t j = 0; j < e.hidden; ++j) {
       LstmUnit unit;
       for (int64_t gate = 0; gate < 4; ++gate) {
@@ -118,6 +123,7 @@ Layer layer_of(const ReferenceContext& context) {
                                     context.inputs[kR].dims());
   const auto x = context.inputs[kX].elements<float>();
   layer.lengths = sequence_lengths(context, layer.spec, layer.extents);
+  layer.wants_y = !context.node.outputs.empty() && context.node.outputs[0] != ValueId::none;
   const int64_t longest = layer.lengths.empty() ? 0 : *std::max_element(layer.lengths.begin(), layer.lengths.end());
   const ValueRange range = range_of(x.data(), longest * layer.extents.batch * layer.extents.input);
   layer.x = rounded({x.begin(), x.end()}, range);
@@ -142,10 +148,10 @@ void reference(ReferenceContext& context) {
     if (!h0.empty()) std::copy_n(h0.begin() + d * states, states, h.begin());
     if (!c0.empty()) std::copy_n(c0.begin() + d * states, states, c.begin());
     for (int64_t i = 0; i < e.steps; ++i) {
-      const int64_t t = layer.spec.is_reversed(d) ? e.steps - 1 - i : i;
-      step_direction(layer, d, t, h, c);
+      step_direction(layer, d, i, h, c);
       for (int64_t entry = 0; entry < e.batch; ++entry) {
-        if (t >= layer.lengths[static_cast<size_t>(entry)]) continue;
+        if (i >= layer.lengths[static_cast<size_t>(entry)]) continue;
+        const int64_t t = layer.time_of(d, entry, i);
         std::copy_n(h.begin() + entry * e.hidden, e.hidden,
                     y.mutable_data<float>() + ((t * layer.spec.directions + d) * e.batch + entry) * e.hidden);
       }

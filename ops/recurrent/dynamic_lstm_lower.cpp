@@ -65,23 +65,40 @@ LeadingElements steps_in_use(const LowerContext& context, const RecurrentTask& t
           }};
 }
 
+// Where the row of X is that a reversed sequence, beginning at its own end, has in this one's place.
+int64_t reversed_row(int64_t row, const int32_t* lengths, const RecurrentExtents& e) {
+  const int64_t step = row / e.batch, entry = row % e.batch;
+  const int64_t length = std::min<int64_t>(lengths[entry], e.steps);  // checked behind
+  return step < length ? (length - 1 - step) * e.batch + entry : row;
+}
+
 // The directions read X in forms of their own: zero points of their weights differ.
 void add_quantization(const LowerContext& context, const RecurrentTask& task, const Projection& projection,
-                      const FoundRange& range) {
+                      const FoundRange& range, int64_t direction) {
+  const BufferId lengths = task.reverses_by_entry(direction) ? context.buffer(context.input(kLengths)) : BufferId::none;
   const BufferId x = context.buffer(context.input(kX));
   const int64_t rows = task.extents.steps * task.extents.batch, columns = task.extents.input;
   Step step;
   step.op = std::string(context.node.op->name) + " (input)";
   step.kernel = "quantize";
   step.reads = {x, range.parts, projection.weights, projection.scale};
+  if (lengths != BufferId::none) step.reads.push_back(lengths);
   step.writes = {projection.rows};
   step.threads = range.threads;
   step.bytes = 5.0 * static_cast<double>(rows * columns);
   step.run = [=](const StepArgs& args) {
     const Quantization q = quantization_of(range.merged(args));
     auto* out = args.at<void>(projection.rows);
-    projection.product->quantize_rows(args.at<const float>(x), columns, split_evenly(rows, args.share, range.threads),
-                                      q, out);
+    const Range mine = split_evenly(rows, args.share, range.threads);
+    if (lengths == BufferId::none) {
+      projection.product->quantize_rows(args.at<const float>(x), columns, mine, q, out);
+    } else {
+      for (int64_t row = mine.begin; row < mine.end; ++row) {
+        const int64_t from = reversed_row(row, args.at<const int32_t>(lengths), task.extents);
+        const float* shifted = args.at<const float>(x) + (from - row) * columns;
+        projection.product->quantize_rows(shifted, columns, {row, row + 1}, q, out);
+      }
+    }
     if (args.share == 0) projection.product->begin(q, projection.operands(args), out);
   };
   context.add(std::move(step));
@@ -165,7 +182,7 @@ bool lower_dynamic_lstm(LowerContext& context) {
     projection.scale = context.buffer(context.input(kWScale));
     projection.scale_offset = direction * elements_by_direction(context, kWScale, task->spec.directions);
     projection.rows = context.scratch(static_cast<size_t>(projection.product->rows_bytes()));
-    add_quantization(context, *task, projection, range);
+    add_quantization(context, *task, projection, range, direction);
     projected.push_back(add_product(context, problems[d], projection, direction));
   }
   add_walk(context, *task, parts, projected);

@@ -64,10 +64,11 @@ RecurrentExtents recurrent_extents(const Node& node, const RecurrentSpec& spec, 
 
 void infer_recurrent(InferContext& context);
 
-// Whether a sequence's state has a part in the range by which a time step's states are rounded to bytes: it goes on
-// with this step, or ended with the one before.
-inline bool counts_in_range(int64_t time, int64_t length, bool is_reversed) {
-  return is_reversed ? time < length : time <= length;
+// Whether a sequence's state has a part in the range by which the states before its step `step` are rounded to bytes:
+// it goes on with this step or ended with the one before. Where Y is not wanted, whose zeros take the place of ended
+// states, these go on counting.
+inline bool counts_in_range(int64_t step, int64_t length, bool wants_y) {
+  return step <= length || (!wants_y && length > 0);
 }
 
 // The dims of B, initial_h, initial_c, P, sequence_lens and of Y, Y_h by name of the operand.

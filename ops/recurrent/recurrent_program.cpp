@@ -259,8 +259,10 @@ void RecurrentProgram::finish_within_lengths(size_t part, const Moment& moment) 
   });
   if (operands.copied.data == nullptr) return;
   for (int64_t b = 0; b < batch; ++b) {
-    float* out = operands.copied.data + moment.time * operands.copied_step + b * operands.copied.stride;
-    if (moment.time < operands.lengths[b]) {
+    const bool is_inside = moment.time < operands.lengths[b];
+    const int64_t time = is_inside && operands.goes_back_by_entry ? operands.lengths[b] - 1 - moment.time : moment.time;
+    float* out = operands.copied.data + time * operands.copied_step + b * operands.copied.stride;
+    if (is_inside) {
       copy(moment.after.data + b * moment.after.stride, out);
     } else {
       std::fill_n(out, hidden, 0.0F);
@@ -314,14 +316,13 @@ ConstHiddenRows RecurrentProgram::run_round(const RecurrentOperands& operands,
   return {last.data, last.stride};
 }
 
-// Rows of sequences that have ended, or not yet begun from behind, wait.
 ValueRange RecurrentProgram::range_in_use(const RecurrentOperands& operands, const ConstHiddenRows& rows,
                                           int64_t time) const noexcept {
   const int64_t batch = entries(), hidden = task_.extents.hidden;
   if (operands.lengths == nullptr) return range_of_rows(rows, batch, hidden);
   ValueRange range;
   for (int64_t b = 0; b < batch; ++b) {
-    if (!counts_in_range(time, operands.lengths[b], operands.is_reversed)) continue;
+    if (!counts_in_range(time, operands.lengths[b], operands.wants_y)) continue;
     range.include(range_of(rows.data + b * rows.stride, hidden));
   }
   return range;

@@ -25,6 +25,8 @@ struct RecurrentOperands {
   HiddenRows hidden;        // of step 0
   int64_t hidden_step = 0;  // elements from step to step; 0: the same rows again
   bool is_reversed = false;
+  bool goes_back_by_entry = false;  // projected and hidden rows of step i are of each entry's own last step but i
+  bool wants_y = true;
   // Where sequences end early: their lengths, and the hidden rows of each step once more, zero behind the end.
   const int32_t* lengths = nullptr;
   HiddenRows copied;        // of step 0; null: not wanted
@@ -52,6 +54,12 @@ struct RecurrentTask {
   Isa isa = Isa::avx2;
   // Each direction's work: by batch entries, each part with a program of its own, or by columns of the products.
   int parts = 1, shares = 1;
+
+  // Reversed sequences of bytes begin together, each at its own end, since each step has one range of all of them: what
+  // is projected comes in this order.
+  bool reverses_by_entry(int64_t direction) const {
+    return has_lengths && !r_bytes.empty() && spec.is_reversed(direction);
+  }
 };
 
 // The ranges of H that the parts of a direction have found, of two steps; each in a line of its own.

@@ -178,7 +178,9 @@ struct Bound {
       operands.held = states + 3 * state_elements();
     }
     if (y != BufferId::none && share == 0) put_results(args, part, operands);
-    operands.is_reversed = spec.is_reversed(d);
+    operands.goes_back_by_entry = task.reverses_by_entry(d);
+    operands.is_reversed = spec.is_reversed(d) && !operands.goes_back_by_entry;
+    operands.wants_y = y != BufferId::none;
     return operands;
   }
 };
