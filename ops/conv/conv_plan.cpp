@@ -136,7 +136,7 @@ bool prefers_ahead(const ConvPlan& plan, const ConvProblem& problem, const CoreR
 // Of few steps for each output, the end of a tile is a large part: small tiles let it run beside the next one's
 // multiply-adds.
 void shrink_tile(ConvPlan& plan, const ConvProblem& problem, const CoreRates& rates) {
-  constexpr int64_t kFewSteps = 150, kFewOfTwo = 64;
+  constexpr int64_t kFewSteps = 150, kFewOfTwo = 64, kFewest = 16;
   const ConvShape& shape = problem.phases[0];
   const int64_t steps = problem.in_channels / problem.groups * shape.taps();
   const bool runs_over_rows = plan.rows == 0 && shape.y.out > 1;
@@ -146,7 +146,8 @@ void shrink_tile(ConvPlan& plan, const ConvProblem& problem, const CoreRates& ra
   if (has_two_wide_products(plan.isa, rates)) {
     // Two blocks find loads enough for two multiply-adds in a cycle: 16 > 96 channels at 112x112 take 9 % less than
     // with 14 pixels, 64 > 256 at 56x56 4 %, 3x3 stems 6 %.
-    if (alike < 2 || alike == 3 || (shape.taps() == 1 && steps > kFewOfTwo)) return;
+    // Of fewer than 16 steps the output's way to memory binds: 12 > 96 at 160x160 take 20 % more.
+    if (alike < 2 || alike == 3 || steps < kFewest || (shape.taps() == 1 && steps > kFewOfTwo)) return;
     small.blocks = 2;
     small.rows = shape.taps() > 1 && shape.y.out > 1 ? 4 : 1;
     small.cols = small.rows > 1 ? 2 : 6;
