@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ops/core_cycles.h"
 #include "ops/gemm/gemm_strassen.h"
 #include "ops/gemm/gemm_tuning.h"
 #include "ops/work_split.h"
@@ -62,17 +63,42 @@ void choose_fast_tile(const GemmProblem& problem, int64_t columns, GemmPlan& pla
 
 // Threads with rows of their own make A's sums of these only, and read what they wrote themselves, product after
 // product; but each streams all of B, so that the rows have to be many.
-bool splits_rows(const GemmProblem& problem) {
-  constexpr int64_t kFewestRows = 64;
-  return pays_own_copies(problem.threads) && problem.m >= kFewestRows * problem.threads;
+bool splits_rows(const GemmProblem& problem, const CoreRates& rates) {
+  const int64_t fewest_rows = has_two_wide_products(problem.isa, rates) ? 48 : 64;
+  return pays_own_copies(problem.threads) && problem.m >= fewest_rows * problem.threads;
+}
+
+// Two multipliers are through with B so soon that fewer rows wait for its packed sums: of 32 rows and 768 by 768 the
+// plain product takes 12 % less, of 48 about 5 % more. Sums of A and visits to C count for more, too.
+bool prefers_packed_sums(const GemmProblem& problem, const GemmPlan& fast) {
+  constexpr double kOverhead = 22, kMostImbalance = 1.1;
+  const BilinearScheme& scheme = kHopcroftKerr233;
+  const bool by_rows = fast.split == GemmSplit::rows;
+  if (problem.threads == 1 || by_rows) {
+    constexpr int64_t kFewestRows = 48;
+    constexpr double kLeastGain = 0.02;
+    return problem.m >= kFewestRows * (by_rows ? problem.threads : 1) &&
+           strassen_gain(scheme, problem.n, problem.k, kOverhead) >= kLeastGain;
+  }
+  // Threads with columns of their own read each other's sums of A or make all of them: 256 rows and k 3,072, 8 MB, take
+  // 20 % longer than the plain product.
+  constexpr int64_t kFewestRows = 96, kMostSumsBytes = 4 << 20;
+  constexpr double kLeastGain = 0.08;
+  const int64_t width = int64_t{scheme.columns} * fast.vecs * vector_lanes(problem.isa);
+  return problem.m >= kFewestRows && problem.m * scheme.sums_per_row(problem.k) * 4 <= kMostSumsBytes &&
+         imbalance(problem.n / width, problem.threads) <= kMostImbalance &&
+         strassen_gain(scheme, problem.n / problem.threads, problem.k, kOverhead) >= kLeastGain;
 }
 
 // Packed sums of B are 1.67 times what B is: with few rows for each thread the memory would not keep up. Sums that are
 // made while B is loaded are made for each tile, and cost short products more. Threads make A's sums each for itself,
 // or exchange them.
-bool prefers_fast(const GemmProblem& problem, const GemmPlan& fast) {
+bool prefers_fast(const GemmProblem& problem, const GemmPlan& fast, const CoreRates& rates) {
   constexpr double kOverhead = 14, kMostImbalance = 1.1;
   const bool is_packed = fast.fast == FastProduct::hopcroft_kerr;
+  // What sums of B for each tile cost beside two multipliers is most of the eighth that they save: up to 4 % faster
+  // from 256 rows on, 2 to 20 % slower below.
+  if (has_two_wide_products(problem.isa, rates)) return is_packed && prefers_packed_sums(problem, fast);
   const BilinearScheme& scheme = is_packed ? kHopcroftKerr233 : kStrassen222;
   const bool is_costly = !is_packed && !has_avx512(problem.isa);  // lower tiles of narrower vectors load B more often
   const bool by_rows = fast.split == GemmSplit::rows;
@@ -89,9 +115,9 @@ bool prefers_fast(const GemmProblem& problem, const GemmPlan& fast) {
 }
 
 // The plan itself where no scheme pays, or where the extents are odd.
-GemmPlan fast_plan(const GemmProblem& problem, const GemmPlan& plan) {
+GemmPlan fast_plan(const GemmProblem& problem, const GemmPlan& plan, const CoreRates& rates) {
   GemmPlan fast = plan;
-  fast.split = splits_rows(problem) ? GemmSplit::rows : GemmSplit::columns;
+  fast.split = splits_rows(problem, rates) ? GemmSplit::rows : GemmSplit::columns;
   // Fifteen products for eighteen gain more than seven for eight.
   fast.fast = FastProduct::hopcroft_kerr;
   fast.k_block = 4096;
@@ -100,12 +126,12 @@ GemmPlan fast_plan(const GemmProblem& problem, const GemmPlan& plan) {
   const int64_t sums_of_row = kHopcroftKerr233.sums_per_row(problem.k) * 4;
   fast.row_block = static_cast<int>(std::clamp<int64_t>(kSumsBytes / std::max<int64_t>(sums_of_row, 1), 128, 512));
   choose_fast_tile(problem, problem.n / kHopcroftKerr233.columns, fast);
-  if (is_valid(fast, problem) && prefers_fast(problem, fast)) return fast;
+  if (is_valid(fast, problem) && prefers_fast(problem, fast, rates)) return fast;
   fast.fast = FastProduct::strassen;
   fast.k_block = 1024;
   fast.row_block = 512;
   choose_fast_tile(problem, problem.n / kStrassen222.columns, fast);
-  return is_valid(fast, problem) && prefers_fast(problem, fast) ? fast : plan;
+  return is_valid(fast, problem) && prefers_fast(problem, fast, rates) ? fast : plan;
 }
 
 }  // namespace
@@ -189,7 +215,7 @@ GemmSplit choose_split(int64_t panels, int64_t row_tiles, int threads) {
   return imbalance(panels, threads) <= kWorth * imbalance(row_tiles, threads) ? GemmSplit::columns : GemmSplit::rows;
 }
 
-GemmPlan default_gemm_plan(const GemmProblem& problem) {
+GemmPlan default_gemm_plan(const GemmProblem& problem, const CoreRates& rates) {
   GemmPlan plan;
   choose_tile(problem, plan);
   if (problem.longest_sum > 0) plan.k_block = std::min(plan.k_block, problem.longest_sum);
@@ -204,7 +230,7 @@ GemmPlan default_gemm_plan(const GemmProblem& problem) {
   plan.pack_b = problem.b == GemmOperandB::row_major && problem.m >= 4 * plan.rows &&
                 (problem.n >= 512 || shares_cache_set(problem.b_stride > 0 ? problem.b_stride : problem.n));
   while (!is_valid(plan, problem) && plan.vecs > 1) --plan.vecs;  // AVX2's mask takes a register
-  return problem.allows_strassen && pays_strassen(problem.isa) ? fast_plan(problem, plan) : plan;
+  return problem.allows_strassen && adds_beside_products() ? fast_plan(problem, plan, rates) : plan;
 }
 
 GemmPlan choose_gemm_plan(const GemmProblem& problem, PlanSource& plans) {

@@ -62,7 +62,7 @@ struct GemmPlan {
 RowTiles row_tiles(const GemmPlan& plan, int64_t rows, int threads);
 
 // The rule for tasks that were never tuned.
-GemmPlan default_gemm_plan(const GemmProblem& problem);
+GemmPlan default_gemm_plan(const GemmProblem& problem, const CoreRates& rates = core_rates());
 // Can the plan's kernels be emitted for this problem?
 bool is_valid(const GemmPlan& plan, const GemmProblem& problem);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ops/core_cycles.h"
 #include "src/base/divide.h"
 
 namespace lathe {
@@ -43,8 +44,10 @@ int64_t parts_of_k(const StrassenShape& shape) {
   return 0;
 }
 
-bool pays_strassen(Isa isa) {
-  return cpu_facts().vendor == "AuthenticAMD" && (!has_avx512(isa) || core_rates().wide_products == 1);
+bool adds_beside_products() { return cpu_facts().vendor == "AuthenticAMD"; }
+
+bool pays_strassen(Isa isa, const CoreRates& rates) {
+  return adds_beside_products() && !has_two_wide_products(isa, rates);
 }
 
 double strassen_gain(const BilinearScheme& scheme, int64_t n, int64_t k, double overhead) {

@@ -46,9 +46,11 @@ bool has_quadrants(const StrassenShape& shape);
 // Into how many parts k is cut by k_block; 0: none have blocks of whole vectors.
 int64_t parts_of_k(const StrassenShape& shape);
 
-// Untuned: this CPU adds beside its multiply-adds, so that B's sums cost nothing, and multiplies no faster than it can
-// visit C again.
-bool pays_strassen(Isa isa);
+// Untuned: this CPU adds beside its multiply-adds.
+bool adds_beside_products();
+
+// It does, and multiplies no faster than it can visit C again and make B's sums on the way.
+bool pays_strassen(Isa isa, const CoreRates& rates = core_rates());
 
 // Untuned: the part of the plain product's time that is saved. Sums of A take as long as `overhead` columns of B, and
 // visits to C as so many steps of k.

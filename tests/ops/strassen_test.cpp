@@ -221,19 +221,21 @@ TEST_P(StrassenTest, IsRefusedWhereTheAccuracyLevelOrTheExtentsForbidIt) {
   EXPECT_FALSE(is_valid(plan, problem));
 }
 
+constexpr CoreRates kOneMultiplier = {.wide_products = 1}, kTwoMultipliers = {.wide_products = 2};
+
 TEST_P(StrassenTest, IsTheRuleForLargeProductsOnlyAndWhereAddersAreFree) {
-  const auto rule = [](const GemmProblem& problem) { return default_gemm_plan(problem).fast; };
+  const auto rule = [](const GemmProblem& problem) { return default_gemm_plan(problem, kOneMultiplier).fast; };
   GemmProblem problem{1, 128, 768, 768, GemmOperandB::packed, {}, GetParam()};
   EXPECT_EQ(rule(problem), FastProduct::none);
   problem.allows_strassen = true;
-  EXPECT_EQ(rule(problem), pays_strassen(GetParam()) ? FastProduct::hopcroft_kerr : FastProduct::none);
+  EXPECT_EQ(rule(problem), adds_beside_products() ? FastProduct::hopcroft_kerr : FastProduct::none);
   problem.n = 1024;  // has no thirds
-  EXPECT_EQ(rule(problem), pays_strassen(GetParam()) ? FastProduct::strassen : FastProduct::none);
+  EXPECT_EQ(rule(problem), adds_beside_products() ? FastProduct::strassen : FastProduct::none);
   problem.m = 16;
   EXPECT_EQ(rule(problem), FastProduct::none);
   problem = {1, 64, 768, 192, GemmOperandB::packed, {}, GetParam()};
   problem.allows_strassen = true;
-  EXPECT_EQ(rule(problem), pays_strassen(GetParam()) ? FastProduct::hopcroft_kerr : FastProduct::none);
+  EXPECT_EQ(rule(problem), adds_beside_products() ? FastProduct::hopcroft_kerr : FastProduct::none);
   problem.k = 96;  // sums of A and visits to C cost more than is saved
   EXPECT_EQ(rule(problem), FastProduct::none);
   // One panel for two threads.
@@ -250,9 +252,9 @@ TEST_P(StrassenTest, FewThreadsHaveRowsOfTheirOwnWhereThereAreMany) {
     GemmProblem problem{1, m, 768, 768, GemmOperandB::packed, {}, GetParam()};
     problem.allows_strassen = true;
     problem.threads = threads;
-    return default_gemm_plan(problem).split;
+    return default_gemm_plan(problem, kOneMultiplier).split;
   };
-  EXPECT_EQ(split(128, 2), pays_strassen(GetParam()) ? GemmSplit::rows : GemmSplit::columns);
+  EXPECT_EQ(split(128, 2), adds_beside_products() ? GemmSplit::rows : GemmSplit::columns);
   EXPECT_EQ(split(128, 1), GemmSplit::columns);
   EXPECT_EQ(split(64, 2), GemmSplit::columns);    // each streams all of B
   EXPECT_EQ(split(4096, 8), GemmSplit::columns);  // too many for the memory
@@ -263,13 +265,35 @@ TEST_P(StrassenTest, ThreadsWithManyRowsOfTheirOwnTakeSmallGains) {
     GemmProblem problem{1, m, 512, 256, GemmOperandB::packed, {}, GetParam()};
     problem.allows_strassen = true;
     problem.threads = threads;
-    return default_gemm_plan(problem).fast;
+    return default_gemm_plan(problem, kOneMultiplier).fast;
   };
   const FastProduct single = rule(256, 1);
   EXPECT_EQ(rule(256, 2), single);
   EXPECT_EQ(rule(196, 2), FastProduct::none);
   EXPECT_EQ(rule(4096, 8), FastProduct::none);  // not by rows
-  EXPECT_EQ(single, GetParam() != Isa::avx2 && pays_strassen(GetParam()) ? FastProduct::strassen : FastProduct::none);
+  EXPECT_EQ(single, GetParam() != Isa::avx2 && adds_beside_products() ? FastProduct::strassen : FastProduct::none);
+}
+
+TEST_P(StrassenTest, TwoMultipliersTakePackedSumsOnlyAndMoreRows) {
+  if (!has_avx512(GetParam()) || !adds_beside_products()) GTEST_SKIP() << "the rule knows no such core";
+  const auto rule = [](int64_t m, int64_t n, int64_t k, int threads = 1) {
+    GemmProblem problem{1, m, n, k, GemmOperandB::packed, {}, GetParam()};
+    problem.allows_strassen = true;
+    problem.threads = threads;
+    return default_gemm_plan(problem, kTwoMultipliers);
+  };
+  EXPECT_EQ(rule(128, 768, 768).fast, FastProduct::hopcroft_kerr);
+  EXPECT_EQ(rule(512, 1024, 1024).fast, FastProduct::none);  // has no thirds
+  EXPECT_EQ(rule(48, 768, 768).fast, FastProduct::hopcroft_kerr);
+  EXPECT_EQ(rule(47, 768, 768).fast, FastProduct::none);
+  EXPECT_EQ(rule(128, 192, 192).fast, FastProduct::none);
+  EXPECT_EQ(rule(96, 768, 768, 2).split, GemmSplit::rows);
+  EXPECT_EQ(rule(95, 768, 768, 2).fast, FastProduct::none);
+  // More threads have columns of their own, few of them or few sums of A.
+  EXPECT_EQ(rule(128, 3072, 768, 5).fast, FastProduct::none) << "uneven panels";
+  EXPECT_EQ(rule(128, 3072, 768, 8).fast, FastProduct::hopcroft_kerr);
+  EXPECT_EQ(rule(128, 768, 768, 8).fast, FastProduct::none);
+  EXPECT_EQ(rule(256, 3072, 3072, 8).fast, FastProduct::none);
 }
 
 TEST_P(StrassenTest, PlansAreReadAsTheyWereWrittenAndAsBeforeThereWereTwoSchemes) {
