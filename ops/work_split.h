@@ -8,6 +8,10 @@ int worthwhile_threads(double flop, int threads);
 // The same for work that waits for what it reads, weights that come from beyond a core's own cache above all.
 int worthwhile_readers(double bytes, int threads);
 
+// The same for work that moves so many bytes between the caches and does little else: what it reads was written by all
+// threads of the step before, so that one thread alone would fetch the others' part.
+int worthwhile_movers(double bytes, int threads);
+
 // Into how many shares a step's work is cut for `threads` threads: a multiple of them. Several for each thread where
 // the work is large, so that a thread whose CPU is slower, or taken away for a while, leaves more to the others; each
 // long enough that what it reads again costs little.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "jit/kernels/copy/channel_gather.h"
+#include "ops/work_split.h"
 #include "src/base/checked_size.h"
 #include "src/base/divide.h"
 #include "src/base/thread_team.h"
@@ -144,8 +145,7 @@ bool add_channel_gather_step(const LowerContext& context, ValueId result, const 
   int64_t blocks = std::accumulate(gather.input_blocks.begin(), gather.input_blocks.end(), int64_t{0}), last = -1;
   for (const GatherJob& job : gather.jobs) blocks += std::exchange(last, job.block) != job.block;
   step.bytes = static_cast<double>(blocks * gather.images * gather.pixels * gather.pixel_bytes());
-  constexpr double kBytesPerThread = 128 << 10;
-  step.threads = std::clamp(static_cast<int>(step.bytes / kBytesPerThread), 1, context.target.threads);
+  step.threads = worthwhile_movers(step.bytes / 2, context.target.threads);  // shorter strips: more calls
   step.run = std::move(gather);
   context.add(std::move(step));
   return true;

@@ -13,9 +13,8 @@
 namespace lathe {
 namespace {
 
-// Below this many operations a second thread costs more than it gives.
 constexpr double kFlopOfOperation = 10;  // that takes as long: loads and stores bound it
-constexpr double kOperationsWorthThreads = 128 * 1024;
+constexpr double kFlopForAllThreads = 128 * 1024;
 
 struct Fused {
   Expression expression;
@@ -134,8 +133,9 @@ Step make_step(const LowerContext& context, const Fused& fused, std::vector<Poin
     if (is_alike && bits_of(type.dtype) == bits_of(result.dtype)) step.in_place.emplace_back(to, from[k]);
   }
   step.bytes += static_cast<double>(result.storage_bytes());
-  const double operations = std::max(step.flop, elements * static_cast<double>(1 + from.size()));
-  step.threads = operations >= kOperationsWorthThreads ? context.target.threads : 1;
+  const double moved = elements * static_cast<double>(1 + from.size()), operations = std::max(step.flop, moved);
+  step.threads = step.flop >= kFlopForAllThreads ? context.target.threads
+                                                 : worthwhile_movers(sizeof(float) * moved, context.target.threads);
   step.shares = worthwhile_shares(operations * kFlopOfOperation, step.threads);
   step.kernel = "pointwise " + to_string(fused.expression);
   step.run = [from = std::move(from), to, nests = std::move(nests)](const StepArgs& args) {
