@@ -1,6 +1,7 @@
 #include "tools/machine_peak.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "jit/kernels/peak/fma_peak.h"
 #include "jit/kernels/peak/memory_peak.h"
 #include "lathe/tensor.h"
+#include "ops/bench_operands.h"
 #include "src/base/cpu.h"
 #include "src/base/thread_team.h"
 
@@ -53,25 +55,56 @@ double measure_read(ThreadTeam& team) {
   return static_cast<double>(words * sizeof(uint64_t)) / best / 1e9;
 }
 
-// GB/s of all threads, each over memory of its own: `bytes` of it, half of them written by a copy.
-double measure_traffic(ThreadTeam& team, std::vector<Tensor>& memory, size_t bytes, MemoryTraffic traffic) {
-  constexpr double kBytesATime = 32 << 20;
+Tensor written_tensor(size_t bytes) {
+  Tensor tensor(DType::u8, {static_cast<int64_t>(bytes)});
+  std::fill_n(static_cast<char*>(tensor.mutable_raw()), bytes, char{1});
+  return tensor;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// GB/s of all threads together, each with `bytes` of its own: half of them written by a copy. Caches are as a step in a
+// model finds them: what is read was just written, so that it goes back when L1 drops it, and what is written has left
+// the inner caches since its last use.
+double measure_traffic(ThreadTeam& team, ModelCaches& caches, size_t bytes, MemoryTraffic traffic) {
+  constexpr auto kTimeForAll = std::chrono::milliseconds(10);
+  constexpr size_t kFewest = 5;
   const Isa isa = usable_isa();
   const auto kernel = emit_memory_peak(isa, traffic);
-  const bool is_copy = traffic == MemoryTraffic::copy;
-  const int64_t chunks = std::max<int64_t>(1, static_cast<int64_t>(bytes) / (is_copy ? 2 : 1) / memory_peak_chunk(isa));
-  const double moved = static_cast<double>(chunks * memory_peak_chunk(isa)) * (is_copy ? 2 : 1);
-  const int passes = std::max(1, static_cast<int>(kBytesATime / moved));
+  const size_t moved = bytes / (traffic == MemoryTraffic::copy ? 2 : 1);
+  const int64_t chunks = std::max<int64_t>(1, static_cast<int64_t>(moved) / memory_peak_chunk(isa));
+  const auto part = static_cast<size_t>(chunks * memory_peak_chunk(isa)), all = part * static_cast<size_t>(team.size());
+  std::array from{written_tensor(traffic == MemoryTraffic::write ? 0 : all)};
+  Tensor to = written_tensor(traffic == MemoryTraffic::read ? 0 : all);
+  std::vector<double> idle, moving;
+  const auto end = std::chrono::steady_clock::now() + kTimeForAll;
+  while (moving.size() < kFewest || std::chrono::steady_clock::now() < end) {
+    caches.prepare(team, from, {}, nullptr);
+    idle.push_back(seconds([&] { team.run(team.size(), [](int) {}); }));
+    moving.push_back(seconds([&] {
+      team.run(team.size(), [&](int thread) {
+        const size_t own = part * static_cast<size_t>(thread);
+        kernel(static_cast<const char*>(from[0].raw()) + own, static_cast<char*>(to.mutable_raw()) + own, chunks);
+      });
+    }));
+  }
+  return static_cast<double>(all * (bytes / moved)) / std::max(median(moving) - median(idle), 1e-9) / 1e9;
+}
+
+// Of memory far larger than the caches, which nobody has just written.
+double measure_far_read(ThreadTeam& team, const std::vector<Tensor>& memory) {
+  const auto kernel = emit_memory_peak(usable_isa(), MemoryTraffic::read);
+  const auto chunks = static_cast<int64_t>(memory.front().bytes()) / memory_peak_chunk(usable_isa());
   double best = 1e9;
   for (int repeat = 0; repeat < 5; ++repeat)
     best = std::min(best, seconds([&] {
-                      team.run(team.size(), [&](int thread) {
-                        auto* from = static_cast<char*>(memory[static_cast<size_t>(thread)].mutable_raw());
-                        char* to = is_copy ? from + chunks * memory_peak_chunk(isa) : from;
-                        for (int pass = 0; pass < passes; ++pass) kernel(from, to, chunks);
-                      });
+                      team.run(team.size(),
+                               [&](int thread) { kernel(memory[static_cast<size_t>(thread)].raw(), nullptr, chunks); });
                     }));
-  return moved * passes * team.size() / best / 1e9;
+  return static_cast<double>(chunks * memory_peak_chunk(usable_isa())) * team.size() / best / 1e9;
 }
 
 // GB/s of all threads that read rows here and there, some rows ahead of which prefetches go.
@@ -102,11 +135,13 @@ std::vector<KernelPeaks::Level> cache_levels(int threads) {
   const size_t far = std::max<size_t>(cpu.l3_bytes * 4, size_t{128} << 20);
   const auto shared = static_cast<size_t>(threads);
   std::vector<KernelPeaks::Level> levels;
-  // Up to a half a cache has room for what else there is; what nearly fills it is partly farther out.
+  // Up to a half a cache has room for what else there is; what nearly fills it is partly farther out. A small part of
+  // it still has a share in the cache before; what takes no longer than to read the clock is not told apart.
   const std::pair<const char*, size_t> caches[] = {
       {"L1", cpu.l1d_bytes}, {"L2", cpu.l2_bytes}, {"L3", cpu.l3_bytes / shared}};
   for (const auto& [name, bytes] : caches) {
-    for (const size_t part : {bytes / 2, bytes}) levels.push_back({name, part});
+    for (const size_t part : {bytes / 8, bytes / 4, bytes / 2, bytes})
+      if (part >= (levels.empty() ? cpu.l1d_bytes / 2 : levels.back().bytes + 1)) levels.push_back({name, part});
   }
   levels.push_back({"memory", far / shared});
   return levels;
@@ -125,31 +160,27 @@ KernelPeaks measure_kernel_peaks(int threads) {
   const double among = measure_rate(team, emit_division_peak(usable_isa(), true), division_peak_count(usable_isa()));
   peaks.division_flop = std::max(0.0, peaks.gflops[0] / among - 2.0 * kProductsBesideDivision);
   peaks.levels = cache_levels(threads);
-  std::vector<Tensor> memory;
-  for (int thread = 0; thread < threads; ++thread) {
-    memory.emplace_back(DType::u8, Dims{static_cast<int64_t>(peaks.memory().bytes)});
-    std::fill_n(static_cast<char*>(memory.back().mutable_raw()), peaks.memory().bytes, char{1});
-  }
+  ModelCaches caches;
   for (size_t i = 0; i < peaks.levels.size(); ++i) {
     KernelPeaks::Level& level = peaks.levels[i];
-    const bool is_whole = i > 0 && peaks.levels[i - 1].name == level.name;
+    const bool is_whole = i + 1 < peaks.levels.size() && peaks.levels[i + 1].name != level.name;
     const size_t bytes = is_whole ? level.bytes / 8 * 7 : level.bytes;
-    level.read = measure_traffic(team, memory, bytes, MemoryTraffic::read);
-    level.write = measure_traffic(team, memory, bytes, MemoryTraffic::write);
-    level.copy = measure_traffic(team, memory, bytes, MemoryTraffic::copy);
+    level.read = measure_traffic(team, caches, bytes, MemoryTraffic::read);
+    level.write = measure_traffic(team, caches, bytes, MemoryTraffic::write);
+    level.copy = measure_traffic(team, caches, bytes, MemoryTraffic::copy);
   }
+  std::vector<Tensor> memory;
+  for (int thread = 0; thread < threads; ++thread) memory.push_back(written_tensor(peaks.memory().bytes));
+  peaks.levels.back().read = measure_far_read(team, memory);
   peaks.scattered_read = measure_scattered(team, memory);
   return peaks;
 }
 
 namespace {
 
-// What is written beyond what is read goes to lines that left the inner caches, as results in a model do: `outer` has
-// them.
-double seconds_of(double read, double written, const KernelPeaks::Level& level, const KernelPeaks::Level& outer) {
+double seconds_of(double read, double written, const KernelPeaks::Level& level) {
   const double both = std::min(read, written);
-  return (2 * both / level.copy + (read - both) / level.read + (written - both) / std::min(level.write, outer.write)) /
-         1e9;
+  return (2 * both / level.copy + (read - both) / level.read + (written - both) / level.write) / 1e9;
 }
 
 }  // namespace
@@ -170,11 +201,7 @@ Floor floor_of(const Work& work, const KernelPeaks& peaks) {
   const bool is_far = &*level == &peaks.memory();
   const double from_memory = work.has_scattered_weights ? peaks.scattered_read : peaks.memory().read;
   at_least(work.weight_bytes / from_memory / 1e9, work.has_scattered_weights ? "rows" : "memory");
-  const auto outermost = std::find_if(peaks.levels.begin(), peaks.levels.end(), [&](const auto& candidate) {
-    return candidate.name == peaks.levels[peaks.levels.size() - 2].name;
-  });
-  const KernelPeaks::Level& outer = is_far ? peaks.memory() : *outermost;
-  at_least(seconds_of(read + (is_far ? work.weight_bytes : 0), work.written_bytes, *level, outer), level->name);
+  at_least(seconds_of(read + (is_far ? work.weight_bytes : 0), work.written_bytes, *level), level->name);
   return floor;
 }
 

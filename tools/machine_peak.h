@@ -21,12 +21,12 @@ struct KernelPeaks {
   struct Level {
     std::string name;                      // "L1"
     size_t bytes = 0;                      // that fit for one thread
-    double read = 0, write = 0, copy = 0;  // GB/s; copy: what is read and what is written
+    double read = 0, write = 0, copy = 0;  // GB/s of what was just written, to what left the inner caches, and of both
   };
   std::array<double, kArithmeticCount> gflops = {};
   double gdivisions = 0;      // float32 divisions, in 1e9 a second
   double division_flop = 0;   // operations of float32 that could be done in the turns that one takes among them
-  std::vector<Level> levels;  // each cache to its half, and to its end, under one name; memory last
+  std::vector<Level> levels;  // parts of each cache to its end, the smaller first; memory last
   double scattered_read = 0;  // GB/s from memory by rows of 2 KB far from each other: pages are looked up for each
   int threads = 1;
 

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "tools/machine_peak.h"
 #include "tools/node_task.h"
 
@@ -24,9 +26,9 @@ TEST(KernelFloor, IsTheArithmeticOfTheKindWhereThatBinds) {
 }
 
 TEST(KernelFloor, IsTheWayThroughTheCacheThatOperandsFitInto) {
-  // 600 bytes read and written as a copy does, 300 more of either kind; results lie in the last cache.
+  // 600 bytes read and written as a copy does, 300 more of either kind.
   EXPECT_DOUBLE_EQ(floor_of({.bytes = 900, .written_bytes = 300}, peaks()).seconds, 600 / 150e9 + 300 / 200e9);
-  EXPECT_DOUBLE_EQ(floor_of({.bytes = 900, .written_bytes = 600}, peaks()).seconds, 600 / 150e9 + 300 / 80e9);
+  EXPECT_DOUBLE_EQ(floor_of({.bytes = 900, .written_bytes = 600}, peaks()).seconds, 600 / 150e9 + 300 / 100e9);
   const Floor middle = floor_of({.bytes = 9'000}, peaks());
   EXPECT_DOUBLE_EQ(middle.seconds, 9'000 / 100e9);
   EXPECT_EQ(middle.bound, "L2");
@@ -90,8 +92,10 @@ TEST(KernelFloor, MeasuresEveryLevelOfThisMachine) {
   EXPECT_GE(measured.division_flop, 0);
   EXPECT_GT(measured.scattered_read, 0);
   for (const double gflops : measured.gflops) EXPECT_GT(gflops, 0);
-  ASSERT_EQ(measured.levels.size(), 7U) << "three caches, by halves, and memory";
+  ASSERT_GE(measured.levels.size(), 7U) << "three caches, by halves at least, and memory";
+  size_t before = 0;
   for (const KernelPeaks::Level& level : measured.levels) {
+    EXPECT_GT(level.bytes, std::exchange(before, level.bytes)) << level.name;
     EXPECT_GT(level.read, 0) << level.name;
     EXPECT_GT(level.write, 0) << level.name;
     EXPECT_GT(level.copy, 0) << level.name;
