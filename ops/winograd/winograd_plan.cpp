@@ -28,7 +28,7 @@ struct Costs {
 // Fitted to both forms of 78 tasks, in groups of all sizes, at 1 and 2 threads, on Zen 4; and to 62 on Zen 5, which
 // reads twice while it adds and multiplies twice.
 constexpr Costs kOneProduct = {5.5, 4.4, 66, 66, 80, 0.1, 9500, 14, 1, 1, kNearBytes};
-constexpr Costs kTwoProducts = {6.6, 3.5, 39, 310, 65, 0.2, 10000, 13.5, 1.5, 1.3, 2 << 20};
+constexpr Costs kTwoProducts = {6.6, 3.5, 39, 310, 65, 0.2, 10000, 13.5, 1.5, 1.3, 1400 << 10};
 
 constexpr int64_t kFewestTiles = 14;  // rows of a matrix product that keep the multipliers busy
 constexpr int64_t kGoodTiles[] = {16, 28, 56};

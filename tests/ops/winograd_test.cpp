@@ -396,11 +396,11 @@ TEST(Winograd, IsChosenByWhatACoreMultipliesWhileItReadsTheWeights) {
 
 // As measured on a Zen 5.
 TEST(Winograd, ReadsTheWeightsOnceForTwoThreadsOfTwoProductsACycle) {
-  const auto chosen = [](int64_t in, int64_t out, int64_t pixels, int64_t stride) {
+  const auto chosen = [](int64_t in, int64_t out, int64_t pixels, int64_t stride, int threads = 2) {
     const ConvAxis both = axis(pixels * stride, 3, 1, 1, stride);
     ConvProblem problem = problem_of(1, in, out, 3, both, both, Isa::avx512);
     problem.most_winograd = 4;
-    return choose_conv_plan(problem, Isa::avx512, 2, {2, 8, 10, 40});
+    return choose_conv_plan(problem, Isa::avx512, threads, {2, 8, 10, 40});
   };
   const ConvPlan smallest = chosen(192, 320, 7, 1);
   EXPECT_EQ(smallest.winograd, 2);
@@ -408,6 +408,7 @@ TEST(Winograd, ReadsTheWeightsOnceForTwoThreadsOfTwoProductsACycle) {
   EXPECT_EQ(chosen(128, 192, 7, 2).winograd, 0) << "F(2x2) takes 11 % more";
   EXPECT_LT(chosen(256, 256, 14, 2).winograd, 4) << "F(2x2) takes 18 % less";
   EXPECT_EQ(chosen(128, 128, 28, 1).winograd, 4);
+  EXPECT_EQ(chosen(128, 128, 28, 1, 1).winograd_group, 25) << "not all at once: 1.8 MB of frequencies";
   EXPECT_GE(chosen(128, 128, 28, 2).winograd_group, 25) << "12 % less than in groups of 13";
 }
 
