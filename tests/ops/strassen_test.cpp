@@ -285,6 +285,7 @@ TEST_P(StrassenTest, TwoMultipliersTakePackedSumsOnlyAndMoreRows) {
   EXPECT_EQ(rule(128, 768, 768).fast, FastProduct::hopcroft_kerr);
   EXPECT_EQ(rule(512, 1024, 1024).fast, FastProduct::none);  // has no thirds
   EXPECT_EQ(rule(48, 768, 768).fast, FastProduct::hopcroft_kerr);
+  EXPECT_EQ(rule(197, 768, 3072).row_block, 256) << "reads B once";
   EXPECT_EQ(rule(47, 768, 768).fast, FastProduct::none);
   EXPECT_EQ(rule(128, 192, 192).fast, FastProduct::none);
   EXPECT_EQ(rule(96, 768, 768, 2).split, GemmSplit::rows);
