@@ -131,13 +131,16 @@ const CpuFacts& cpu_facts() {
   return facts;
 }
 
-// Zen 4 splits 512 bits in halves, Zen 5 does not, and what leaves its L2 is back before it is missed. Of Intel's cores
-// those of Xeons have two multipliers of full width, and share a mesh that gives one core 12 to 14 GB/s at some 2.8
-// GHz; the first mobile and desktop ones with AVX-512 have one multiplier.
+// Zen 4 splits 512 bits in halves, Zen 5 does not but in its mobile models (Strix Point, Krackan Point), and what
+// leaves its L2 is back before it is missed. Of Intel's cores those of Xeons have two multipliers of full width, and
+// share a mesh that gives one core 12 to 14 GB/s at some 2.8 GHz; the first mobile and desktop ones with AVX-512 have
+// one multiplier.
 CoreRates core_rates(const CpuFacts& facts) {
   CoreRates rates;
   if (facts.vendor == "AuthenticAMD") {
-    if (facts.family >= 26) rates = {2, 8, 10, 40};
+    const int series = facts.model >> 4;
+    const bool has_halves = facts.family < 26 || (facts.family == 26 && (series == 2 || series == 6));
+    if (!has_halves) rates = {2, 8, 10, 40};
   } else if (facts.vendor == "GenuineIntel") {
     static constexpr std::array kOneMultiplier = {0x66, 0x7d, 0x7e, 0x8c, 0x8d, 0xa7};
     const bool has_one = std::find(kOneMultiplier.begin(), kOneMultiplier.end(), facts.model) != kOneMultiplier.end();

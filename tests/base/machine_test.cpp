@@ -40,6 +40,7 @@ CoreRates rates_of(const char* vendor, int family, int model) {
 TEST(CoreRates, KnowCoresWithTwoWideMultipliers) {
   EXPECT_EQ(rates_of("AuthenticAMD", 25, 17), CoreRates()) << "Zen 4";
   EXPECT_EQ(rates_of("AuthenticAMD", 26, 2).wide_products, 2) << "Zen 5";
+  EXPECT_EQ(rates_of("AuthenticAMD", 26, 0x24), CoreRates()) << "Strix Point: halves, as Zen 4";
   EXPECT_GT(rates_of("AuthenticAMD", 26, 2).l3_bytes, CoreRates().l3_bytes);
   EXPECT_EQ(rates_of("GenuineIntel", 6, 207).wide_products, 2) << "Emerald Rapids";
   EXPECT_LT(rates_of("GenuineIntel", 6, 207).memory_bytes, CoreRates().memory_bytes);
