@@ -52,6 +52,11 @@ Tensor centered_bytes(const Tensor& weights, const Tensor& zeros) {
 }
 
 bool has_integer_kernel(const Node& conv, const TensorType& weights) {
+  if (weights.is_static()) {
+    int64_t pairs = 1;
+    for (size_t axis = 1; axis < weights.dims.size(); ++axis) pairs *= weights.dims[axis].extent;
+    if (pairs > kMostBytePairs) return false;
+  }
   constexpr int64_t kWidestAlone = 13;  // beyond, the code of a single channel's window is too long
   const int64_t groups = conv.attributes.get_int("group", 1);
   if (groups == 1) return true;

@@ -1,5 +1,6 @@
 #pragma once
 // What passes ask about quantized values.
+#include <cstdint>
 #include <optional>
 
 #include "graph/passes/rewrite.h"
@@ -38,8 +39,12 @@ void for_each_centered(const Tensor& bytes, const Tensor& zeros, Visit visit) {
 // undefined: they are so already, or a difference does not fit, or !can_center().
 Tensor centered_bytes(const Tensor& weights, const Tensor& zeros);
 
+// So many products of two bytes less their zero points have a sum that 32 bits hold, whatever the bytes are.
+constexpr int64_t kMostBytePairs = INT32_MAX / (255 * 255);
+
 // A convolution by weights of this type sums up all channels, those of a group, or its own channel alone, under a
-// window of moderate size: what lathe::QuantizedConv has kernels for. Other ones run faster in float32.
+// window of moderate size, in sums that fit 32 bits: what lathe::QuantizedConv has kernels for. Other ones run in
+// float32.
 bool has_integer_kernel(const Node& conv, const TensorType& weights);
 
 // lathe::QuantizedConv with the attributes of `old`. Inputs: x, weights, scale, x's zero point, the weights', bias.

@@ -107,7 +107,8 @@ class Products {
     const auto a = dequantized(rewriter_, node.inputs[0]), b = dequantized(rewriter_, node.inputs[1]);
     if (!a || !b || !a->is_per_tensor() || !are_bytes(graph, *a) || !are_bytes(graph, *b)) return;
     if (graph.value(a->bytes).is_constant() && graph.value(b->bytes).is_constant()) return;
-    const TensorType& b_type = graph.value(b->bytes).type;
+    const TensorType &a_type = graph.value(a->bytes).type, &b_type = graph.value(b->bytes).type;
+    if (a_type.has_rank && a_type.rank() > 0 && a_type.dims.back().extent > kMostBytePairs) return;
     if (!b->is_per_tensor() && (b_type.rank() != 2 || b->axis != 2 - form.b_axis_from_end)) return;
     replace(id, form, *a, *b);
   }

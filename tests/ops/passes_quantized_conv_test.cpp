@@ -55,6 +55,15 @@ TEST(QuantizedConvPasses, TurnAConvolutionWithItsResidualIntoOneOfIntegers) {
   expect_same_results(net, after, 0.0401);
 }
 
+TEST(QuantizedConvPasses, LeaveConvolutionsAloneWhoseSumsMayOverflow) {
+  for (const int64_t channels : {int64_t{33025}, int64_t{33026}}) {
+    QuantizedNet net;
+    const ValueId x = net.quantized(net.input(Dims{1, channels, 1, 1}), 0.01F, 128);
+    net.graph.outputs = {net.op("Conv", {x, net.weights({1, channels, 1, 1}, 0)})};
+    EXPECT_EQ(count(optimized(net), "QuantizedConv"), channels == 33025 ? 1 : 0) << channels;
+  }
+}
+
 TEST(QuantizedConvPasses, TurnConvIntegerThatIsReadAsFloatIntoOneThatScales) {
   QuantizedNet net;
   net.output(net.dynamic("ConvInteger", {1, 8, 5, 5}, {4, 8, 3, 3}, {{"pads", std::vector<int64_t>{1, 1, 1, 1}}}));

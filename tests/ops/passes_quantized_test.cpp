@@ -60,6 +60,19 @@ TEST(QuantizedPasses, LeaveProductsAloneWhoseScalesRunAcrossTheSum) {
   EXPECT_EQ(count(optimized(net), "QuantizedMatMul"), 0);
 }
 
+// Bytes at their ends, of which more have no sum in 32 bits.
+TEST(QuantizedPasses, LeaveProductsAloneWhoseSumsMayOverflow) {
+  for (const int64_t k : {int64_t{33025}, int64_t{33026}}) {
+    QuantizedNet net;
+    const ValueId x = net.input(Dims{1, k});
+    Tensor ends(DType::u8, {k, 2});
+    std::fill_n(ends.mutable_data<uint8_t>(), ends.size(), uint8_t{255});
+    const ValueId weights = net.dequantize(net.constant(ends), 0.01F, 0);
+    net.graph.outputs = {net.op("MatMul", {net.quantized(x, 0.01F, 0), weights})};
+    EXPECT_EQ(count(optimized(net), "QuantizedMatMul"), k == 33025 ? 1 : 0) << k;
+  }
+}
+
 bool choose_layouts_once(Graph& graph, const PassContext& context) {
   EXPECT_TRUE(passes::choose_layouts(graph, context));
   return false;
