@@ -1,5 +1,7 @@
 #include "ops/sole_readers.h"
 
+#include <algorithm>
+
 namespace lathe {
 
 SoleReaders::SoleReaders(const Graph& graph) : readers_(graph.value_count(), NodeId::none) {
@@ -15,6 +17,10 @@ SoleReaders::SoleReaders(const Graph& graph) : readers_(graph.value_count(), Nod
   }
   for (size_t i = 0; i < readers_.size(); ++i)
     if (is_shared[i]) readers_[i] = NodeId::none;
+}
+
+bool reads_first_only(const Node& node, ValueId value) {
+  return node.inputs[0] == value && std::count(node.inputs.begin(), node.inputs.end(), value) == 1;
 }
 
 }  // namespace lathe

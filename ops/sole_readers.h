@@ -17,4 +17,7 @@ class SoleReaders {
   std::vector<NodeId> readers_;
 };
 
+// The node has it as its first input and as no other.
+bool reads_first_only(const Node& node, ValueId value);
+
 }  // namespace lathe

@@ -66,9 +66,7 @@ class ChainFinder {
   NodeId only_reader(NodeId id) const {
     const ValueId result = graph_.node(id).outputs[0];
     const NodeId reader = readers_.of(result);
-    if (reader == NodeId::none) return NodeId::none;
-    const std::vector<ValueId>& inputs = graph_.node(reader).inputs;
-    if (inputs[0] != result || std::count(inputs.begin(), inputs.end(), result) != 1) return NodeId::none;
+    if (reader == NodeId::none || !reads_first_only(graph_.node(reader), result)) return NodeId::none;
     return has_simple_operands(id) ? reader : NodeId::none;
   }
 

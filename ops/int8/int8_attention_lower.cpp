@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <memory>
 
 #include "graph/softmax_axes.h"
@@ -124,9 +123,9 @@ void add_step(const LowerContext& context, const Int8Problem& scores, BoundAtten
 std::vector<std::vector<NodeId>> int8_attentions(const Graph& graph, const SoleReaders& readers) {
   // What makes the node's first operand, for nobody else.
   const auto maker = [&](NodeId reader) {
-    const std::vector<ValueId>& inputs = graph.node(reader).inputs;
-    const bool is_alone = readers.of(inputs[0]) == reader && std::count(inputs.begin(), inputs.end(), inputs[0]) == 1;
-    return is_alone ? graph.value(inputs[0]).producer : NodeId::none;
+    const Node& node = graph.node(reader);
+    const bool is_alone = readers.of(node.inputs[0]) == reader && reads_first_only(node, node.inputs[0]);
+    return is_alone ? graph.value(node.inputs[0]).producer : NodeId::none;
   };
   std::vector<std::vector<NodeId>> found;
   for (const NodeId last : graph.order()) {
