@@ -61,10 +61,12 @@ void choose_fast_tile(const GemmProblem& problem, int64_t columns, GemmPlan& pla
   }
 }
 
+constexpr int64_t kFewestOfTwo = 48;  // rows of one thread that pay for packed sums beside two multipliers
+
 // Threads with rows of their own make A's sums of these only, and read what they wrote themselves, product after
 // product; but each streams all of B, so that the rows have to be many.
 bool splits_rows(const GemmProblem& problem, const CoreRates& rates) {
-  const int64_t fewest_rows = has_two_wide_products(problem.isa, rates) ? 48 : 64;
+  const int64_t fewest_rows = has_two_wide_products(problem.isa, rates) ? kFewestOfTwo : 64;
   return pays_own_copies(problem.threads) && problem.m >= fewest_rows * problem.threads;
 }
 
@@ -73,12 +75,10 @@ bool splits_rows(const GemmProblem& problem, const CoreRates& rates) {
 bool prefers_packed_sums(const GemmProblem& problem, const GemmPlan& fast) {
   constexpr double kOverhead = 22, kMostImbalance = 1.1;
   const BilinearScheme& scheme = kHopcroftKerr233;
-  const bool by_rows = fast.split == GemmSplit::rows;
-  if (problem.threads == 1 || by_rows) {
-    constexpr int64_t kFewestRows = 48;
+  // A split by rows has as many for each thread: splits_rows().
+  if (problem.threads == 1 || fast.split == GemmSplit::rows) {
     constexpr double kLeastGain = 0.02;
-    return problem.m >= kFewestRows * (by_rows ? problem.threads : 1) &&
-           strassen_gain(scheme, problem.n, problem.k, kOverhead) >= kLeastGain;
+    return problem.m >= kFewestOfTwo && strassen_gain(scheme, problem.n, problem.k, kOverhead) >= kLeastGain;
   }
   // Threads with columns of their own read each other's sums of A or make all of them: 256 rows and k 3,072, 8 MB, take
   // 20 % longer than the plain product.
