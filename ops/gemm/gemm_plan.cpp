@@ -62,31 +62,44 @@ void choose_fast_tile(const GemmProblem& problem, int64_t columns, GemmPlan& pla
 }
 
 constexpr int64_t kFewestOfTwo = 48;  // rows of one thread that pay for packed sums beside two multipliers
+constexpr double kMostImbalance = 1.1;
+
+bool splits_columns_evenly(const GemmProblem& problem, const GemmPlan& fast, const BilinearScheme& scheme) {
+  const int64_t width = int64_t{scheme.columns} * fast.vecs * vector_lanes(problem.isa);
+  return imbalance(problem.n / width, problem.threads) <= kMostImbalance;
+}
 
 // Threads with rows of their own make A's sums of these only, and read what they wrote themselves, product after
-// product; but each streams all of B, so that the rows have to be many.
-bool splits_rows(const GemmProblem& problem, const CoreRates& rates) {
-  const int64_t fewest_rows = has_two_wide_products(problem.isa, rates) ? kFewestOfTwo : 64;
-  return pays_own_copies(problem.threads) && problem.m >= fewest_rows * problem.threads;
+// product; but each streams all of B, so that the rows have to be many. Two multipliers want more of them yet: in tiles
+// for half as many rows they wait for B, and columns take 2 to 8 % less from 128 to 256 rows at 2 threads.
+bool splits_rows(const GemmProblem& problem, const GemmPlan& fast, const CoreRates& rates) {
+  constexpr int64_t kFewest = 64, kManyOfTwo = 192;
+  if (!pays_own_copies(problem.threads)) return false;
+  const bool is_of_two = has_two_wide_products(problem.isa, rates);
+  const bool has_columns = is_of_two && splits_columns_evenly(problem, fast, kHopcroftKerr233);
+  return problem.m >= problem.threads * (has_columns ? kManyOfTwo : is_of_two ? kFewestOfTwo : kFewest);
 }
 
 // Two multipliers are through with B so soon that fewer rows wait for its packed sums: of 32 rows and 768 by 768 the
 // plain product takes 12 % less, of 48 about 5 % more. Sums of A and visits to C count for more, too.
 bool prefers_packed_sums(const GemmProblem& problem, const GemmPlan& fast) {
-  constexpr double kOverhead = 22, kMostImbalance = 1.1;
+  constexpr double kOverhead = 22;
   const BilinearScheme& scheme = kHopcroftKerr233;
   // A split by rows has as many for each thread: splits_rows().
   if (problem.threads == 1 || fast.split == GemmSplit::rows) {
     constexpr double kLeastGain = 0.02;
     return problem.m >= kFewestOfTwo && strassen_gain(scheme, problem.n, problem.k, kOverhead) >= kLeastGain;
   }
-  // Threads with columns of their own read each other's sums of A or make all of them: 256 rows and k 3,072, 8 MB, take
-  // 20 % longer than the plain product.
-  constexpr int64_t kFewestRows = 96, kMostSumsBytes = 4 << 20;
+  if (!splits_columns_evenly(problem, fast, scheme)) return false;
+  constexpr int64_t kFewestRows = 96;
+  if (pays_own_copies(problem.threads)) {  // near each other
+    constexpr int64_t kFewestOfColumns = 64;
+    const double least_gain = problem.m >= kFewestRows ? 0.04 : 0.08;
+    return problem.m >= kFewestOfColumns && strassen_gain(scheme, problem.n, problem.k, kOverhead) >= least_gain;
+  }
+  constexpr int64_t kMostSumsBytes = 4 << 20;
   constexpr double kLeastGain = 0.08;
-  const int64_t width = int64_t{scheme.columns} * fast.vecs * vector_lanes(problem.isa);
   return problem.m >= kFewestRows && problem.m * scheme.sums_per_row(problem.k) * 4 <= kMostSumsBytes &&
-         imbalance(problem.n / width, problem.threads) <= kMostImbalance &&
          strassen_gain(scheme, problem.n / problem.threads, problem.k, kOverhead) >= kLeastGain;
 }
 
@@ -94,7 +107,7 @@ bool prefers_packed_sums(const GemmProblem& problem, const GemmPlan& fast) {
 // made while B is loaded are made for each tile, and cost short products more. Threads make A's sums each for itself,
 // or exchange them.
 bool prefers_fast(const GemmProblem& problem, const GemmPlan& fast, const CoreRates& rates) {
-  constexpr double kOverhead = 14, kMostImbalance = 1.1;
+  constexpr double kOverhead = 14;
   const bool is_packed = fast.fast == FastProduct::hopcroft_kerr;
   // What sums of B for each tile cost beside two multipliers is most of the eighth that they save: up to 4 % faster
   // from 256 rows on, 2 to 20 % slower below.
@@ -108,8 +121,7 @@ bool prefers_fast(const GemmProblem& problem, const GemmPlan& fast, const CoreRa
   const double least_gain = !is_alone ? (by_rows ? 0.05 : 0.06) : is_costly ? 0.045 : 0.015;
   const int64_t columns = by_rows ? problem.n : problem.n / problem.threads;
   if (strassen_gain(scheme, columns, problem.k, kOverhead) < least_gain) return false;
-  const int64_t width = int64_t{scheme.columns} * fast.vecs * vector_lanes(problem.isa);
-  if (!by_rows && imbalance(problem.n / width, problem.threads) > kMostImbalance) return false;
+  if (!by_rows && !splits_columns_evenly(problem, fast, scheme)) return false;
   if (is_packed) return problem.m >= std::max(24, 16 * problem.threads);
   return problem.m >= (problem.k >= 512 && !is_costly ? 32 : 96);
 }
@@ -117,7 +129,6 @@ bool prefers_fast(const GemmProblem& problem, const GemmPlan& fast, const CoreRa
 // The plan itself where no scheme pays, or where the extents are odd.
 GemmPlan fast_plan(const GemmProblem& problem, const GemmPlan& plan, const CoreRates& rates) {
   GemmPlan fast = plan;
-  fast.split = splits_rows(problem, rates) ? GemmSplit::rows : GemmSplit::columns;
   // Fifteen products for eighteen gain more than seven for eight.
   fast.fast = FastProduct::hopcroft_kerr;
   fast.k_block = 4096;
@@ -129,6 +140,7 @@ GemmPlan fast_plan(const GemmProblem& problem, const GemmPlan& plan, const CoreR
   fast.row_block =
       static_cast<int>(std::clamp<int64_t>(kSumsBytes / std::max<int64_t>(sums_of_row, 1), fewest_rows, 512));
   choose_fast_tile(problem, problem.n / kHopcroftKerr233.columns, fast);
+  fast.split = splits_rows(problem, fast, rates) ? GemmSplit::rows : GemmSplit::columns;
   if (is_valid(fast, problem) && prefers_fast(problem, fast, rates)) return fast;
   fast.fast = FastProduct::strassen;
   fast.k_block = 1024;
@@ -211,6 +223,10 @@ bool is_valid(const GemmPlan& plan, const GemmProblem& problem) {
 RowTiles row_tiles(const GemmPlan& plan, int64_t rows, int threads) {
   const int64_t tiles = divide_up(rows, plan.rows);
   return {rows, plan.split == GemmSplit::rows ? std::min(rows, round_up(tiles, threads)) : tiles};
+}
+
+bool makes_own_sums(const GemmProblem& problem, const CoreRates& rates) {
+  return pays_own_copies(problem.threads) && !has_two_wide_products(problem.isa, rates);
 }
 
 GemmSplit choose_split(int64_t panels, int64_t row_tiles, int threads) {

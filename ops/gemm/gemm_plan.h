@@ -41,6 +41,11 @@ enum class FastProduct : uint8_t { none, strassen, hopcroft_kerr };
 // thread stream all of B.
 GemmSplit choose_split(int64_t panels, int64_t row_tiles, int threads);
 
+// Whether threads that share a product of blocks by columns make all sums of A's blocks each for itself. Two
+// multipliers lose more by that than by reading each other's: 2 to 5 % at 128 rows and 2 threads, 16 at 512 rows and k
+// 3,072.
+bool makes_own_sums(const GemmProblem& problem, const CoreRates& rates = core_rates());
+
 struct GemmPlan {
   int rows = 14;  // of the largest tile; tiles are balanced
   int vecs = 2;   // panel width

@@ -33,7 +33,7 @@ class AnyProduct {
   AnyProduct(const GemmProblem& problem, const GemmPlan& plan) : flop_(problem.flop()) {
     if (plan.fast != FastProduct::none) {
       strassen_ = std::make_unique<StrassenProduct>(problem, plan);
-      copies_ = plan.split == GemmSplit::columns && pays_own_copies(problem.threads) ? problem.threads : 1;
+      copies_ = plan.split == GemmSplit::columns && makes_own_sums(problem) ? problem.threads : 1;
       sums_ = bench_tensor(DType::f32, copies_ * strassen_->pieces() * strassen_->sums_of_piece());
     } else {
       plain_ = std::make_unique<GemmProduct>(problem, plan, offsets_of(problem));

@@ -168,7 +168,7 @@ void add_block_product(const LowerContext& context, const GemmProblem& problem,
   BoundStrassen bound{std::move(buffers), product, nullptr};
   bound.b = context.constant_buffer(weights);
   bound.by_rows = by_rows;
-  bound.is_own = !by_rows && pays_own_copies(problem.threads);
+  bound.is_own = !by_rows && makes_own_sums(problem);
   const size_t sums_bytes = checked_bytes(DType::f32, {product->sums_of_piece()});
   bound.sums = bound.is_own || by_rows ? context.thread_scratch(sums_bytes) : context.scratch(sums_bytes);
   add_thread_scratch(context, product->scratch_elements(), bound);

@@ -288,13 +288,31 @@ TEST_P(StrassenTest, TwoMultipliersTakePackedSumsOnlyAndMoreRows) {
   EXPECT_EQ(rule(197, 768, 3072).row_block, 256) << "reads B once";
   EXPECT_EQ(rule(47, 768, 768).fast, FastProduct::none);
   EXPECT_EQ(rule(128, 192, 192).fast, FastProduct::none);
-  EXPECT_EQ(rule(96, 768, 768, 2).split, GemmSplit::rows);
-  EXPECT_EQ(rule(95, 768, 768, 2).fast, FastProduct::none);
+  // Few threads have columns of their own unless these are uneven or rows are many.
+  EXPECT_EQ(rule(96, 768, 768, 2).split, GemmSplit::columns);
+  EXPECT_EQ(rule(96, 768, 768, 2).fast, FastProduct::hopcroft_kerr);
+  EXPECT_EQ(rule(383, 768, 768, 2).split, GemmSplit::columns);
+  EXPECT_EQ(rule(384, 768, 768, 2).split, GemmSplit::rows);
+  EXPECT_EQ(rule(96, 576, 768, 2).split, GemmSplit::rows);
+  EXPECT_EQ(rule(95, 576, 768, 2).fast, FastProduct::none);
+  EXPECT_EQ(rule(64, 768, 768, 2).fast, FastProduct::hopcroft_kerr);
+  EXPECT_EQ(rule(63, 768, 768, 2).fast, FastProduct::none);
+  EXPECT_EQ(rule(64, 384, 384, 2).fast, FastProduct::none);
+  EXPECT_EQ(rule(96, 384, 384, 2).fast, FastProduct::hopcroft_kerr);
   // More threads have columns of their own, few of them or few sums of A.
   EXPECT_EQ(rule(128, 3072, 768, 5).fast, FastProduct::none) << "uneven panels";
   EXPECT_EQ(rule(128, 3072, 768, 8).fast, FastProduct::hopcroft_kerr);
   EXPECT_EQ(rule(128, 768, 768, 8).fast, FastProduct::none);
   EXPECT_EQ(rule(256, 3072, 3072, 8).fast, FastProduct::none);
+}
+
+TEST_P(StrassenTest, FewThreadsMakeAllSumsEachForItselfUnlessTheyHaveTwoMultipliers) {
+  GemmProblem problem{1, 128, 768, 768, GemmOperandB::packed, {}, GetParam()};
+  problem.threads = 2;
+  EXPECT_TRUE(makes_own_sums(problem, kOneMultiplier));
+  EXPECT_EQ(makes_own_sums(problem, kTwoMultipliers), !has_avx512(GetParam()));
+  problem.threads = 8;
+  EXPECT_FALSE(makes_own_sums(problem, kOneMultiplier));
 }
 
 TEST_P(StrassenTest, PlansAreReadAsTheyWereWrittenAndAsBeforeThereWereTwoSchemes) {
