@@ -3,6 +3,7 @@
 #include <cmath>
 #include <memory>
 
+#include "jit/kernels/rows/affine_rows.h"
 #include "jit/kernels/rows/normalize.h"
 #include "ops/copy/copy_elements.h"
 #include "ops/lower.h"

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <memory>
 
+#include "jit/kernels/rows/affine_rows.h"
 #include "tests/isas_here.h"
 #include "tests/jit/guarded_floats.h"
 
@@ -112,7 +113,7 @@ TEST(NormalizeKernel, MatchesFloat64ForEveryPlanAndTail) {
       const NormalizePlan plan{isa,    bit(0), bit(1), bit(2), bit(3), bit(3) && bit(4), bit(5) || !bit(6),
                                bit(6), bit(7)};
       for (int i = 0; i < 6; ++i) {
-        const Case tested{plan, 1 + static_cast<int64_t>(random() % 4), 1 + static_cast<int64_t>(random() % 150),
+        const Case tested{plan, 1 + static_cast<int64_t>(random() % 8), 1 + static_cast<int64_t>(random() % 150),
                           i % 2 == 0 ? 0.0f : 3.0f};
         SCOPED_TRACE(std::string(name_of(isa)) + " " + to_string(plan) + " columns " + std::to_string(tested.columns));
         Operands operands(tested, random);
@@ -132,6 +133,48 @@ TEST(NormalizeKernel, KeepsItsAccuracyOnWideRowsWithALargeMean) {
                         random);
       operands.run();
       operands.check();
+    }
+  }
+}
+
+// Threads share rows: whose number must not show in the results.
+TEST(NormalizeKernel, GivesARowTheSameBitsBesideAnyOthers) {
+  std::mt19937 random(8);
+  for (const Isa isa : testing::isas_here()) {
+    for (int i = 0; i < 60; ++i) {
+      const NormalizePlan plan{.isa = isa,
+                               .centers = i % 3 != 0,
+                               .has_scale = true,
+                               .has_bias = true,
+                               .writes_statistics = true,
+                               .joins_passes = i % 2 == 0};
+      const int64_t rows = 7, columns = 1 + static_cast<int64_t>(random() % (i % 5 == 0 ? 900 : 200));
+      const auto count = static_cast<size_t>(columns);
+      GuardedFloats from(rows * count), scale(count), bias(count), together(rows * count), apart(rows * count),
+          statistics(4 * rows);
+      from.randomize(random, 1, 3);
+      for (GuardedFloats* floats : {&scale, &bias}) floats->randomize(random, -2, 2);
+      const auto run = [&](GuardedFloats& to, int64_t first, int64_t many, float* of_rows) {
+        const NormalizeArgs args{.from = from.data() + first * columns,
+                                 .to = to.data() + first * columns,
+                                 .rows = many,
+                                 .columns = columns,
+                                 .scale = scale.data(),
+                                 .bias = bias.data(),
+                                 .means = of_rows + first,
+                                 .deviations = of_rows + rows + first,
+                                 .epsilon = 1e-5f,
+                                 .column_share = 1.0f / static_cast<float>(columns)};
+        normalize_kernel(plan)(&args);
+      };
+      run(together, 0, rows, statistics.data());
+      for (int64_t row = 0; row < rows; ++row) run(apart, row, 1, statistics.data() + 2 * rows);
+      SCOPED_TRACE(std::string(name_of(isa)) + " " + to_string(plan) + " columns " + std::to_string(columns));
+      for (size_t at = 0; at < together.size(); ++at) ASSERT_EQ(together[at], apart[at]) << at;
+      const size_t first = plan.centers ? 0 : static_cast<size_t>(rows);
+      for (size_t at = first; at < 2 * static_cast<size_t>(rows); ++at) {
+        ASSERT_EQ(statistics[at], statistics[at + 2 * static_cast<size_t>(rows)]) << at;
+      }
     }
   }
 }

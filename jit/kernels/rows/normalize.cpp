@@ -9,7 +9,8 @@ namespace {
 
 constexpr int kUnroll = 4;  // vaddps: latency 4 cycles (3 on Zen 4), two a cycle; loads bound it to 2 vectors a cycle
 
-// Rows are taken two at a time where there are registers for it: one's folds, root and division hide behind the other.
+// Rows are taken two or four at a time where there are registers for it: one's folds, root and division hide behind the
+// others'. A row's sums are the same in whichever company it is.
 class NormalizeEmitter : public RowEmitter {
  public:
   explicit NormalizeEmitter(const NormalizePlan& plan) : RowEmitter(plan.isa), plan_(plan) {}
@@ -18,7 +19,8 @@ class NormalizeEmitter : public RowEmitter {
     claim();
     begin();
     load_arguments();
-    if (takes_pairs()) while_at_least(rows_, 2, [&] { emit_rows(2); });
+    if (most_rows() == 4) emit_fours();
+    if (most_rows() > 1) while_at_least(rows_, 2, [&] { emit_rows(2); });
     while_at_least(rows_, 1, [&] { emit_rows(1); });
     end();
     emit_tables();
@@ -26,15 +28,15 @@ class NormalizeEmitter : public RowEmitter {
   }
 
  private:
-  static constexpr int kMostRows = 2;
-
-  bool takes_pairs() const { return has_masks() && !plan_.adds_skip; }
+  int most_rows() const { return !has_masks() || plan_.adds_skip ? 1 : joins_passes() ? 2 : 4; }
   bool joins_passes() const { return plan_.centers && plan_.joins_passes; }
+  // Partial sums of a row, and vectors of it in a turn of a loop.
+  int vectors_of_row() const { return joins_passes() && most_rows() > 1 ? kUnroll / 2 : kUnroll; }
 
   void claim() {
     args_ = argument(0);
-    from_[0] = claim_gpr("from");
-    to_[0] = claim_gpr("to");
+    from_ = claim_gpr("from");
+    to_ = claim_gpr("to");
     rows_ = claim_gpr("rows");
     columns_ = claim_gpr("columns");
     offset_ = claim_gpr("offset");
@@ -43,23 +45,24 @@ class NormalizeEmitter : public RowEmitter {
     scale_ = claim_gpr("scale");
     bias_ = claim_gpr("bias");
     if (plan_.stores_bytes()) bytes_at_ = claim_gpr("at bytes");
-    if (takes_pairs()) {
-      from_[1] = claim_gpr("from, second row");
-      to_[1] = claim_gpr("to, second row");
+    if (most_rows() > 1) {
+      from_here_ = claim_gpr("from, at these columns");
+      to_here_ = claim_gpr("to, at these columns");
+      row_bytes_3_ = claim_gpr("bytes of three rows");
     }
     if (plan_.adds_skip) {
       skip_ = claim_gpr("skip");
       skip_bias_ = claim_gpr("skip bias");
       sum_ = claim_gpr("sum");
     }
-    mean_ = claim_vecs("mean", takes_pairs() ? kMostRows : 1);
-    deviation_ = claim_vecs("deviation", takes_pairs() ? kMostRows : 1);
+    mean_ = claim_vecs("mean", most_rows());
+    deviation_ = claim_vecs("deviation", most_rows());
     spare_ = claim_vec("spare");
-    partial_ = claim_vecs("partial sums", kUnroll);
+    partial_ = claim_vecs("partial sums", most_rows() * vectors_of_row());
     x_ = claim_vecs("x", kUnroll);
     if (joins_passes()) {
-      squares_ = claim_vecs("partial squares", kUnroll - (takes_pairs() ? 0 : 1));
-      if (!takes_pairs()) squares_.push_back(deviation_[0]);
+      squares_ = claim_vecs("partial squares", kUnroll - (most_rows() > 1 ? 0 : 1));
+      if (most_rows() == 1) squares_.push_back(deviation_[0]);
     }
     if (plan_.has_scale && plan_.has_bias && has_masks()) bias_part_ = claim_vec("bias of these columns");
   }
@@ -67,8 +70,8 @@ class NormalizeEmitter : public RowEmitter {
   void load_pointer(const Gpr& into, size_t offset) { mov(into, ptr[args_ + offset]); }
 
   void load_arguments() {
-    load_pointer(from_[0], offsetof(NormalizeArgs, from));
-    load_pointer(to_[0], offsetof(NormalizeArgs, to));
+    load_pointer(from_, offsetof(NormalizeArgs, from));
+    load_pointer(to_, offsetof(NormalizeArgs, to));
     load_pointer(rows_, offsetof(NormalizeArgs, rows));
     load_pointer(columns_, offsetof(NormalizeArgs, columns));
     load_pointer(scale_, offsetof(NormalizeArgs, scale));
@@ -78,15 +81,25 @@ class NormalizeEmitter : public RowEmitter {
       load_pointer(skip_bias_, offsetof(NormalizeArgs, skip_bias));
       load_pointer(sum_, offsetof(NormalizeArgs, sum));
     }
+    if (most_rows() > 1) {
+      lea(row_bytes_3_, ptr[columns_ + columns_ * 2]);
+      shl(row_bytes_3_, 2);
+    }
     prepare_tail(columns_, temp_);
+  }
+
+  // Rows of which four fit L1, with the next four and the results: else these drive one another out.
+  void emit_fours() {
+    constexpr int kBytes = 28 << 10;
+    Xbyak::Label too_wide;
+    cmp(columns_, kBytes / (4 * (2 * static_cast<int>(sizeof(float)) + bytes_stored())));
+    jg(too_wide, T_NEAR);
+    while_at_least(rows_, 4, [&] { emit_rows(4); });
+    L(too_wide);
   }
 
   void emit_rows(int count) {
     together_ = count;
-    if (count == 2) {
-      lea(from_[1], ptr[from_[0] + columns_ * 4]);
-      lea(to_[1], ptr[to_[0] + columns_ * bytes_stored()]);
-    }
     if (joins_passes()) {
       find_both();
     } else {
@@ -100,8 +113,6 @@ class NormalizeEmitter : public RowEmitter {
     advance();
   }
 
-  // Of the rows that are taken together, and vectors of each in a turn of a loop.
-  int vectors_of_row() const { return kUnroll / together_; }
   const Vec& of(const std::vector<Vec>& vecs, int row, int i) const {
     return vecs[static_cast<size_t>(row * vectors_of_row() + i)];
   }
@@ -110,35 +121,37 @@ class NormalizeEmitter : public RowEmitter {
   const Vec& deviation(int row) const { return deviation_[static_cast<size_t>(row)]; }
   int bytes_stored() const { return plan_.stores_bytes() ? 1 : 4; }
 
+  // Where a row that is taken with others lies, whose first is `here`.
+  Xbyak::RegExp row_at(const Gpr& here, int row) const {
+    switch (row) {
+      case 0:
+        return here;
+      case 1:
+        return here + columns_ * 4;
+      case 2:
+        return here + columns_ * 8;
+      default:
+        return here + row_bytes_3_;
+    }
+  }
+
   // The mean, and in the first partial sum the variance.
   void find_one_by_one() {
     if (plan_.centers) {
       accumulate([&](int row, int i, const Vec& x, bool) { vaddps(partial(row, i), partial(row, i), x); }, true);
       for (int row = 0; row < together_; ++row) vmulps(mean(row), partial(row, 0), mean_share());
     }
-    const bool reads_first = !plan_.centers;
-    point_at_next(1);
     accumulate(
         [&](int row, int i, const Vec& x, bool is_tail) {
           if (plan_.centers) move_by_mean(row, x, is_tail);
           vfmadd231ps(partial(row, i), x, x);
-          if (together_ < 2) return;
-          if (plan_.writes_rows && !plan_.stores_bytes()) prefetchw(ptr[to_[row] + offset_ + i * vec_bytes()]);
-          if (row == 1) prefetcht0(ptr[temp_ + offset_ + i * vec_bytes()]);
         },
-        reads_first);
+        !plan_.centers);
     for (int row = 0; row < together_; ++row) vmulps(partial(row, 0), partial(row, 0), mean_share());
   }
 
-  // temp_ = a row of the next pair, which comes while this one is computed.
-  void point_at_next(int row) {
-    if (together_ < 2) return;
-    lea(temp_, ptr[from_[1] + columns_ * 4]);
-    if (row == 1) lea(temp_, ptr[temp_ + columns_ * 4]);
-  }
-
   void find_both() {
-    for (int row = 0; row < together_; ++row) vbroadcastss(mean(row), dword[from_[row]]);
+    for (int row = 0; row < together_; ++row) vbroadcastss(mean(row), dword[row_at(from_, row)]);
     for (const Vec& vec : squares_) zero(vec);
     accumulate(
         [&](int row, int i, const Vec& x, bool is_tail) {
@@ -167,7 +180,7 @@ class NormalizeEmitter : public RowEmitter {
   }
 
   // Where the row lies once the skip is added.
-  const Gpr& source(int row) const { return plan_.adds_skip ? sum_ : from_[row]; }
+  const Gpr& source() const { return plan_.adds_skip ? sum_ : from_; }
 
   // The first partial sum of each row = the sum over all columns, in all lanes. The first pass over a row also adds and
   // stores the skip.
@@ -175,20 +188,45 @@ class NormalizeEmitter : public RowEmitter {
   void accumulate(Add add_to, bool is_first) {
     for (const Vec& vec : partial_) zero(vec);
     for_columns(columns_, offset_, left_, vectors_of_row(), [&](int vectors, bool is_tail) {
+      if (together_ > 1) lea(from_here_, ptr[from_ + offset_]);
       for (int i = 0; i < vectors; ++i) {
         for (int row = 0; row < together_; ++row) {
-          const Vec& x = of(x_, row, i);
-          const Xbyak::RegExp at = offset_ + i * vec_bytes();
+          const Vec& x = x_[static_cast<size_t>((row * vectors_of_row() + i) % kUnroll)];
+          const int ahead = i * vec_bytes();
           if (is_first && plan_.adds_skip) {
-            add_skip(x, at, is_tail);
+            add_skip(x, offset_ + ahead, is_tail);
           } else {
-            load_part(x, source(row) + at, is_tail);
+            load_row(x, row, ahead, is_tail);
           }
           add_to(row, i, x, is_tail);
         }
       }
+      if (!is_first || !plan_.centers) prefetch(false, vectors);
     });
     for (int row = 0; row < together_; ++row) add_up(partial_, row);
+  }
+
+  void load_row(const Vec& x, int row, int ahead, bool is_tail) {
+    load_part(x, (together_ > 1 ? row_at(from_here_, row) : source() + offset_) + ahead, is_tail);
+  }
+
+  // In the last two passes over rows that are taken together: where the results go, and the next rows, half in each.
+  void prefetch(bool is_last_pass, int vectors) {
+    if (together_ == 1) return;
+    const int half = together_ / 2;
+    if (!is_last_pass && plan_.writes_rows && !plan_.stores_bytes()) {
+      lea(temp_, ptr[to_ + offset_]);
+      for (int row = 0; row < together_; ++row) {
+        for (int i = 0; i < vectors; ++i) prefetchw(ptr[row_at(temp_, row) + i * vec_bytes()]);
+      }
+    }
+    lea(temp_, ptr[from_here_ + columns_ * 8]);
+    if (together_ == 4) lea(temp_, ptr[temp_ + columns_ * 8]);
+    for (int row = 0; row < half; ++row) {
+      for (int i = 0; i < vectors; ++i) {
+        prefetcht0(ptr[row_at(temp_, is_last_pass ? row : row + half) + i * vec_bytes()]);
+      }
+    }
   }
 
   // All lanes of all vectors of a row, in all lanes of the first.
@@ -199,7 +237,7 @@ class NormalizeEmitter : public RowEmitter {
   }
 
   void add_skip(const Vec& x, const Xbyak::RegExp& at, bool is_tail) {
-    load_part(x, from_[0] + at, is_tail);
+    load_part(x, from_ + at, is_tail);
     load_part(spare_, skip_ + at, is_tail);
     vaddps(x, x, spare_);
     if (plan_.adds_bias) {
@@ -240,34 +278,46 @@ class NormalizeEmitter : public RowEmitter {
     mov(ptr[args_ + offset], temp_);
   }
 
+  // In registers that no sums need any more.
+  const Vec& written(int row, int i) const { return of(partial_, row, i); }
+
   void write_rows() {
-    point_at_next(0);
     for_columns(columns_, offset_, left_, vectors_of_row(), [&](int vectors, bool is_tail) {
+      if (together_ > 1) {
+        lea(from_here_, ptr[from_ + offset_]);
+        if (!plan_.stores_bytes()) lea(to_here_, ptr[to_ + offset_]);
+      }
       for (int i = 0; i < vectors; ++i) write_columns(i, is_tail);
-      if (!plan_.stores_bytes()) return;
-      vbroadcastss(spare_, dword[args_ + offsetof(NormalizeArgs, factor)]);
-      for (int row = 0; row < together_; ++row) {
-        const std::span<const Vec> vecs(&of(x_, row, 0), static_cast<size_t>(vectors));
-        for (const Vec& vec : vecs) vmulps(vec, vec, spare_);
-      }
-      for (int row = 0; row < together_; ++row) {
-        const std::span<const Vec> vecs(&of(x_, row, 0), static_cast<size_t>(vectors));
-        store_bytes({to_[row], offset_, bytes_at_, left_}, vecs, is_tail, plan_.store, spare_);
-      }
+      if (plan_.stores_bytes()) write_bytes(vectors, is_tail);
+      prefetch(true, vectors);
     });
+  }
+
+  void write_bytes(int vectors, bool is_tail) {
+    vbroadcastss(spare_, dword[args_ + offsetof(NormalizeArgs, factor)]);
+    for (int row = 0; row < together_; ++row) {
+      for (int i = 0; i < vectors; ++i) vmulps(written(row, i), written(row, i), spare_);
+    }
+    for (int row = 0; row < together_; ++row) {
+      if (row == 1) mov(to_here_, to_);
+      if (row >= 1) add(to_here_, columns_);
+      const std::span<const Vec> vecs(&written(row, 0), static_cast<size_t>(vectors));
+      store_bytes({row == 0 ? to_ : to_here_, offset_, bytes_at_, left_}, vecs, is_tail, plan_.store, spare_);
+    }
   }
 
   // One vector of columns of each row.
   void write_columns(int i, bool is_tail) {
-    const Xbyak::RegExp at = offset_ + i * vec_bytes();
+    const int ahead = i * vec_bytes();
+    const Xbyak::RegExp at = offset_ + ahead;
     const bool is_joined = plan_.has_scale && plan_.has_bias && has_masks();
     if (is_joined) {
       load_part(spare_, scale_ + at, is_tail);
       load_part(bias_part_, bias_ + at, is_tail);
     }
     for (int row = 0; row < together_; ++row) {
-      const Vec& x = of(x_, row, i);
-      load_part(x, source(row) + at, is_tail);
+      const Vec& x = written(row, i);
+      load_row(x, row, ahead, is_tail);
       if (plan_.centers) vsubps(x, x, mean(row));
       vmulps(x, x, deviation(row));
       if (is_joined) {
@@ -275,9 +325,9 @@ class NormalizeEmitter : public RowEmitter {
       } else {
         apply_scale(x, at, is_tail);
       }
-      if (!plan_.stores_bytes()) store_part(to_[row] + at, x, is_tail);
+      if (!plan_.stores_bytes())
+        store_part((together_ > 1 ? row_at(to_here_, row) : to_ + offset_) + ahead, x, is_tail);
     }
-    if (together_ == 2) prefetcht0(ptr[temp_ + at]);
   }
 
   void apply_scale(const Vec& x, const Xbyak::RegExp& at, bool is_tail) {
@@ -292,9 +342,10 @@ class NormalizeEmitter : public RowEmitter {
   }
 
   void advance() {
-    const int last = together_ - 1;
-    lea(from_[0], ptr[from_[last] + columns_ * 4]);
-    lea(to_[0], ptr[to_[last] + columns_ * bytes_stored()]);
+    for (int row = 0; row < together_; ++row) {
+      lea(from_, ptr[from_ + columns_ * 4]);
+      lea(to_, ptr[to_ + columns_ * bytes_stored()]);
+    }
     if (!plan_.adds_skip) return;
     lea(skip_, ptr[skip_ + columns_ * 4]);
     lea(sum_, ptr[sum_ + columns_ * 4]);
@@ -302,53 +353,10 @@ class NormalizeEmitter : public RowEmitter {
 
   NormalizePlan plan_;
   int together_ = 1;
-  Gpr args_, from_[kMostRows], to_[kMostRows], rows_, columns_, offset_, left_, temp_, scale_, bias_, skip_, skip_bias_,
-      sum_, bytes_at_;
+  Gpr args_, from_, to_, from_here_, to_here_, row_bytes_3_, rows_, columns_, offset_, left_, temp_, scale_, bias_,
+      skip_, skip_bias_, sum_, bytes_at_;
   Vec spare_, bias_part_;
   std::vector<Vec> mean_, deviation_, partial_, x_, squares_;
-};
-
-class AffineEmitter : public RowEmitter {
- public:
-  explicit AffineEmitter(Isa isa) : RowEmitter(isa) {}
-
-  void emit() {
-    const Gpr args = argument(0), from = claim_gpr("from"), to = claim_gpr("to"), rows = claim_gpr("rows"),
-              columns = claim_gpr("columns"), offset = claim_gpr("offset"), left = claim_gpr("columns left"),
-              temp = claim_gpr("temporary"), row = claim_gpr("row");
-    const Vec center = claim_vec("center"), scale = claim_vec("scale"), shift = claim_vec("shift");
-    const std::vector<Vec> x = claim_vecs("x", kUnroll);
-    begin();
-    mov(from, ptr[args + offsetof(AffineArgs, from)]);
-    mov(to, ptr[args + offsetof(AffineArgs, to)]);
-    mov(rows, ptr[args + offsetof(AffineArgs, rows)]);
-    mov(columns, ptr[args + offsetof(AffineArgs, columns)]);
-    prepare_tail(columns, temp);
-    xor_(row.cvt32(), row.cvt32());
-    const auto scalar = [&](const Vec& into, size_t place) {
-      mov(temp, ptr[args + place]);
-      vbroadcastss(into, dword[temp + row * 4]);
-    };
-    loop_down(rows, [&] {
-      scalar(center, offsetof(AffineArgs, centers));
-      scalar(scale, offsetof(AffineArgs, scales));
-      scalar(shift, offsetof(AffineArgs, shifts));
-      for_columns(columns, offset, left, kUnroll, [&](int vectors, bool is_tail) {
-        for (int i = 0; i < vectors; ++i) {
-          const Vec& value = x[static_cast<size_t>(i)];
-          load_part(value, from + offset + i * vec_bytes(), is_tail);
-          vsubps(value, value, center);
-          vfmadd213ps(value, scale, shift);
-          store_part(to + offset + i * vec_bytes(), value, is_tail);
-        }
-      });
-      inc(row);
-      lea(from, ptr[from + columns * 4]);
-      lea(to, ptr[to + columns * 4]);
-    });
-    end();
-    emit_tables();
-  }
 };
 
 const char* isa_text(Isa isa) { return has_avx512(isa) ? "avx512 " : "avx2 "; }
@@ -372,15 +380,6 @@ Kernel<NormalizeFn> normalize_kernel(const NormalizePlan& plan) {
   const std::string key = isa_text(plan.isa) + to_string(plan);
   return Kernel<NormalizeFn>(cached_code(key, [&] {
     NormalizeEmitter emitter(plan);
-    emitter.emit();
-    return emitter.finish(key);
-  }));
-}
-
-Kernel<AffineFn> affine_rows_kernel(Isa isa) {
-  const std::string key = std::string(isa_text(isa)) + "affine rows";
-  return Kernel<AffineFn>(cached_code(key, [&] {
-    AffineEmitter emitter(isa);
     emitter.emit();
     return emitter.finish(key);
   }));

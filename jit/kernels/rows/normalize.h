@@ -1,6 +1,5 @@
 #pragma once
-// Normalization of dense float32 rows: mean and variance by two passes (or one), then scale and bias. And rows brought
-// to (x - center) * scale + shift by scalars of each row.
+// Normalization of dense float32 rows: mean and variance by two passes (or one), then scale and bias.
 #include <cstdint>
 #include <string>
 
@@ -43,16 +42,7 @@ struct NormalizeArgs {
   float factor = 1;    // of the rows that are stored as bytes
 };
 using NormalizeFn = void(const NormalizeArgs* args);
-// Requires of a call: rows >= 1, columns >= 1.
+// Requires of a call: rows >= 1, columns >= 1. What a row becomes does not depend on the rows beside it.
 Kernel<NormalizeFn> normalize_kernel(const NormalizePlan& plan);
-
-struct AffineArgs {
-  const float* from;
-  float* to;
-  int64_t rows, columns;
-  const float *centers, *scales, *shifts;  // one a row
-};
-using AffineFn = void(const AffineArgs* args);
-Kernel<AffineFn> affine_rows_kernel(Isa isa);
 
 }  // namespace lathe
