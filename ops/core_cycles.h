@@ -11,11 +11,4 @@ inline bool has_two_wide_products(Isa isa, const CoreRates& rates) {
   return has_avx512(isa) && rates.wide_products > 1;
 }
 
-// Of the cycles that Winograd's transforms take beside one multiplier of full width: two run them both, and stores do
-// not take their turns.
-inline double transform_part(Isa isa, const CoreRates& rates) {
-  constexpr double kOfTwo = 0.65;
-  return has_two_wide_products(isa, rates) ? kOfTwo : 1;
-}
-
 }  // namespace lathe

@@ -29,11 +29,10 @@ Value read_named(TextReader& text, std::string_view end, std::initializer_list<V
 }
 
 Isa read_isa(TextReader& text) {
-  const Isa isa = read_named(
-      text, " ", {Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16}, [](Isa each) { return name_of(each); },
-      "expected an instruction set");
-  if (isa <= usable_isa()) return isa;
-  throw Error(ErrorCode::unsupported, "the task is for " + std::string(name_of(isa)) + ", which is not usable here");
+  const std::optional<Isa> isa = isa_named(text.until(" "));
+  if (!isa) text.fail("expected an instruction set");
+  if (is_usable(*isa)) return *isa;
+  throw Error(ErrorCode::unsupported, "the task is for " + std::string(name_of(*isa)) + ", which is not usable here");
 }
 
 int64_t read_extent(TextReader& text, std::string_view after = "") {
@@ -106,7 +105,7 @@ Int8Dot read_dot(TextReader& text) {
 }
 
 void check_dot(const TextReader& text, Int8Dot dot, Isa isa) {
-  if (dot == Int8Dot::crossed ? has_avx512(isa) : dot != Int8Dot::pairs && !has_vnni(isa))
+  if (dot == Int8Dot::crossed ? !can_cross(isa) : dot != Int8Dot::pairs && !has_vnni(isa))
     text.fail("the instruction set does not multiply bytes so");
 }
 

@@ -14,7 +14,8 @@ inline std::vector<Isa> isas_here() {
 // Where products of bytes matter.
 inline std::vector<Isa> int8_isas_here() {
   std::vector<Isa> isas = isas_here();
-  if (has_vnni(usable_isa())) isas.push_back(Isa::avx512_vnni);
+  for (const Isa isa : {Isa::avx2_vnni, Isa::avx512_vnni})
+    if (is_usable(isa)) isas.push_back(isa);
   return isas;
 }
 

@@ -95,7 +95,7 @@ class Prover {
     std::set<std::string_view> fired;
     check("passes in order " + std::to_string(seed), [&] {
       infer_types(graph, limits);
-      run_passes(graph, passes, {OpRegistry::builtin(), limits, usable_isa() == Isa::avx2 ? 8 : 16, &fired}, 99, {});
+      run_passes(graph, passes, {OpRegistry::builtin(), limits, vector_lanes(usable_isa()), &fired}, 99, {});
       return fired.empty() ? want_ : run(graph, 99, "");
     });
     proof_.idle += fired.empty();

@@ -141,7 +141,7 @@ std::vector<ConvInt8Tile> tiles_of_two_products(const ConvInt8Problem& problem) 
 }  // namespace
 
 bool can_cross(const ConvInt8Problem& problem) {
-  if (problem.shape.phases.size() != 1 || has_avx512(problem.isa)) return false;
+  if (problem.shape.phases.size() != 1 || !can_cross(problem.isa)) return false;
   const ConvShape& shape = problem.shape.phases[0];
   const int64_t groups = problem.shape.in_channels, in_lanes = problem.shape.in_lanes();
   return shape.y.taps[0].offset == 0 && shape.x.taps[0].offset == 0 && is_same_everywhere(shape.y) &&

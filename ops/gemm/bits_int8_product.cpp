@@ -20,7 +20,7 @@ class BitsInt8Product : public BitsProduct {
  public:
   explicit BitsInt8Product(const BitsProblem& problem)
       : BitsProduct(problem), rows_(std::min(problem.m, kTogether)), padded_(problem.blocks() * problem.block) {
-    if (!has_vnni(problem.isa)) throw JitError("products of bytes with codes need VNNI");
+    if (!has_wide_vnni(problem.isa)) throw JitError("products of bytes with codes need AVX512-VNNI");
     BitsInt8RowsPlan plan;
     plan.bits = problem.bits;
     plan.block_groups = static_cast<int>(problem.block / problem.group());

@@ -40,7 +40,7 @@ std::optional<Int8Lowering> describe(const LowerContext& context) {
 // nullopt: what the kernels lack.
 std::optional<Described> describe(std::span<const LowerContext> nodes) {
   const LowerContext &first = nodes[0], &middle = nodes[1], &last = nodes[2];
-  if (!has_vnni(first.target.isa) || !softmax_axes(middle.node, middle.input_type(0).rank()).is_last_alone())
+  if (!has_wide_vnni(first.target.isa) || !softmax_axes(middle.node, middle.input_type(0).rank()).is_last_alone())
     return std::nullopt;
   const auto softmax = byte_softmax(first.target.isa, middle.node.epilogue->expression);
   if (!softmax || !last.node.attributes.get_ints("perm_a").empty()) return std::nullopt;

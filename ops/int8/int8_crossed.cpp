@@ -59,7 +59,7 @@ constexpr int64_t kGroupBytes = 4;  // in A and, for each column, in B
 
 bool pays_crossed(Isa isa, int64_t m, int64_t n, int64_t k) {
   constexpr int64_t kFewestRows = 4, kFewestColumns = 16, kLeastDepth = 16;
-  return !has_avx512(isa) && m >= kFewestRows && n >= kFewestColumns && k >= kLeastDepth;
+  return can_cross(isa) && m >= kFewestRows && n >= kFewestColumns && k >= kLeastDepth;
 }
 
 void crossed_row_terms(const void* a, int64_t rows, int64_t groups, int64_t stride_bytes, int32_t* out) noexcept {

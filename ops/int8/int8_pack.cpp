@@ -265,7 +265,7 @@ void Int8ColumnSums::operator()(const void* packed, int64_t rows, int64_t column
 }
 
 NegatedRowSums::NegatedRowSums(Isa isa, bool is_signed) {
-  if (has_vnni(isa)) kernel_ = row_sums_kernel(isa, is_signed);
+  if (has_wide_vnni(isa)) kernel_ = row_sums_kernel(isa, is_signed);
 }
 
 void NegatedRowSums::operator()(const ByteMatrix& matrix, int32_t factor, int32_t* out) const noexcept {

@@ -26,6 +26,14 @@ double cycles_of_dot(Isa isa, Int8Dot dot, const CoreRates& rates) {
   return 1 / products_per_cycle(isa, rates) * (dot_needs_temp(int8_isa(isa), dot) ? 1.5 : 1);
 }
 
+// Of the cycles that transforms take beside one multiplier of full width: two run them both, and stores do not take
+// their turns; of half the channels two instructions pass in a cycle.
+double transform_part(Isa isa, const CoreRates& rates) {
+  constexpr double kOfTwo = 0.65, kNarrow = 0.4;
+  if (!has_avx512(isa)) return kNarrow;
+  return has_two_wide_products(isa, rates) ? kOfTwo : 1;
+}
+
 }  // namespace
 
 std::optional<int64_t> choose_winograd_int8(const WinogradInt8Problem& problem, Int8Dot dot, int threads,

@@ -32,7 +32,7 @@ inline bool ends_small(int64_t outputs) {
 // input are within 50 * 255, those of the weights within 49 * 255, so that sums of both fit 16 bits.
 inline bool crosses_winograd_int8(const WinogradInt8Problem& problem, int64_t tile_group) {
   constexpr int64_t kFewestChannels = 256;
-  return tile_group > 0 && !has_avx512(problem.conv.isa) && problem.conv.in_channels >= kFewestChannels;
+  return tile_group > 0 && can_cross(problem.conv.isa) && problem.conv.in_channels >= kFewestChannels;
 }
 
 class WinogradInt8Program {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <optional>
+#include <utility>
 
 #include "lathe/error.h"
 
@@ -35,30 +35,16 @@ uint64_t saved_state() {
   return static_cast<uint64_t>(high) << 32 | low;
 }
 
-std::optional<Isa> detect_isa() {
-  constexpr uint64_t kYmmState = 0x6, kZmmState = 0xe6;
-  const uint64_t saved = saved_state();
+IsaBits read_isa_bits() {
   const Registers basic = cpuid(1), extended = cpuid(7), extended1 = cpuid(7, 1);
-  const bool fma = bit(basic.ecx, 12), f16c = bit(basic.ecx, 29), avx2 = bit(extended.ebx, 5);
-  const bool bmi2 = bit(extended.ebx, 8);
-  if (!fma || !f16c || !avx2 || !bmi2 || (saved & kYmmState) != kYmmState) return std::nullopt;
-  // F, DQ, CD, BW, VL: the set of every server since Skylake-X.
-  for (int feature : {16, 17, 28, 30, 31})
-    if (!bit(extended.ebx, feature)) return Isa::avx2;
-  if ((saved & kZmmState) != kZmmState) return Isa::avx2;
-  if (!bit(extended.ecx, 11)) return Isa::avx512;
-  return bit(extended1.eax, 5) ? Isa::avx512_bf16 : Isa::avx512_vnni;
+  return {basic.ecx, extended.ebx, extended.ecx, extended1.eax, saved_state()};
 }
 
-Isa isa_within_cap() {
-  const std::optional<Isa> detected = detect_isa();
-  if (!detected) throw Error(ErrorCode::unsupported, "this CPU lacks AVX2, FMA, F16C or BMI2, which Lathe needs");
-  const char* cap_text = std::getenv("LATHE_ISA");
-  if (cap_text == nullptr || *cap_text == '\0') return *detected;
-  for (Isa isa : {Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16})
-    if (name_of(isa) == cap_text) return std::min(isa, *detected);
-  throw Error(ErrorCode::invalid_argument,
-              "LATHE_ISA is '" + std::string(cap_text) + "'; expected avx2, avx512, avx512_vnni or avx512_bf16");
+std::vector<Isa> isas_here() {
+  std::vector<Isa> isas = isas_of(read_isa_bits());
+  if (isas.empty()) throw Error(ErrorCode::unsupported, "this CPU lacks AVX2, FMA, F16C or BMI2, which Lathe needs");
+  const char* cap = std::getenv("LATHE_ISA");
+  return isas_up_to(std::move(isas), cap == nullptr ? "" : cap);
 }
 
 std::string vendor_name() {
@@ -116,6 +102,8 @@ std::string_view name_of(Isa isa) {
   switch (isa) {
     case Isa::avx2:
       return "avx2";
+    case Isa::avx2_vnni:
+      return "avx2_vnni";
     case Isa::avx512:
       return "avx512";
     case Isa::avx512_vnni:
@@ -124,6 +112,12 @@ std::string_view name_of(Isa isa) {
       return "avx512_bf16";
   }
   return "unknown";
+}
+
+std::optional<Isa> isa_named(std::string_view name) {
+  for (Isa isa : {Isa::avx2, Isa::avx2_vnni, Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16})
+    if (name_of(isa) == name) return isa;
+  return std::nullopt;
 }
 
 const CpuFacts& cpu_facts() {
@@ -149,8 +143,47 @@ CoreRates core_rates(const CpuFacts& facts) {
   return rates;
 }
 
+std::vector<Isa> isas_of(const IsaBits& bits) {
+  constexpr uint64_t kYmmState = 0x6, kZmmState = 0xe6;
+  const bool fma = bit(bits.leaf1_ecx, 12), f16c = bit(bits.leaf1_ecx, 29);
+  const bool avx2 = bit(bits.leaf7_ebx, 5), bmi2 = bit(bits.leaf7_ebx, 8);
+  if (!fma || !f16c || !avx2 || !bmi2 || (bits.saved_state & kYmmState) != kYmmState) return {};
+  std::vector<Isa> isas = {Isa::avx2};
+  if (bit(bits.leaf7_1_eax, 4)) isas.push_back(Isa::avx2_vnni);
+  // F, DQ, CD, BW, VL: the set of every server since Skylake-X.
+  for (int feature : {16, 17, 28, 30, 31})
+    if (!bit(bits.leaf7_ebx, feature)) return isas;
+  if ((bits.saved_state & kZmmState) != kZmmState) return isas;
+  isas.push_back(Isa::avx512);
+  if (!bit(bits.leaf7_ecx, 11)) return isas;
+  isas.push_back(Isa::avx512_vnni);
+  if (bit(bits.leaf7_1_eax, 5)) isas.push_back(Isa::avx512_bf16);
+  return isas;
+}
+
+std::vector<Isa> isas_up_to(std::vector<Isa> isas, std::string_view cap) {
+  if (cap.empty()) return isas;
+  const std::optional<Isa> named = isa_named(cap);
+  if (!named) {
+    throw Error(ErrorCode::invalid_argument, "LATHE_ISA is '" + std::string(cap) +
+                                                 "'; expected avx2, avx2_vnni, avx512, avx512_vnni or avx512_bf16");
+  }
+  isas.erase(std::upper_bound(isas.begin(), isas.end(), *named), isas.end());
+  return isas;
+}
+
+const std::vector<Isa>& usable_isas() {
+  static const std::vector<Isa> isas = isas_here();
+  return isas;
+}
+
+bool is_usable(Isa isa) {
+  const std::vector<Isa>& isas = usable_isas();
+  return std::find(isas.begin(), isas.end(), isa) != isas.end();
+}
+
 Isa usable_isa() {
-  static const Isa isa = isa_within_cap();
+  static const Isa isa = usable_isas().back();
   return isa;
 }
 

@@ -1,14 +1,19 @@
 #pragma once
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace lathe {
 
-// Instruction sets that plans are made for, each a superset of the one before.
-enum class Isa { avx2, avx512, avx512_vnni, avx512_bf16 };
+// Instruction sets that plans are made for. Each is a superset of those before, but for avx2_vnni, which only avx2 is
+// part of: AVX2 with dot products of bytes (AVX-VNNI), that CPUs with AVX-512 may lack.
+enum class Isa { avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16 };
 
 std::string_view name_of(Isa isa);
+std::optional<Isa> isa_named(std::string_view name);
 inline bool has_avx512(Isa isa) { return isa >= Isa::avx512; }
 inline int vector_lanes(Isa isa) { return has_avx512(isa) ? 16 : 8; }  // of float32
 inline int vector_registers(Isa isa) { return has_avx512(isa) ? 32 : 16; }
@@ -31,8 +36,21 @@ struct CoreRates {
   bool operator==(const CoreRates&) const = default;
 };
 CoreRates core_rates(const CpuFacts& facts = cpu_facts());
-// The best set that CPU and operating system offer, capped by LATHE_ISA=avx2|avx512|avx512_vnni|avx512_bf16 (read
-// once). Throws Error(unsupported) without AVX2 and FMA, Error(invalid_argument) on another value of LATHE_ISA.
-Isa usable_isa();
+
+// What CPUID and XGETBV say of instruction sets; zeros where the CPU lacks the leaf.
+struct IsaBits {
+  uint32_t leaf1_ecx = 0, leaf7_ebx = 0, leaf7_ecx = 0, leaf7_1_eax = 0;
+  uint64_t saved_state = 0;  // XCR0
+};
+// The sets that run, in the order of Isa; empty without AVX2, FMA, F16C or BMI2.
+std::vector<Isa> isas_of(const IsaBits& bits);
+// Those of `isas` up to the set named `cap`; all where it is empty. Throws Error(invalid_argument) on another name.
+std::vector<Isa> isas_up_to(std::vector<Isa> isas, std::string_view cap);
+
+// The sets that run here, up to LATHE_ISA (read once). Throws Error(unsupported) where there are none, and as
+// isas_up_to() does.
+const std::vector<Isa>& usable_isas();
+bool is_usable(Isa isa);
+Isa usable_isa();  // the last of them
 
 }  // namespace lathe

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <set>
 
+#include "lathe/error.h"
 #include "src/base/cgroup.h"
 #include "src/base/cpu.h"
 #include "src/base/topology.h"
@@ -27,6 +28,51 @@ TEST(Cpu, UsableIsaIsAtLeastAvx2) {
   EXPECT_EQ(vector_lanes(Isa::avx2), 8);
   EXPECT_EQ(vector_registers(Isa::avx512_vnni), 32);
   EXPECT_EQ(name_of(Isa::avx512_bf16), "avx512_bf16");
+  EXPECT_FALSE(has_avx512(Isa::avx2_vnni));
+  EXPECT_EQ(vector_lanes(Isa::avx2_vnni), 8);
+  EXPECT_EQ(usable_isas().front(), Isa::avx2);
+  for (const Isa isa : usable_isas()) EXPECT_TRUE(is_usable(isa)) << name_of(isa);
+}
+
+constexpr uint32_t kFmaF16c = 1U << 12 | 1U << 29, kAvx2Bmi2 = 1U << 5 | 1U << 8;
+constexpr uint32_t kAvx512 = 1U << 16 | 1U << 17 | 1U << 28 | 1U << 30 | 1U << 31, kAvx512Vnni = 1U << 11;
+constexpr uint32_t kAvxVnni = 1U << 4, kAvx512Bf16 = 1U << 5;
+constexpr uint64_t kYmmSaved = 0x6, kZmmSaved = 0xe6;
+const IsaBits kAlderLake = {kFmaF16c, kAvx2Bmi2, 0, kAvxVnni, kYmmSaved};
+const IsaBits kZen4 = {kFmaF16c, kAvx2Bmi2 | kAvx512, kAvx512Vnni, kAvx512Bf16, kZmmSaved};
+
+TEST(Cpu, TellsInstructionSetsByTheirBits) {
+  using Isas = std::vector<Isa>;
+  const Isas zen4 = {Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16};
+  EXPECT_EQ(isas_of({kFmaF16c, kAvx2Bmi2, 0, 0, kYmmSaved}), Isas{Isa::avx2}) << "Haswell";
+  EXPECT_EQ(isas_of(kAlderLake), (Isas{Isa::avx2, Isa::avx2_vnni}));
+  EXPECT_EQ(isas_of({kFmaF16c, kAvx2Bmi2 | kAvx512, 0, 0, kZmmSaved}), (Isas{Isa::avx2, Isa::avx512})) << "Skylake-X";
+  EXPECT_EQ(isas_of(kZen4), zen4);
+  IsaBits zen5 = kZen4;
+  zen5.leaf7_1_eax |= kAvxVnni;
+  EXPECT_EQ(isas_of(zen5).size(), 5U);
+  zen5.saved_state = kYmmSaved;
+  EXPECT_EQ(isas_of(zen5), (Isas{Isa::avx2, Isa::avx2_vnni})) << "the system saves no registers of 512 bits";
+  zen5.saved_state = 0;
+  EXPECT_TRUE(isas_of(zen5).empty());
+  EXPECT_TRUE(isas_of({kFmaF16c, 0, 0, 0, kYmmSaved}).empty()) << "Ivy Bridge and older";
+}
+
+TEST(Cpu, UsesNoMoreThanItIsTold) {
+  const auto best_of = [](const IsaBits& bits, const char* cap) { return isas_up_to(isas_of(bits), cap).back(); };
+  EXPECT_EQ(best_of(kAlderLake, ""), Isa::avx2_vnni);
+  EXPECT_EQ(best_of(kAlderLake, "avx512_bf16"), Isa::avx2_vnni);
+  EXPECT_EQ(best_of(kAlderLake, "avx2"), Isa::avx2);
+  EXPECT_EQ(best_of(kZen4, "avx2_vnni"), Isa::avx2) << "which has no such instructions";
+  EXPECT_EQ(best_of(kZen4, "avx512"), Isa::avx512);
+  EXPECT_EQ(isas_up_to(isas_of(kZen4), "avx512"), (std::vector<Isa>{Isa::avx2, Isa::avx512}));
+  try {
+    isas_up_to(isas_of(kZen4), "avx10");
+    FAIL() << "took a name that it does not know";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    EXPECT_STREQ(error.what(), "LATHE_ISA is 'avx10'; expected avx2, avx2_vnni, avx512, avx512_vnni or avx512_bf16");
+  }
 }
 
 CoreRates rates_of(const char* vendor, int family, int model) {

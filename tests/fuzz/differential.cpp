@@ -158,7 +158,7 @@ RandomCase shrunk(RandomCase failing, const Check& check) {
 Setting random_setting(uint32_t seed) {
   std::mt19937 random(seed ^ 0x5eed);
   Setting setting;
-  if (random() % 2 == 0) setting.isa = Isa::avx2;
+  setting.isa = usable_isas()[random() % usable_isas().size()];
   setting.threads = 1 + static_cast<int>(random() % 2);
   if (random() % 3 == 0) {
     std::vector<Pass> passes = load_passes();

@@ -53,7 +53,7 @@ void expect_blocks(std::mt19937& random, int bits, int64_t block, bool has_offse
 }
 
 TEST(BitsInt8Rows, QuantizeBlocks) {
-  if (!has_vnni(usable_isa())) GTEST_SKIP() << "no VNNI";
+  if (!has_wide_vnni(usable_isa())) GTEST_SKIP() << "no VNNI";
   std::mt19937 random(5);
   for (const int bits : {2, 4, 8})
     for (const int64_t block : {16, 32, 128, 1024})
@@ -64,7 +64,7 @@ TEST(BitsInt8Rows, QuantizeBlocks) {
 }
 
 TEST(BitsInt8Rows, ANaNStaysOne) {
-  if (!has_vnni(usable_isa())) GTEST_SKIP() << "no VNNI";
+  if (!has_wide_vnni(usable_isa())) GTEST_SKIP() << "no VNNI";
   std::vector<float> from(64, 1);
   from[40] = std::nanf("");
   std::vector<int8_t> to(64);
@@ -125,7 +125,7 @@ void expect_rows(std::mt19937& random, const BitsInt8RowsPlan& plan) {
 }
 
 TEST(BitsInt8Rows, AreThoseOfPlainLoops) {
-  if (!has_vnni(usable_isa())) GTEST_SKIP() << "no VNNI";
+  if (!has_wide_vnni(usable_isa())) GTEST_SKIP() << "no VNNI";
   std::mt19937 random(6);
   for (const int bits : {2, 4, 8}) {
     for (int vecs = 1; vecs <= kMostBitsInt8Vecs; ++vecs) {

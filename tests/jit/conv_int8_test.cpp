@@ -20,7 +20,8 @@ struct Form {
 std::vector<Form> forms() {
   std::vector<Form> all = {{Isa::avx2, Int8Dot::pairs}, {Isa::avx2, Int8Dot::crossed}};
   if (has_avx512(usable_isa())) all.push_back({Isa::avx512, Int8Dot::pairs});
-  if (has_vnni(usable_isa())) all.push_back({Isa::avx512_vnni, Int8Dot::u8s8});
+  for (const Isa isa : {Isa::avx2_vnni, Isa::avx512_vnni})
+    if (is_usable(isa)) all.push_back({isa, Int8Dot::u8s8});
   return all;
 }
 

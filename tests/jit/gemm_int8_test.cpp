@@ -170,7 +170,7 @@ void expect_exact(const TileCase& test, unsigned seed) {
 }
 
 std::vector<Int8Dot> dots_of(Isa isa) {
-  if (!has_avx512(isa)) return {Int8Dot::pairs, Int8Dot::crossed};
+  if (can_cross(isa)) return {Int8Dot::pairs, Int8Dot::crossed};
   if (!has_vnni(isa)) return {Int8Dot::pairs};
   return {Int8Dot::u8s8, Int8Dot::s8u8, Int8Dot::pairs};
 }
@@ -269,6 +269,8 @@ TEST(GemmInt8Tile, RefusesPlansBeyondTheRegistersAndVnniWhereItIsMissing) {
   EXPECT_THROW(gemm_int8_tile({.isa = Isa::avx2, .dot = Int8Dot::crossed, .rows = 5, .vecs = 2}), JitError);
   EXPECT_THROW(gemm_int8_tile({.isa = Isa::avx2, .dot = Int8Dot::crossed, .rows = 2, .k_unroll = 3}), JitError);
   EXPECT_THROW(gemm_int8_tile({.isa = Isa::avx512, .dot = Int8Dot::crossed, .rows = 2}), JitError);
+  EXPECT_THROW(gemm_int8_tile({.isa = Isa::avx2, .dot = Int8Dot::u8s8, .rows = 4, .vecs = 2}), JitError);
+  EXPECT_THROW(gemm_int8_tile({.isa = Isa::avx2_vnni, .dot = Int8Dot::crossed, .rows = 2}), JitError);
   GemmInt8TilePlan full = {.isa = Isa::avx512, .rows = 14, .vecs = 2, .row_groups = 1};
   full.epilogue = requantize(DType::f32, true);
   EXPECT_THROW(gemm_int8_tile(full), JitError);

@@ -32,7 +32,7 @@ void expect_sums(std::mt19937& random, int64_t groups, int64_t columns, int64_t 
 }
 
 TEST(RowSums, AreThoseOfPlainLoopsAndReadNothingElse) {
-  if (!has_vnni(usable_isa())) GTEST_SKIP() << "no VNNI";
+  if (!has_wide_vnni(usable_isa())) GTEST_SKIP() << "no VNNI";
   std::mt19937 random(11);
   for (const int64_t columns : {1, 5, 63, 64, 65, 128, 300}) {
     for (const int64_t gap : {0, 7, 640}) {
@@ -44,8 +44,9 @@ TEST(RowSums, AreThoseOfPlainLoopsAndReadNothingElse) {
   }
 }
 
-TEST(RowSums, RefusesInstructionSetsWithoutVnni) {
+TEST(RowSums, RefusesInstructionSetsWithoutWideVnni) {
   EXPECT_THROW(row_sums_kernel(Isa::avx2, false), JitError);
+  EXPECT_THROW(row_sums_kernel(Isa::avx2_vnni, false), JitError);
   EXPECT_THROW(row_sums_kernel(Isa::avx512, true), JitError);
 }
 

@@ -101,7 +101,7 @@ float tolerance() {
 void expect_alike(const Case& c, std::initializer_list<int> thread_counts) {
   OpTester node = node_of(c);
   const std::vector<Tensor> expected = node.reference();
-  for (const Isa isa : isas_here()) {
+  for (const Isa isa : testing::int8_isas_here()) {
     for (const int threads : thread_counts) {
       const auto results = node.lowered(isa, threads);
       ASSERT_TRUE(results) << c;

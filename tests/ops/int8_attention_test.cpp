@@ -172,7 +172,7 @@ TEST(Int8Attention, HasTheBitsOfItsNodesOneByOneOverRandomShapes) {
       apart.take_apart();
       const LoweredGraph one = together.lowered(isa, threads, near), several = apart.lowered(isa, threads, near);
       if (!shares_all_keys(shape)) {
-        ASSERT_EQ(attentions_in(one), has_vnni(isa) ? 1 : 0);
+        ASSERT_EQ(attentions_in(one), has_wide_vnni(isa) ? 1 : 0);
       }
       ASSERT_EQ(attentions_in(several), 0);
       const Tensor got = together.result(one, seed), expected = apart.result(several, seed);

@@ -89,7 +89,7 @@ TEST(TaskText, RandomProductsOfFloatsAndBytesComeBackAndRun) {
 }
 
 TEST(TaskText, ConvolutionsOfBytesComeBackAndRunWithAnyTile) {
-  for (const Isa isa : {Isa::avx2, usable_isa()}) {
+  for (const Isa isa : usable_isas()) {
     for (const bool is_pointwise : {false, true}) {
       const int lanes = vector_lanes(isa);
       ConvInt8Problem problem;

@@ -28,7 +28,7 @@ std::string to_string(const Int8Store& how) {
 
 bool has_byte_tables(Isa isa) {
   static const bool has_permutes = __builtin_cpu_supports("avx512vbmi") != 0;
-  return has_vnni(isa) && has_permutes;
+  return has_wide_vnni(isa) && has_permutes;
 }
 
 void Int8Emitter::dot(Int8Dot kind, const Vec& acc, const Vec& a, const Vec& b, const Vec& temp) {

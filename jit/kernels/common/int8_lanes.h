@@ -20,7 +20,7 @@ enum class Int8Dot : uint8_t {
   // The same by half the products, Winograd's inner product: with two neighbouring lanes a, a' of A and b, b' of B,
   // (a + b') . (a' + b) is a . b + a' . b' and a . a' + b . b', which the caller takes off again. Sums of elements of A
   // and B fit 16 bits, lanes come in twos. For CPUs that multiply at fewer ports than they add at, and have no
-  // instruction that does both: AVX2 only.
+  // instruction that does both: AVX2 without VNNI only.
   crossed,
 };
 std::string to_string(Int8Dot dot);
@@ -34,12 +34,15 @@ inline int64_t groups_of(Int8Dot dot, int64_t k) {
   const int64_t together = int64_t{group_of(dot)} * lanes_of(dot);
   return (k + together - 1) / together * lanes_of(dot);
 }
-inline bool has_vnni(Isa isa) { return isa >= Isa::avx512_vnni; }
+inline bool has_vnni(Isa isa) { return isa == Isa::avx2_vnni || isa >= Isa::avx512_vnni; }
+inline bool has_wide_vnni(Isa isa) { return has_vnni(isa) && has_avx512(isa); }
+// Int8Dot::crossed pays nowhere else.
+inline bool can_cross(Isa isa) { return !has_avx512(isa) && !has_vnni(isa); }
 inline bool dot_needs_temp(Isa isa, Int8Dot dot) { return dot == Int8Dot::pairs && !has_vnni(isa); }
 // Bytes are looked up in tables of 256 within registers.
 bool has_byte_tables(Isa isa);
 // The sets that differ in code for bytes.
-inline Isa int8_isa(Isa isa) { return has_vnni(isa) ? Isa::avx512_vnni : has_avx512(isa) ? Isa::avx512 : Isa::avx2; }
+inline Isa int8_isa(Isa isa) { return has_wide_vnni(isa) ? Isa::avx512_vnni : isa; }
 
 // How float32 results are stored. As bytes: rounded to even, `zero` added, saturated.
 struct Int8Store {
@@ -63,7 +66,9 @@ std::string to_string(const Int8Store& how);
 
 class Int8Emitter : public Emitter {
  protected:
-  using Emitter::Emitter;
+  explicit Int8Emitter(Isa isa) : Emitter(isa) {
+    if (!has_avx512(isa)) setDefaultEncoding(Xbyak::VexEncoding);
+  }
 
   // acc += a . b in every lane.
   // `temp` is clobbered when dot_needs_temp().

@@ -52,7 +52,7 @@ bool has_all_taps(const ConvTileShape& shape) {
 // Beside the sums: a broadcast and the weights of all blocks, two lanes each, and, but for the last block, what is
 // multiplied.
 bool fits_crossed(const ConvInt8Plan& plan, int pixels) {
-  if (has_avx512(plan.isa) || plan.ahead > 0 || plan.groups % 2 != 0 || plan.tail % 2 != 0) return false;
+  if (!can_cross(plan.isa) || plan.ahead > 0 || plan.groups % 2 != 0 || plan.tail % 2 != 0) return false;
   const int others = plan.blocks > 1 ? 4 : 2;
   return pixels >= 1 && plan.blocks >= 1 && plan.blocks * (pixels + 2) + others <= vector_registers(plan.isa);
 }

@@ -11,7 +11,7 @@ bool GemmInt8TilePlan::is_valid() const {
     return false;
   }
   if (!is_wide(dot) && !has_vnni(isa)) return false;
-  if (dot == Int8Dot::crossed && (has_avx512(isa) || k_unroll % 2 != 0)) return false;
+  if (dot == Int8Dot::crossed && (!can_cross(isa) || k_unroll % 2 != 0)) return false;
   if (epilogue && epilogue->inputs.size() > static_cast<size_t>(kMaxInt8Inputs)) return false;
   if (requantizes() && epilogue->expression.output != DType::f32) return false;
   if (store.gelu != 0 && !has_avx512(isa)) return false;

@@ -124,7 +124,7 @@ class RowSumsEmitter : public Emitter {
 
 Kernel<RowSumsFn> row_sums_kernel(Isa isa, bool is_signed) {
   const std::string key = std::string("row_sums ") + (is_signed ? "i8" : "u8");
-  if (!has_vnni(isa)) throw JitError("needs VNNI: " + key);
+  if (!has_wide_vnni(isa)) throw JitError("needs AVX512-VNNI: " + key);
   return Kernel<RowSumsFn>(cached_code(key, [&] {
     RowSumsEmitter emitter(isa, is_signed);
     emitter.emit();
