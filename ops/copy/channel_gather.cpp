@@ -25,7 +25,8 @@ struct GatherJob {
   int64_t block = 0;
   std::vector<Source> sources;
   ChannelGatherTable table;
-  std::optional<ByteGatherTable> bytes = {};  // where elements are
+  std::optional<ByteGatherTable> bytes = {};       // where elements are
+  std::optional<BlendedGatherTable> blended = {};  // where sources are taken by groups
   Kernel<ChannelGatherFn> kernel = {};
 };
 
@@ -50,6 +51,7 @@ struct ChannelGather {
       for (const GatherJob& job : jobs) {
         ChannelGatherArgs call{&job.table, {}, nullptr, std::min(longest, pixels - first)};
         if (job.bytes) call.table = &*job.bytes;
+        if (job.blended) call.table = &*job.blended;
         for (size_t i = 0; i < job.sources.size(); ++i) {
           const auto [input, block] = job.sources[i];
           const int64_t pixel = (image * input_blocks[input] + block) * pixels + first;
@@ -92,7 +94,12 @@ void add_jobs(ChannelGather& gather, int64_t block, const LanesBySource& lanes, 
     const bool has_bytes = gather.element_bytes == 1;
     if (has_bytes) job.bytes.emplace(job.table, static_cast<int>(gather.lanes));
     const bool is_partial = !is_whole || lanes.size() > static_cast<size_t>(kMostGatherSources);
-    job.kernel = channel_gather_kernel({isa, static_cast<int>(job.sources.size()), is_partial, has_bytes});
+    ChannelGatherPlan plan{isa, static_cast<int>(job.sources.size()), is_partial, has_bytes};
+    if (has_avx512(isa) && !has_bytes) {
+      plan.groups = groups_of(job.table, plan.sources);
+      job.blended.emplace(job.table, plan.groups);
+    }
+    job.kernel = channel_gather_kernel(plan);
     gather.jobs.push_back(std::move(job));
   }
 }

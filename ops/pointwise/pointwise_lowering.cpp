@@ -110,6 +110,33 @@ bool inputs_exist(const Fused& fused) {
   });
 }
 
+// Constants of few bytes, which come from memory: fetched all at once they take one way there, not one for each row.
+struct SmallConstants {
+  std::vector<std::pair<BufferId, int64_t>> buffers;  // with their bytes
+
+  static SmallConstants of(const LowerContext& context, const Fused& fused) {
+    constexpr int64_t kMostBytes = 32 << 10;
+    SmallConstants found;
+    int64_t all = 0;
+    for (const ValueId id : fused.operands) {
+      const Tensor& constant = context.graph.value(id).constant;
+      if (!constant.defined()) continue;
+      found.buffers.emplace_back(context.buffer(id), static_cast<int64_t>(constant.bytes()));
+      all += found.buffers.back().second;
+    }
+    if (all > kMostBytes) found.buffers.clear();
+    return found;
+  }
+
+  void prefetch(const StepArgs& args) const {
+    constexpr int64_t kLine = 64;
+    for (const auto& [id, bytes] : buffers) {
+      const auto* at = args.at<const char>(id);
+      for (int64_t line = 0; line < bytes; line += kLine) __builtin_prefetch(at + line);
+    }
+  }
+};
+
 Step make_step(const LowerContext& context, const Fused& fused, std::vector<PointwiseLoops> nests) {
   const TensorType& result = context.output_type(0);
   Step step;
@@ -138,7 +165,9 @@ Step make_step(const LowerContext& context, const Fused& fused, std::vector<Poin
                                                  : worthwhile_movers(sizeof(float) * moved, context.target.threads);
   step.shares = worthwhile_shares(operations * kFlopOfOperation, step.threads);
   step.kernel = "pointwise " + to_string(fused.expression);
-  step.run = [from = std::move(from), to, nests = std::move(nests)](const StepArgs& args) {
+  step.run = [from = std::move(from), to, nests = std::move(nests),
+              constants = SmallConstants::of(context, fused)](const StepArgs& args) {
+    constants.prefetch(args);
     const void* inputs[PointwiseLoops::kMaxInputs];
     for (size_t k = 0; k < from.size(); ++k) inputs[k] = args.at<const void>(from[k]);
     for (const PointwiseLoops& nest : nests) nest.run(inputs, args.at<void>(to), args.share, args.shares);

@@ -42,7 +42,10 @@ void expect_gathers() {
           continue;
         }
         from[lane] = static_cast<int>(random() % static_cast<unsigned>(sources));
-        lane_of[lane] = static_cast<int>(random() % static_cast<unsigned>(lanes));
+        // Most sources are read at lanes of their own in half of the rounds.
+        const auto apart = static_cast<size_t>(from[lane] * (lanes / kMostGatherSources));
+        lane_of[lane] =
+            static_cast<int>((round % 2 == 0 ? random() : apart + random() % 3) % static_cast<unsigned>(lanes));
         table.set(static_cast<size_t>(from[lane]), static_cast<int>(lane), lane_of[lane]);
       }
       constexpr bool kHasBytes = sizeof(Element) == 1;
@@ -54,7 +57,11 @@ void expect_gathers() {
       ChannelGatherArgs args{&table, {}, result, pixels};
       if (kHasBytes) args.table = &bytes;
       for (size_t i = 0; i < blocks.size(); ++i) args.sources[i] = blocks[i];
-      const Kernel<ChannelGatherFn> kernel = channel_gather_kernel({isa, sources, is_partial, kHasBytes});
+      ChannelGatherPlan plan{isa, sources, is_partial, kHasBytes};
+      if (has_avx512(isa) && !kHasBytes) plan.groups = groups_of(table, sources);
+      const BlendedGatherTable blended(table, plan.groups);
+      if (!plan.groups.empty()) args.table = &blended;
+      const Kernel<ChannelGatherFn> kernel = channel_gather_kernel(plan);
       kernel.entry()(&args);
       for (size_t e = 0; e < elements; ++e) {
         const size_t lane = e % from.size(), pixel = e / from.size();
@@ -69,6 +76,13 @@ void expect_gathers() {
 }
 
 TEST(ChannelGather, TakesAnyLanesFromAnyBlocks) { expect_gathers<float>(); }
+
+TEST(ChannelGather, PutsSourcesThatMeetInNoLaneIntoOneGroup) {
+  ChannelGatherTable table;
+  for (int lane = 0; lane < 16; ++lane) table.set(static_cast<size_t>(lane / 4), lane, lane % 4 + lane / 4 * 2);
+  const std::vector<std::vector<int>> want{{0, 2}, {1, 3}};
+  EXPECT_EQ(groups_of(table, 4), want);
+}
 
 TEST(ChannelGather, TakesAnyBytesFromAnyBlocks) { expect_gathers<uint8_t>(); }
 

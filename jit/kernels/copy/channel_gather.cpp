@@ -7,7 +7,7 @@
 namespace lathe {
 namespace {
 
-// What both forms share: registers for the operands, and the loop over pixels.
+// What all forms share: registers for the operands, and the loop over pixels.
 class GatherEmitter : public Emitter {
  public:
   std::shared_ptr<const CodePages> emit(const std::string& name) {
@@ -31,10 +31,7 @@ class GatherEmitter : public Emitter {
   // `together`: pixels at a time.
   GatherEmitter(const ChannelGatherPlan& plan, int together) : Emitter(plan.isa), plan_(plan), together_(together) {
     if (plan.sources < 1 || plan.sources > kMostGatherSources) throw JitError("no plan: " + to_string(plan));
-    for (int i = 0; i < plan_.sources; ++i) {
-      from_.push_back(claim_gpr("source"));
-      index_.push_back(claim_vec("index"));
-    }
+    for (int i = 0; i < plan_.sources; ++i) from_.push_back(claim_gpr("source"));
     result_ = claim_vec("result");
   }
 
@@ -51,86 +48,137 @@ class GatherEmitter : public Emitter {
   Vec result_, moved_;
 };
 
+// AVX2: a permutation and a blend for each source.
 class ChannelGatherEmitter final : public GatherEmitter {
  public:
   explicit ChannelGatherEmitter(const ChannelGatherPlan& plan) : GatherEmitter(plan, 2) {}
 
  private:
   void claim_vectors() override {
-    // The first source's result needs no blend; opmasks are AVX-512's.
-    if (!has_masks()) lanes_ = claim_vecs("lanes of a source", plan_.sources - 1);
-    if (!has_masks()) moved_ = claim_vec("moved lanes");
-    if (!has_masks() && plan_.is_partial) written_ = claim_vec("written lanes");
+    index_ = claim_vecs("index", plan_.sources);
+    lanes_ = claim_vecs("lanes of a source", plan_.sources - 1);  // the first source's result needs no blend
+    moved_ = claim_vec("moved lanes");
+    if (plan_.is_partial) written_ = claim_vec("written lanes");
   }
 
   void load_table() override {
-    for (int i = 0; i < plan_.sources; ++i) {
-      const auto slot = static_cast<size_t>(i);
-      load(index_[slot], table_ + offsetof(ChannelGatherTable, index) + slot * sizeof(std::array<int32_t, 16>));
-      load_lanes(i, offsetof(ChannelGatherTable, lanes) + slot * sizeof(std::array<int32_t, 16>));
+    constexpr size_t kVector = sizeof(std::array<int32_t, 16>);
+    for (size_t i = 0; i < index_.size(); ++i) {
+      load(index_[i], table_ + offsetof(ChannelGatherTable, index) + i * kVector);
+      if (i > 0) load(lanes_[i - 1], table_ + offsetof(ChannelGatherTable, lanes) + i * kVector);
     }
-    if (plan_.is_partial) load_written();
-  }
-
-  // Opmask 1 + i, or a vector.
-  void load_lanes(int source, size_t at) {
-    if (has_masks()) {
-      load(result_, table_ + at);
-      vptestmd(Xbyak::Opmask(1 + source), Xbyak::Zmm(result_.getIdx()), Xbyak::Zmm(result_.getIdx()));
-    } else if (source > 0) {
-      load(lanes_[static_cast<size_t>(source) - 1], table_ + at);
-    }
-  }
-
-  void load_written() {
-    constexpr size_t kAt = offsetof(ChannelGatherTable, written);
-    if (has_masks()) {
-      load(result_, table_ + kAt);
-      vptestmd(k7, Xbyak::Zmm(result_.getIdx()), Xbyak::Zmm(result_.getIdx()));
-    } else {
-      load(written_, table_ + kAt);
-    }
+    if (plan_.is_partial) load(written_, table_ + offsetof(ChannelGatherTable, written));
   }
 
   void gather(int pixels) override {
     for (int pixel = 0; pixel < pixels; ++pixel) {
       const int bytes = pixel * vec_bytes();
-      for (int i = 0; i < plan_.sources; ++i) {
-        const auto slot = static_cast<size_t>(i);
-        take(i, index_[slot], from_[slot] + offset_ + bytes);
+      for (size_t i = 0; i < index_.size(); ++i) {
+        const Xbyak::Ymm into(i == 0 ? result_.getIdx() : moved_.getIdx());
+        vpermps(into, Xbyak::Ymm(index_[i].getIdx()), ptr[from_[i] + offset_ + bytes]);
+        if (i > 0) vblendvps(result_, result_, moved_, lanes_[i - 1]);
       }
-      write(to_ + offset_ + bytes);
+      if (plan_.is_partial) {
+        vmaskmovps(ptr[to_ + offset_ + bytes], written_, result_);
+      } else {
+        store(to_ + offset_ + bytes, result_);
+      }
     }
     add(offset_, pixels * vec_bytes());
   }
 
-  void take(int source, const Vec& index, const Xbyak::RegExp& from) {
-    if (has_masks()) {
-      const Xbyak::Zmm into(result_.getIdx());
-      const Xbyak::Opmask mask(1 + source);
-      if (source == 0) {
-        vpermps(into | mask | T_z, Xbyak::Zmm(index.getIdx()), ptr[from]);
-      } else {
-        vpermps(into | mask, Xbyak::Zmm(index.getIdx()), ptr[from]);
-      }
-      return;
-    }
-    const Xbyak::Ymm into(source == 0 ? result_.getIdx() : moved_.getIdx());
-    vpermps(into, Xbyak::Ymm(index.getIdx()), ptr[from]);
-    if (source > 0) vblendvps(result_, result_, moved_, lanes_[static_cast<size_t>(source) - 1]);
-  }
-
-  void write(const Xbyak::RegExp& to) {
-    if (!plan_.is_partial) return store(to, result_);
-    if (has_masks()) {
-      vmovups(ptr[to] | k7, Xbyak::Zmm(result_.getIdx()));
-    } else {
-      vmaskmovps(ptr[to], written_, result_);
-    }
-  }
-
   std::vector<Vec> lanes_;
   Vec written_;
+};
+
+// AVX-512: the sources of a group are loaded over one another, each its own lanes, and two groups pass one permutation.
+class BlendedGatherEmitter final : public GatherEmitter {
+ public:
+  explicit BlendedGatherEmitter(const ChannelGatherPlan& plan)
+      : GatherEmitter(plan, 2), blends_(static_cast<size_t>(plan.sources)) {
+    if (plan.groups.empty()) throw JitError("no plan: " + to_string(plan));
+  }
+
+ private:
+  size_t pairs() const { return (plan_.groups.size() + 1) / 2; }
+
+  void claim_vectors() override {
+    index_ = claim_vecs("index", static_cast<int>(pairs()));
+    moved_ = claim_vec("another pair's lanes");
+    second_ = claim_vec("second group");
+  }
+
+  void load_table() override {
+    int opmask = 0;  // sources - groups + pairs: never above 6
+    const auto claim = [&](size_t at) {
+      const Xbyak::Opmask mask(++opmask);
+      kmovw(mask, ptr[table_ + at]);
+      return mask;
+    };
+    for (size_t pair = 0; pair < pairs(); ++pair) {
+      load(index_[pair], table_ + offsetof(BlendedGatherTable, index) + pair * sizeof(std::array<int32_t, 16>));
+      results_.push_back(claim(offsetof(BlendedGatherTable, results) + pair * sizeof(uint16_t)));
+    }
+    for (const std::vector<int>& group : plan_.groups) {
+      for (size_t i = 1; i < group.size(); ++i) {
+        const auto source = static_cast<size_t>(group[i]);
+        blends_[source] = claim(offsetof(BlendedGatherTable, sources) + source * sizeof(uint16_t));
+      }
+    }
+    if (plan_.is_partial) kmovw(k7, ptr[table_ + offsetof(BlendedGatherTable, written)]);
+  }
+
+  void gather(int pixels) override {
+    for (int pixel = 0; pixel < pixels; ++pixel) {
+      const int bytes = pixel * vec_bytes();
+      for (size_t pair = 0; pair < pairs(); ++pair) take(pair, bytes);
+      const Xbyak::RegExp to = to_ + offset_ + bytes;
+      if (plan_.is_partial) {
+        vmovups(ptr[to] | k7, zmm(result_));
+      } else {
+        store(to, result_);
+      }
+    }
+    add(offset_, pixels * vec_bytes());
+  }
+
+  static Xbyak::Zmm zmm(const Vec& vec) { return Xbyak::Zmm(vec.getIdx()); }
+  Xbyak::Address source(const std::vector<int>& group, size_t i, int bytes) const {
+    return ptr[from_[static_cast<size_t>(group[i])] + offset_ + bytes];
+  }
+
+  void blend(const Vec& into, const std::vector<int>& group, int bytes) {
+    vmovups(zmm(into), source(group, 0, bytes));
+    for (size_t i = 1; i < group.size(); ++i) {
+      vmovups(zmm(into) | blends_[static_cast<size_t>(group[i])], source(group, i, bytes));
+    }
+  }
+
+  // The first pair also clears the lanes that are not its own.
+  void take(size_t pair, int bytes) {
+    const Vec& into = pair == 0 ? result_ : moved_;
+    const std::vector<int>& first = plan_.groups[2 * pair];
+    const Xbyak::Zmm result = pair == 0 ? zmm(into) | results_[0] | T_z : zmm(result_) | results_[pair];
+    const Xbyak::Zmm index = zmm(index_[pair]);
+    if (2 * pair + 1 == plan_.groups.size()) {
+      if (first.size() == 1) return vpermps(result, index, source(first, 0, bytes));
+      blend(into, first, bytes);
+      return vpermps(result, index, zmm(into));
+    }
+    const std::vector<int>& second = plan_.groups[2 * pair + 1];
+    blend(into, first, bytes);
+    if (second.size() > 1) blend(second_, second, bytes);
+    const Xbyak::Zmm moved = pair == 0 ? result : zmm(into);
+    if (second.size() > 1) {
+      vpermt2ps(moved, index, zmm(second_));
+    } else {
+      vpermt2ps(moved, index, source(second, 0, bytes));
+    }
+    if (pair > 0) vmovaps(result, zmm(into));
+  }
+
+  std::vector<Xbyak::Opmask> blends_, results_;  // lanes of a source, by source; of the result, by pair of groups
+  Vec second_;
 };
 
 // Bytes: the lanes of several pixels at once.
@@ -140,6 +188,7 @@ class ByteGatherEmitter final : public GatherEmitter {
 
  private:
   void claim_vectors() override {
+    index_ = claim_vecs("index", plan_.sources);
     moved_ = claim_vec("moved lanes");
     if (plan_.is_partial) kept_ = claim_vec("lanes that stay");
   }
@@ -212,6 +261,47 @@ void ChannelGatherTable::set(size_t source, int to, int from) {
   written[lane] = -1;
 }
 
+uint32_t ChannelGatherTable::lanes_read(size_t source) const {
+  uint32_t read = 0;
+  for (size_t lane = 0; lane < written.size(); ++lane) {
+    if (lanes[source][lane] != 0) read |= 1U << index[source][lane];
+  }
+  return read;
+}
+
+std::vector<std::vector<int>> groups_of(const ChannelGatherTable& table, int sources) {
+  std::vector<std::vector<int>> groups;
+  std::vector<uint32_t> taken;  // lanes, by group
+  for (int source = 0; source < sources; ++source) {
+    const uint32_t lanes = table.lanes_read(static_cast<size_t>(source));
+    size_t group = 0;
+    while (group < groups.size() && (taken[group] & lanes) != 0) ++group;
+    if (group == groups.size()) {
+      groups.emplace_back();
+      taken.push_back(0);
+    }
+    groups[group].push_back(source);
+    taken[group] |= lanes;
+  }
+  return groups;
+}
+
+BlendedGatherTable::BlendedGatherTable(const ChannelGatherTable& table, const std::vector<std::vector<int>>& groups) {
+  for (size_t group = 0; group < groups.size(); ++group) {
+    for (const int each : groups[group]) {
+      const auto source = static_cast<size_t>(each);
+      sources[source] = static_cast<uint16_t>(table.lanes_read(source));
+      for (size_t lane = 0; lane < kLanes; ++lane) {
+        if (table.lanes[source][lane] == 0) continue;
+        // The lanes of a pair's second group follow those of its first.
+        index[group / 2][lane] = table.index[source][lane] + (group % 2 == 0 ? 0 : static_cast<int>(kLanes));
+        results[group / 2] = static_cast<uint16_t>(results[group / 2] | 1U << lane);
+        written = static_cast<uint16_t>(written | 1U << lane);
+      }
+    }
+  }
+}
+
 ByteGatherTable::ByteGatherTable(const ChannelGatherTable& table, int lanes) {
   for (size_t byte = 0; byte < kept.size(); ++byte) {
     const size_t pixel = byte / static_cast<size_t>(lanes), lane = byte % static_cast<size_t>(lanes);
@@ -224,14 +314,21 @@ ByteGatherTable::ByteGatherTable(const ChannelGatherTable& table, int lanes) {
 }
 
 std::string to_string(const ChannelGatherPlan& plan) {
-  return std::string(plan.has_bytes ? "gather channels of bytes from " : "gather channels from ") +
-         std::to_string(plan.sources) + (plan.is_partial ? " blocks, in part" : " blocks");
+  std::string text = plan.has_bytes ? "gather channels of bytes from " : "gather channels from ";
+  text += std::to_string(plan.sources) + (plan.is_partial ? " blocks, in part" : " blocks");
+  for (const std::vector<int>& group : plan.groups) {
+    text += " +";
+    for (const int source : group) text += std::to_string(source);
+  }
+  return text;
 }
 
 Kernel<ChannelGatherFn> channel_gather_kernel(const ChannelGatherPlan& plan) {
   const std::string key = std::string(has_avx512(plan.isa) ? "avx512 " : "avx2 ") + to_string(plan);
-  return Kernel<ChannelGatherFn>(cached_code(
-      key, [&] { return plan.has_bytes ? ByteGatherEmitter(plan).emit(key) : ChannelGatherEmitter(plan).emit(key); }));
+  return Kernel<ChannelGatherFn>(cached_code(key, [&] {
+    if (plan.has_bytes) return ByteGatherEmitter(plan).emit(key);
+    return has_avx512(plan.isa) ? BlendedGatherEmitter(plan).emit(key) : ChannelGatherEmitter(plan).emit(key);
+  }));
 }
 
 }  // namespace lathe
