@@ -17,8 +17,7 @@ DepthwiseInt8Problem problem_of(const LowerContext& context, const ConvNode& con
                                 const ConvInt8Operands& operands, const TensorType& in) {
   DepthwiseInt8Problem problem;
   problem.isa = context.target.isa;
-  // What gathers four pixels into a lane needs AVX-512.
-  problem.dot = has_avx512(problem.isa) ? conv_int8_dot(context, zeros) : Int8Dot::pairs;
+  problem.dot = conv_int8_dot(context, zeros);
   problem.is_signed = in.dtype == DType::i8;
   problem.batch = conv.sizes.batch;
   problem.channels = conv.sizes.out_channels;

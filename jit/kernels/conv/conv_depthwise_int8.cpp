@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <map>
 
-#include "jit/kernels/conv/conv_int8_outputs.h"
+#include "jit/kernels/conv/conv_depthwise_int8_reads.h"
 #include "jit/kernels/conv/conv_tiling.h"
 
 namespace lathe {
@@ -35,13 +35,12 @@ struct Columns {
   int64_t repeats = 1;
 };
 
-class DepthwiseInt8Emitter : public ConvInt8Outputs {
+class DepthwiseInt8Emitter : public DepthwiseInt8Reads {
  public:
   DepthwiseInt8Emitter(const DepthwiseInt8Plan& plan, const ConvShape& shape)
-      : ConvInt8Outputs(plan.isa, plan.epilogue, plan.store),
+      : DepthwiseInt8Reads(plan),
         plan_(plan),
         shape_(shape),
-        group_(group_of(plan.dot)),
         out_bytes_(static_cast<int>(bits_of(plan.store.dtype) / 8)),
         pool_(claim_vecs("pool", free_vecs())) {
     find_columns();
@@ -54,16 +53,16 @@ class DepthwiseInt8Emitter : public ConvInt8Outputs {
       emit_strip(rows);
     }
     emit_output_constants();
-    emit_orders();
+    emit_read_constants();
     return finish(name);
   }
 
  private:
   void find_columns() {
     for (const ConvPart& part : sorted_parts(shape_.x.out, plan_.cols)) {
-      Columns columns{part, make_depthwise_reads(shape_.x, group_, plan_.step, part.size), std::to_string(part.size)};
+      Columns columns{part, make_depthwise_reads(shape_.x, group(), plan_.step, part.size), std::to_string(part.size)};
       for (const DepthwiseRead& read : columns.row.reads) {
-        for (int pixel = 0; pixel < group_; ++pixel) columns.inside += is_inside(part, read, pixel) ? '1' : '0';
+        for (int pixel = 0; pixel < group(); ++pixel) columns.inside += is_inside(part, read, pixel) ? '1' : '0';
       }
       if (columns_.empty() || columns.inside != columns_.back().inside) {
         columns_.push_back(std::move(columns));
@@ -105,8 +104,7 @@ class DepthwiseInt8Emitter : public ConvInt8Outputs {
       mov(held_[i], qword[call_ + offsetof(DepthwiseInt8Call, operands) + 8 * i]);
     }
     mov(scratch_, qword[call_ + offsetof(DepthwiseInt8Call, border)]);
-    vpbroadcastb(border_, byte[scratch_]);
-    load_orders();
+    load_constants(scratch_ + 0);
     for (size_t i = 0; i < held_weights_; ++i) {
       load(pool_[static_cast<size_t>(first_weight_) + i], weights_ + static_cast<int>(i) * vec_bytes());
     }
@@ -197,106 +195,26 @@ class DepthwiseInt8Emitter : public ConvInt8Outputs {
     load_operand(operand, into, at + done_ * bytes + element * bytes);
   }
 
-  // --- Neighbouring pixels of one row, their channels side by side, become 32-bit lanes of one channel each.
   void load_read(const Vec& value, const ConvPart& part, const DepthwiseRead& read) {
     unsigned inside = 0;
-    for (int pixel = 0; pixel < group_; ++pixel) inside |= (is_inside(part, read, pixel) ? 1U : 0U) << pixel;
+    for (int pixel = 0; pixel < group(); ++pixel) inside |= (is_inside(part, read, pixel) ? 1U : 0U) << pixel;
     if (std::abs(read.first * lanes()) > INT32_MAX / 2) throw JitError("convolution columns are too far apart");
-    const Xbyak::RegExp at = row_ + column_ + static_cast<int>(read.first * lanes());
-    if (!has_masks()) return load_narrow(value, at, inside);
-    plan_.dot == Int8Dot::pairs ? load_pair(value, at, inside) : load_quad(value, at, inside);
-  }
-
-  // The pixels inside, and the border's value for the others.
-  void load_inside(const Vec& vec, const Xbyak::RegExp& at, unsigned inside) {
-    const int quarters = lanes() / 4;  // of a pixel, 32 bits each
-    unsigned mask = 0;
-    for (int pixel = 0; pixel < group_; ++pixel) {
-      if ((inside >> pixel & 1) != 0) mask |= 0xFU << (pixel * quarters);
-    }
-    vmovdqa32(vec, vec.isZMM() ? border_ : Xbyak::Ymm(border_.getIdx()));
-    if (mask == 0) return;
-    mov(scratch_.cvt32(), mask);
-    kmovw(k1, scratch_.cvt32());
-    vmovdqu32(vec | k1, ptr[at]);
-  }
-
-  // Four pixels: a 4x4 transpose of 32-bit words, then one of the bytes within 128 bits.
-  void load_quad(const Vec& value, const Xbyak::RegExp& at, unsigned inside) {
-    const Xbyak::Zmm words(value.getIdx()), order(order_.getIdx());
-    if (inside == 0xF) {
-      vpermd(words, order, ptr[at]);
-    } else {
-      load_inside(value, at, inside);
-      if (inside != 0) vpermd(words, order, words);
-    }
-    if (inside != 0) vpshufb(value, value, bytes_order_);
-    if (plan_.is_signed) vpxord(value, value, ptr_b[rip + flips_]);
-  }
-
-  // Two pixels as 16-bit integers.
-  void load_pair(const Vec& value, const Xbyak::RegExp& at, unsigned inside) {
-    const Xbyak::Ymm low(value.getIdx());
-    if (inside != 0x3) load_inside(low, at, inside);
-    if (inside == 0x3) {
-      plan_.is_signed ? vpmovsxbw(value, ptr[at]) : vpmovzxbw(value, ptr[at]);
-    } else {
-      plan_.is_signed ? vpmovsxbw(value, low) : vpmovzxbw(value, low);
-    }
-    vpermw(value, order_, value);
-  }
-
-  // The same on AVX2, with 8 channels to a pixel.
-  void load_narrow(const Vec& value, const Xbyak::RegExp& at, unsigned inside) {
-    const Xbyak::Xmm low(value.getIdx());
-    if (inside == 0x3) {
-      vmovdqu(low, ptr[at]);
-    } else {
-      vmovdqa(low, Xbyak::Xmm(border_.getIdx()));
-      if (inside == 0x1) vpinsrq(low, low, ptr[at], 0);
-      if (inside == 0x2) vpinsrq(low, low, ptr[at + lanes()], 1);
-    }
-    vpshufb(low, low, Xbyak::Xmm(order_.getIdx()));
-    plan_.is_signed ? vpmovsxbw(value, low) : vpmovzxbw(value, low);
-  }
-
-  void load_orders() {
-    vmovups(order_, ptr[rip + order_at_]);
-    if (plan_.dot != Int8Dot::pairs) vmovups(bytes_order_, ptr[rip + bytes_order_at_]);
-  }
-
-  void emit_orders() {
-    align(64);
-    L(order_at_);
-    if (!has_masks()) {
-      for (int i = 0; i < 32; ++i) db(static_cast<uint32_t>(i / 2 % 8 + i % 2 * 8));
-    } else if (plan_.dot == Int8Dot::pairs) {
-      for (int i = 0; i < 32; ++i) dw(static_cast<uint32_t>(i / 2 + i % 2 * 16));
-    } else {
-      for (int i = 0; i < 16; ++i) dd(static_cast<uint32_t>(i / 4 + i % 4 * 4));
-    }
-    L(bytes_order_at_);
-    for (int i = 0; i < 64; ++i) db(static_cast<uint32_t>(i % 16 / 4 + i % 4 * 4));
-    L(flips_);
-    dd(0x80808080);
+    load_pixels(value, row_ + column_ + static_cast<int>(read.first * lanes()), inside, scratch_);
   }
 
   const DepthwiseInt8Plan& plan_;
   const ConvShape& shape_;
-  const int group_, out_bytes_;
+  const int out_bytes_;
   const Gpr call_ = argument(0);
   const Gpr rows_ = claim_gpr("rows"), row_ = claim_gpr("row"), column_ = claim_gpr("bytes of the row done");
   const Gpr weights_ = claim_gpr("weights"), target_ = claim_gpr("target"), done_ = claim_gpr("elements done");
   const Gpr left_ = claim_gpr("left"), scratch_ = claim_gpr("scratch");
   const std::array<Gpr, 3> held_ = {claim_gpr("operand"), claim_gpr("operand"), claim_gpr("operand")};
-  const Vec border_ = claim_vec("border"), order_ = claim_vec("order");
-  const Vec bytes_order_ = plan_.dot == Int8Dot::pairs ? Vec() : claim_vec("order of bytes");
   const std::vector<Vec> pool_;
   std::vector<Columns> columns_;
   size_t sets_ = 0, held_weights_ = 0;
   int reads_ = 0, first_read_ = 0, first_weight_ = 0, next_read_ = 0;
   int64_t cols_ = 1;
-  Xbyak::Label order_at_, bytes_order_at_, flips_;
 };
 
 void check_size(const DepthwiseInt8Plan& plan, const ConvShape& shape, size_t entries) {
