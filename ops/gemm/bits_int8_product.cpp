@@ -20,18 +20,18 @@ class BitsInt8Product : public BitsProduct {
  public:
   explicit BitsInt8Product(const BitsProblem& problem)
       : BitsProduct(problem), rows_(std::min(problem.m, kTogether)), padded_(problem.blocks() * problem.block) {
-    if (!has_wide_vnni(problem.isa)) throw JitError("products of bytes with codes need AVX512-VNNI");
     BitsInt8RowsPlan plan;
+    plan.isa = int8_isa(problem.isa);
     plan.bits = problem.bits;
     plan.block_groups = static_cast<int>(problem.block / problem.group());
     plan.has_offsets = problem.has_offsets;
-    for (plan.rows = 1; plan.rows <= std::min<int64_t>(rows_, kMostBitsInt8Rows); ++plan.rows) {
+    for (plan.rows = 1; plan.rows <= std::min<int64_t>(rows_, tile_rows_); ++plan.rows) {
       for (const int64_t panel : {int64_t{0}, problem.panels() - 1}) {
         plan.vecs = problem.panel_vecs(panel);
         kernels_[plan.rows - 1][panel + 1 == problem.panels() ? 1 : 0] = bits_int8_rows_kernel(plan);
       }
     }
-    quantize_ = quantize_blocks_kernel(problem.bits, problem.block, problem.has_offsets);
+    quantize_ = quantize_blocks_kernel(plan.isa, problem.bits, problem.block, problem.has_offsets);
   }
 
   // The last block of a row in whole, blocks' scales, a panel of C, bytes.
@@ -55,7 +55,7 @@ class BitsInt8Product : public BitsProduct {
 
  private:
   int64_t blocks_floats() const { return rows_ * problem_.blocks() * static_cast<int64_t>(sizeof(BlockOfBytes) / 4); }
-  int64_t c_floats() const { return kMostBitsInt8Rows * problem_.format().panel_columns; }
+  int64_t c_floats() const { return tile_rows_ * problem_.format().panel_columns; }
   BlockOfBytes* blocks_of(const BitsOperands& operands, int64_t row) const {
     return reinterpret_cast<BlockOfBytes*>(operands.scratch + problem_.block) + row * problem_.blocks();
   }
@@ -80,7 +80,7 @@ class BitsInt8Product : public BitsProduct {
 
   void run_panel(const BitsOperands& operands, int64_t panel, int64_t first, int64_t rows) const noexcept {
     float* c = c_of(operands);
-    const int64_t tiles = divide_up(rows, kMostBitsInt8Rows);
+    const int64_t tiles = divide_up(rows, tile_rows_);
     for (int64_t tile = 0; tile < tiles; ++tile) {
       const int64_t begin = rows * tile / tiles, end = rows * (tile + 1) / tiles;
       const BitsPanelArgs args{.codes = codes_at(operands, panel),
@@ -97,6 +97,7 @@ class BitsInt8Product : public BitsProduct {
   }
 
   const int64_t rows_, padded_;
+  const int tile_rows_ = most_bits_int8_rows(int8_isa(problem_.isa), kMostBitsInt8Vecs);
   Kernel<BitsInt8RowsFn> kernels_[kMostBitsInt8Rows][2];  // by rows, is it the last panel
   Kernel<QuantizeBlocksFn> quantize_;
 };

@@ -27,7 +27,7 @@ void BitsProduct::store_rows(const BitsOperands& operands, int64_t panel, int64_
 }
 
 std::unique_ptr<const BitsProduct> make_bits_product(const BitsProblem& problem) {
-  if (problem.rounds_a && has_wide_vnni(problem.isa)) return make_bits_int8_product(problem);
+  if (problem.rounds_a && has_vnni(problem.isa)) return make_bits_int8_product(problem);
   return has_few_rows(problem) ? make_bits_rows_product(problem) : make_bits_panel_product(problem);
 }
 

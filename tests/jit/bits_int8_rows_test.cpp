@@ -14,7 +14,13 @@ namespace {
 
 using testing::GuardedBytes;
 
-constexpr int64_t kLanes = 16;
+// With VNNI.
+std::vector<Isa> isas() {
+  std::vector<Isa> here;
+  for (const Isa isa : {Isa::avx2_vnni, Isa::avx512_vnni})
+    if (is_usable(isa)) here.push_back(isa);
+  return here;
+}
 
 // Where in a block the kernels have row `k`.
 int64_t place_of(int64_t k, int bits) {
@@ -22,14 +28,15 @@ int64_t place_of(int64_t k, int bits) {
   return group * rows + i % in_byte * 4 + i / in_byte;
 }
 
-void expect_blocks(std::mt19937& random, int bits, int64_t block, bool has_offsets) {
-  SCOPED_TRACE(::testing::Message() << bits << " bits, blocks of " << block << (has_offsets ? " offsets" : ""));
+void expect_blocks(std::mt19937& random, Isa isa, int bits, int64_t block, bool has_offsets) {
+  SCOPED_TRACE(::testing::Message() << name_of(isa) << " " << bits << " bits, blocks of " << block
+                                    << (has_offsets ? " offsets" : ""));
   const int64_t blocks = 1 + static_cast<int64_t>(random() % 3);
   const GuardedBytes from(static_cast<size_t>(blocks * block * 4)), to(static_cast<size_t>(blocks * block));
   const GuardedBytes numbers(static_cast<size_t>(blocks) * sizeof(BlockOfBytes));
   std::uniform_real_distribution<float> uniform(-3, 3);
   for (int64_t i = 0; i < blocks * block; ++i) from.as<float>()[i] = i < block && blocks > 1 ? 0 : uniform(random);
-  quantize_blocks_kernel(bits, block, has_offsets)(from.as<const void>(), to.data(), numbers.data(), blocks);
+  quantize_blocks_kernel(isa, bits, block, has_offsets)(from.as<const void>(), to.data(), numbers.data(), blocks);
   for (int64_t b = 0; b < blocks; ++b) {
     const float* x = from.as<float>() + b * block;
     float largest = 0;
@@ -53,32 +60,36 @@ void expect_blocks(std::mt19937& random, int bits, int64_t block, bool has_offse
 }
 
 TEST(BitsInt8Rows, QuantizeBlocks) {
-  if (!has_wide_vnni(usable_isa())) GTEST_SKIP() << "no VNNI";
+  if (isas().empty()) GTEST_SKIP() << "no VNNI";
   std::mt19937 random(5);
-  for (const int bits : {2, 4, 8})
-    for (const int64_t block : {16, 32, 128, 1024})
-      for (const bool has_offsets : {false, true}) {
-        expect_blocks(random, bits, block, has_offsets);
-        if (HasFatalFailure()) return;
-      }
+  for (const Isa isa : isas())
+    for (const int bits : {2, 4, 8})
+      for (const int64_t block : {16, 32, 128, 1024})
+        for (const bool has_offsets : {false, true}) {
+          expect_blocks(random, isa, bits, block, has_offsets);
+          if (HasFatalFailure()) return;
+        }
 }
 
 TEST(BitsInt8Rows, ANaNStaysOne) {
-  if (!has_wide_vnni(usable_isa())) GTEST_SKIP() << "no VNNI";
+  if (isas().empty()) GTEST_SKIP() << "no VNNI";
   std::vector<float> from(64, 1);
   from[40] = std::nanf("");
   std::vector<int8_t> to(64);
   std::vector<BlockOfBytes> numbers(2);
-  quantize_blocks_kernel(4, 32, false)(static_cast<const void*>(from.data()), static_cast<void*>(to.data()),
-                                       static_cast<void*>(numbers.data()), int64_t{2});
-  EXPECT_FALSE(std::isnan(numbers[0].scale));
-  EXPECT_TRUE(std::isnan(numbers[1].scale));
+  for (const Isa isa : isas()) {
+    quantize_blocks_kernel(isa, 4, 32, false)(static_cast<const void*>(from.data()), static_cast<void*>(to.data()),
+                                              static_cast<void*>(numbers.data()), int64_t{2});
+    EXPECT_FALSE(std::isnan(numbers[0].scale));
+    EXPECT_TRUE(std::isnan(numbers[1].scale));
+  }
 }
 
 void expect_rows(std::mt19937& random, const BitsInt8RowsPlan& plan) {
   SCOPED_TRACE(to_string(plan));
   const auto blocks = 1 + static_cast<int64_t>(random() % 4);
-  const int64_t columns = plan.vecs * kLanes, group_rows = 32 / plan.bits, block = plan.block_groups * group_rows;
+  const int64_t columns = plan.vecs * vector_lanes(plan.isa), group_rows = 32 / plan.bits,
+                block = plan.block_groups * group_rows;
   const int64_t stride = blocks * block + 5, blocks_stride = blocks + 1, kinds = plan.has_offsets ? 2 : 1;
   const GuardedBytes codes(static_cast<size_t>(blocks * plan.block_groups * columns * 4));
   const GuardedBytes scales(static_cast<size_t>(blocks * columns * kinds * 4));
@@ -125,22 +136,26 @@ void expect_rows(std::mt19937& random, const BitsInt8RowsPlan& plan) {
 }
 
 TEST(BitsInt8Rows, AreThoseOfPlainLoops) {
-  if (!has_wide_vnni(usable_isa())) GTEST_SKIP() << "no VNNI";
+  if (isas().empty()) GTEST_SKIP() << "no VNNI";
   std::mt19937 random(6);
-  for (const int bits : {2, 4, 8}) {
-    for (int vecs = 1; vecs <= kMostBitsInt8Vecs; ++vecs) {
-      for (int rows = 1; rows <= kMostBitsInt8Rows; ++rows) {
-        expect_rows(random, {bits, rows, vecs, 16 * bits / 32 << (random() % 6), random() % 2 == 0});
-        if (HasFatalFailure()) return;
+  for (const Isa isa : isas()) {
+    for (const int bits : {2, 4, 8}) {
+      for (int vecs = 1; vecs <= kMostBitsInt8Vecs; ++vecs) {
+        for (int rows = 1; rows <= most_bits_int8_rows(isa, vecs); ++rows) {
+          expect_rows(random, {isa, bits, rows, vecs, 16 * bits / 32 << (random() % 6), random() % 2 == 0});
+          if (HasFatalFailure()) return;
+        }
       }
     }
   }
 }
 
 TEST(BitsInt8Rows, RefuseWhatIsOutOfRange) {
-  EXPECT_THROW(bits_int8_rows_kernel({4, kMostBitsInt8Rows + 1, 2}), JitError);
-  EXPECT_THROW(bits_int8_rows_kernel({3, 1, 2}), JitError);
-  EXPECT_THROW(quantize_blocks_kernel(4, 24, false), JitError);
+  EXPECT_THROW(bits_int8_rows_kernel({Isa::avx512_vnni, 4, kMostBitsInt8Rows + 1, 2}), JitError);
+  EXPECT_THROW(bits_int8_rows_kernel({Isa::avx2_vnni, 4, 3, 2}), JitError) << "16 registers";
+  EXPECT_THROW(bits_int8_rows_kernel({Isa::avx512_vnni, 3, 1, 2}), JitError);
+  EXPECT_THROW(bits_int8_rows_kernel({Isa::avx2, 4, 1, 2}), JitError) << "no VNNI";
+  EXPECT_THROW(quantize_blocks_kernel(Isa::avx512_vnni, 4, 24, false), JitError);
 }
 
 }  // namespace

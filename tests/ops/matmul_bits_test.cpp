@@ -94,7 +94,7 @@ TEST(MatMulBitsOfBytes, RoundWhereTheModelAllowsIt) {
           ASSERT_TRUE(got);
           // Each element of A is off by half of 1 / 127, in any direction.
           const double weight = 0.02 * static_cast<double>(1 << bits) * 0.5;
-          const double bound = has_wide_vnni(isa) ? weight * 6 * std::sqrt(k / 12.0) / 127 : 1e-4;
+          const double bound = has_vnni(isa) ? weight * 6 * std::sqrt(k / 12.0) / 127 : 1e-4;
           double worst = 0;
           for (int64_t i = 0; i < expected.size(); ++i)
             worst = std::max<double>(worst, std::abs(got->data<float>()[i] - expected.data<float>()[i]));

@@ -66,9 +66,7 @@ std::string to_string(const Int8Store& how);
 
 class Int8Emitter : public Emitter {
  protected:
-  explicit Int8Emitter(Isa isa) : Emitter(isa) {
-    if (!has_avx512(isa)) setDefaultEncoding(Xbyak::VexEncoding);
-  }
+  using Emitter::Emitter;
 
   // acc += a . b in every lane.
   // `temp` is clobbered when dot_needs_temp().

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 
+#include "jit/kernels/common/int8_lanes.h"
 #include "jit/kernels/gemm/bits_panel_emitter.h"
 
 namespace lathe {
@@ -14,7 +16,7 @@ constexpr int kStraightGroups = 16;
 class BitsInt8RowsEmitter : public BitsPanelEmitter {
  public:
   explicit BitsInt8RowsEmitter(const BitsInt8RowsPlan& plan)
-      : BitsPanelEmitter(Isa::avx512_vnni, plan.bits,
+      : BitsPanelEmitter(plan.isa, plan.bits,
                          {plan.rows, plan.vecs, plan.block_groups, kStraightGroups, 32 / plan.bits,
                           sizeof(BlockOfBytes), plan.has_offsets}),
         plan_(plan) {}
@@ -26,7 +28,9 @@ class BitsInt8RowsEmitter : public BitsPanelEmitter {
   void load_constants() override {
     if (plan_.bits == 8) return;
     mov(left_.cvt32(), 0x01010101u * ((1u << plan_.bits) - 1));
-    vpbroadcastd(mask_, left_.cvt32());
+    const Xbyak::Xmm low(mask_.getIdx());
+    vmovd(low, left_.cvt32());
+    vpbroadcastd(mask_, low);
   }
 
   void start_block() override {
@@ -36,7 +40,7 @@ class BitsInt8RowsEmitter : public BitsPanelEmitter {
     }
     for_rows_of_block([&](int row) {
       vpbroadcastd(sum(row, 0), dword[left_ + offsetof(BlockOfBytes, sum)]);
-      for (int v = 1; v < plan_.vecs; ++v) vmovdqa32(sum(row, v), sum(row, 0));
+      for (int v = 1; v < plan_.vecs; ++v) vmovaps(sum(row, v), sum(row, 0));
     });
   }
 
@@ -49,12 +53,17 @@ class BitsInt8RowsEmitter : public BitsPanelEmitter {
       const Vec &codes = group_[static_cast<size_t>(v)], &bytes = bytes_[static_cast<size_t>(v)];
       if (part == 0) load(codes, codes_at(group, v));
       if (part > 0) vpsrld(codes, codes, static_cast<uint8_t>(plan_.bits));
-      plan_.bits < 8 ? vpandd(bytes, codes, mask_) : vmovdqa32(bytes, codes);
+      if (plan_.bits == 8) {
+        vmovaps(bytes, codes);
+      } else {
+        has_masks() ? vpandd(bytes, codes, mask_) : vpand(bytes, codes, mask_);
+      }
     }
-    for (int row = 0; row < plan_.rows; ++row)
-      for (int v = 0; v < plan_.vecs; ++v)
-        vpdpbusd(sum(row, v), bytes_[static_cast<size_t>(v)],
-                 ptr_b[a_[static_cast<size_t>(row)] + (group * parts() + part) * 4]);
+    for (int row = 0; row < plan_.rows; ++row) {
+      with_number(a_[static_cast<size_t>(row)] + (group * parts() + part) * 4, [&](const Xbyak::Operand& a) {
+        for (int v = 0; v < plan_.vecs; ++v) vpdpbusd(sum(row, v), bytes_[static_cast<size_t>(v)], a);
+      });
+    }
   }
 
   void finish_block() override {
@@ -64,31 +73,49 @@ class BitsInt8RowsEmitter : public BitsPanelEmitter {
       if (plan_.has_offsets) vaddps(offset, scale, ptr[scales_ + group_bytes() + v * vec_bytes()]);
     }
     for_rows_of_block([&](int row) {
-      for (int v = 0; v < plan_.vecs; ++v) {
-        vcvtdq2ps(sum(row, v), sum(row, v));
-        vmulps(sum(row, v), sum(row, v), ptr_b[left_ + offsetof(BlockOfBytes, scale)]);
-        vfmadd231ps(total(row, v), sum(row, v), group_[static_cast<size_t>(v)]);
-        if (plan_.has_offsets)
-          vfmadd231ps(total(row, v), bytes_[static_cast<size_t>(v)], ptr_b[left_ + offsetof(BlockOfBytes, sum)]);
-      }
+      with_number(left_ + offsetof(BlockOfBytes, scale), [&](const Xbyak::Operand& of_a) {
+        for (int v = 0; v < plan_.vecs; ++v) {
+          vcvtdq2ps(sum(row, v), sum(row, v));
+          vmulps(sum(row, v), sum(row, v), of_a);
+          vfmadd231ps(total(row, v), sum(row, v), group_[static_cast<size_t>(v)]);
+        }
+      });
+      if (!plan_.has_offsets) return;
+      with_number(left_ + offsetof(BlockOfBytes, sum), [&](const Xbyak::Operand& of_a) {
+        for (int v = 0; v < plan_.vecs; ++v) vfmadd231ps(total(row, v), bytes_[static_cast<size_t>(v)], of_a);
+      });
     });
+  }
+
+  // `use` of 32 bits of memory in all lanes.
+  template <class Use>
+  void with_number(const Xbyak::RegExp& at, Use use) {
+    if (has_masks()) return use(ptr_b[at]);
+    vpbroadcastd(number_, dword[at]);
+    use(number_);
   }
 
   const BitsInt8RowsPlan plan_;
   const std::vector<Vec> sums_ = claim_vecs("sums", plan_.rows* plan_.vecs);
   const std::vector<Vec> group_ = claim_vecs("codes", plan_.vecs), bytes_ = claim_vecs("bytes", plan_.vecs);
   const Vec mask_ = claim_vec("mask");
+  const Vec number_ = has_masks() ? Vec() : claim_vec("number");
 };
 
 }  // namespace
 
 bool BitsInt8RowsPlan::is_valid() const {
-  return (bits == 2 || bits == 4 || bits == 8) && vecs >= 1 && vecs <= kMostBitsInt8Vecs && block_groups >= 1 &&
-         rows >= 1 && rows <= kMostBitsInt8Rows;
+  return has_vnni(isa) && (bits == 2 || bits == 4 || bits == 8) && vecs >= 1 && vecs <= kMostBitsInt8Vecs &&
+         block_groups >= 1 && rows >= 1 && rows <= most_bits_int8_rows(isa, vecs);
+}
+
+int most_bits_int8_rows(Isa isa, int vecs) {
+  const int others = 2 * vecs + (has_avx512(isa) ? 1 : 2);  // codes and bytes, a mask, on AVX2 a number of A
+  return std::min(kMostBitsInt8Rows, (vector_registers(isa) - others) / (2 * vecs));
 }
 
 std::string to_string(const BitsInt8RowsPlan& plan) {
-  return fmt::format("bits_int8_rows {}x{} of {} bits by {}{}", plan.rows, plan.vecs, plan.bits,
+  return fmt::format("bits_int8_rows {} {}x{} of {} bits by {}{}", name_of(plan.isa), plan.rows, plan.vecs, plan.bits,
                      plan.block_groups * 32 / plan.bits, plan.has_offsets ? " offsets" : "");
 }
 

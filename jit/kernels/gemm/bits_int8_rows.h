@@ -1,11 +1,11 @@
 #pragma once
-// A few rows of bytes times one panel of weights of few bits, on AVX-512 with VNNI: for each block of k the product of
+// A few rows of bytes times one panel of weights of few bits, by VNNI: for each block of k the product of
 // integers is exact, then scaled and added up in float32.
 //
 //   C[r][c] = sum over blocks of (scale[block][c] * A.scale[r][block] * sum over k of A[r][k] * code[k][c]
 //                                 + (scale + offset)[block][c] * A.sum[r][block])
 //
-// for `vecs * 16` columns; without offsets the integers begin with A.sum instead.
+// for `vecs` vectors of columns; without offsets the integers begin with A.sum instead.
 #include <cstdint>
 #include <string>
 
@@ -16,6 +16,7 @@
 namespace lathe {
 
 struct BitsInt8RowsPlan {
+  Isa isa = Isa::avx512_vnni;
   int bits = 4;  // 2, 4 or 8
   int rows = 1;
   int vecs = 1;
@@ -26,8 +27,9 @@ struct BitsInt8RowsPlan {
 };
 
 std::string to_string(const BitsInt8RowsPlan& plan);
-inline constexpr int kMostBitsInt8Rows = 6;  // for panels of two vectors
 inline constexpr int kMostBitsInt8Vecs = 2;
+inline constexpr int kMostBitsInt8Rows = 6;
+int most_bits_int8_rows(Isa isa, int vecs);  // that the registers hold
 
 // Of a row and a block: A is about 2^bits * scale * bytes. `sum` is that of all of A there as float32, or without
 // offsets -2^(bits - 1) times the sum of the bytes as int32.
@@ -45,6 +47,6 @@ Kernel<BitsInt8RowsFn> bits_int8_rows_kernel(const BitsInt8RowsPlan& plan);
 // rows whose codes lie in the lowest bits of its bytes, then those above them. A NaN makes the scale NaN.
 // `blocks` >= 1. Throws JitError.
 using QuantizeBlocksFn = void(const void* from, void* bytes, void* block_of_bytes, int64_t blocks);
-Kernel<QuantizeBlocksFn> quantize_blocks_kernel(int bits, int64_t block, bool has_offsets);
+Kernel<QuantizeBlocksFn> quantize_blocks_kernel(Isa isa, int bits, int64_t block, bool has_offsets);
 
 }  // namespace lathe
