@@ -94,10 +94,6 @@ void Strassen::sum(const float* a, const StrassenMatrix& a_layout, float* sums, 
   const bool by_vector = shares == 1 && !shape_.scales_rows && apart >= kFarApart && apart % kFewSets == 0;
   for (const Part& part : parts_) {
     const Range mine = split_evenly(static_cast<long>(part.half), share, shares);
-    if (shape_.scales_rows) {
-      find_sizes({part.row + mine.begin, part.row + mine.end}, a, a_layout.row_stride, sums);
-      find_sizes({part.bottom + mine.begin, part.bottom + mine.end}, a, a_layout.row_stride, sums);
-    }
     for (int64_t block = 0; block < blocks_; ++block) {
       if (by_vector) {
         sum_vectors(part, block, a, a_layout, sums);
@@ -105,6 +101,10 @@ void Strassen::sum(const float* a, const StrassenMatrix& a_layout, float* sums, 
       }
       for (int64_t row = mine.begin; row < mine.end;) {
         const int64_t end = std::min<int64_t>(mine.end, part.row_of(part.tile_of(row) + 1));
+        if (shape_.scales_rows && block == 0) {  // just before: most of the rows are in L1 then
+          find_sizes({part.row + row, part.row + end}, a, a_layout.row_stride, sums);
+          find_sizes({part.bottom + row, part.bottom + end}, a, a_layout.row_stride, sums);
+        }
         sum_tile(part, block, {row, end}, a, a_layout, sums);
         row = end;
       }
