@@ -39,6 +39,7 @@ bool BilinearScheme::takes_sums() const {
 }
 
 const BilinearScheme kStrassen222 = {"2x2x2", 2, 2, 2, kStrassenProducts, false};
+const BilinearScheme kPackedStrassen222 = {"2x2x2 packed", 2, 2, 2, kStrassenProducts, true};
 const BilinearScheme kHopcroftKerr233 = {"2x3x3", 2, 3, 3, kHopcroftKerrProducts, true};
 
 }  // namespace lathe

@@ -34,6 +34,7 @@ struct BilinearScheme {
 
 // V. Strassen, 1969: 7 products for 8.
 extern const BilinearScheme kStrassen222;
+extern const BilinearScheme kPackedStrassen222;  // its sums of B's blocks are packed
 // Of the rank that J. Hopcroft and L. Kerr found in 1971: 15 products for 18.
 extern const BilinearScheme kHopcroftKerr233;
 

@@ -52,7 +52,7 @@ void choose_fast_tile(const GemmProblem& problem, int64_t columns, GemmPlan& pla
   plan.rows = has_avx512(problem.isa) ? 14 : 6;
   if (!has_avx512(problem.isa)) return;
   const bool is_wide = columns % 64 == 0;
-  if (columns % 48 == 0 && !(is_wide && plan.fast == FastProduct::hopcroft_kerr)) {
+  if (columns % 48 == 0 && !(is_wide && scheme_of(plan.fast).packs_sums)) {
     plan.vecs = 3;
     plan.rows = 8;
   } else if (is_wide) {
@@ -61,13 +61,15 @@ void choose_fast_tile(const GemmProblem& problem, int64_t columns, GemmPlan& pla
   }
 }
 
-constexpr int64_t kFewestOfTwo = 48;  // rows of one thread that pay for packed sums beside two multipliers
 constexpr double kMostImbalance = 1.1;
 
-bool splits_columns_evenly(const GemmProblem& problem, const GemmPlan& fast, const BilinearScheme& scheme) {
-  const int64_t width = int64_t{scheme.columns} * fast.vecs * vector_lanes(problem.isa);
+bool splits_columns_evenly(const GemmProblem& problem, const GemmPlan& fast) {
+  const int64_t width = int64_t{scheme_of(fast.fast).columns} * fast.vecs * vector_lanes(problem.isa);
   return imbalance(problem.n / width, problem.threads) <= kMostImbalance;
 }
+
+// Rows of one thread that pay for packed sums beside two multipliers: seven products for eight save less.
+int64_t fewest_of_two(const GemmPlan& fast) { return fast.fast == FastProduct::hopcroft_kerr ? 48 : 80; }
 
 // Threads with rows of their own make A's sums of these only, and read what they wrote themselves, product after
 // product; but each streams all of B, so that the rows have to be many. Two multipliers want more of them yet: in tiles
@@ -75,27 +77,27 @@ bool splits_columns_evenly(const GemmProblem& problem, const GemmPlan& fast, con
 bool splits_rows(const GemmProblem& problem, const GemmPlan& fast, const CoreRates& rates) {
   constexpr int64_t kFewest = 64, kManyOfTwo = 192;
   if (!pays_own_copies(problem.threads)) return false;
-  const bool is_of_two = has_two_wide_products(problem.isa, rates);
-  const bool has_columns = is_of_two && splits_columns_evenly(problem, fast, kHopcroftKerr233);
-  return problem.m >= problem.threads * (has_columns ? kManyOfTwo : is_of_two ? kFewestOfTwo : kFewest);
+  if (!has_two_wide_products(problem.isa, rates)) return problem.m >= kFewest * problem.threads;
+  return problem.m >= problem.threads * (splits_columns_evenly(problem, fast) ? kManyOfTwo : fewest_of_two(fast));
 }
 
 // Two multipliers are through with B so soon that fewer rows wait for its packed sums: of 32 rows and 768 by 768 the
 // plain product takes 12 % less, of 48 about 5 % more. Sums of A and visits to C count for more, too.
 bool prefers_packed_sums(const GemmProblem& problem, const GemmPlan& fast) {
   constexpr double kOverhead = 22;
-  const BilinearScheme& scheme = kHopcroftKerr233;
+  const BilinearScheme& scheme = scheme_of(fast.fast);
+  const double gain = strassen_gain(scheme, problem.n, problem.k, kOverhead);
   // A split by rows has as many for each thread: splits_rows().
   if (problem.threads == 1 || fast.split == GemmSplit::rows) {
     constexpr double kLeastGain = 0.02;
-    return problem.m >= kFewestOfTwo && strassen_gain(scheme, problem.n, problem.k, kOverhead) >= kLeastGain;
+    return problem.m >= fewest_of_two(fast) && gain >= kLeastGain;
   }
-  if (!splits_columns_evenly(problem, fast, scheme)) return false;
+  if (!splits_columns_evenly(problem, fast)) return false;
   constexpr int64_t kFewestRows = 96;
   if (pays_own_copies(problem.threads)) {  // near each other
-    constexpr int64_t kFewestOfColumns = 64;
-    const double least_gain = problem.m >= kFewestRows ? 0.04 : 0.08;
-    return problem.m >= kFewestOfColumns && strassen_gain(scheme, problem.n, problem.k, kOverhead) >= least_gain;
+    constexpr int64_t kFewestNear = 64;
+    const double least_gain = problem.m >= kFewestRows ? 0.035 : 0.08;
+    return problem.m >= std::max(kFewestNear, fewest_of_two(fast)) && gain >= least_gain;
   }
   constexpr int64_t kMostSumsBytes = 4 << 20;
   constexpr double kLeastGain = 0.08;
@@ -103,16 +105,14 @@ bool prefers_packed_sums(const GemmProblem& problem, const GemmPlan& fast) {
          strassen_gain(scheme, problem.n / problem.threads, problem.k, kOverhead) >= kLeastGain;
 }
 
-// Packed sums of B are 1.67 times what B is: with few rows for each thread the memory would not keep up. Sums that are
-// made while B is loaded are made for each tile, and cost short products more. Threads make A's sums each for itself,
-// or exchange them.
+// Packed sums of B are 1.67 or 1.75 times what B is: with few rows for each thread the memory would not keep up. Sums
+// that are made while B is loaded are made for each tile, and cost short products more. Threads make A's sums each for
+// itself, or exchange them.
 bool prefers_fast(const GemmProblem& problem, const GemmPlan& fast, const CoreRates& rates) {
   constexpr double kOverhead = 14;
-  const bool is_packed = fast.fast == FastProduct::hopcroft_kerr;
-  // What sums of B for each tile cost beside two multipliers is most of the eighth that they save: up to 4 % faster
-  // from 256 rows on, 2 to 20 % slower below.
-  if (has_two_wide_products(problem.isa, rates)) return is_packed && prefers_packed_sums(problem, fast);
-  const BilinearScheme& scheme = is_packed ? kHopcroftKerr233 : kStrassen222;
+  const BilinearScheme& scheme = scheme_of(fast.fast);
+  const bool is_packed = scheme.packs_sums;
+  if (has_two_wide_products(problem.isa, rates)) return prefers_packed_sums(problem, fast);
   const bool is_costly = !is_packed && !has_avx512(problem.isa);  // lower tiles of narrower vectors load B more often
   const bool by_rows = fast.split == GemmSplit::rows;
   // Threads with many rows of their own gain as one does: 256 rows by 256 to 1,024 columns and k 2 to 17 % at 2
@@ -121,32 +121,41 @@ bool prefers_fast(const GemmProblem& problem, const GemmPlan& fast, const CoreRa
   const double least_gain = !is_alone ? (by_rows ? 0.05 : 0.06) : is_costly ? 0.045 : 0.015;
   const int64_t columns = by_rows ? problem.n : problem.n / problem.threads;
   if (strassen_gain(scheme, columns, problem.k, kOverhead) < least_gain) return false;
-  if (!by_rows && !splits_columns_evenly(problem, fast, scheme)) return false;
+  if (!by_rows && !splits_columns_evenly(problem, fast)) return false;
   if (is_packed) return problem.m >= std::max(24, 16 * problem.threads);
   return problem.m >= (problem.k >= 512 && !is_costly ? 32 : 96);
 }
 
-// The plan itself where no scheme pays, or where the extents are odd.
-GemmPlan fast_plan(const GemmProblem& problem, const GemmPlan& plan, const CoreRates& rates) {
+GemmPlan plan_by(FastProduct scheme, const GemmProblem& problem, const GemmPlan& plan, const CoreRates& rates) {
   GemmPlan fast = plan;
-  // Fifteen products for eighteen gain more than seven for eight.
-  fast.fast = FastProduct::hopcroft_kerr;
-  fast.k_block = 4096;
-  // The sums of a block of rows shall stay near L2 while all panels pass. But each block streams all of B, which two
-  // multipliers wait for: 197 rows and k 3,072 are 8 % faster in one block than in two.
-  constexpr int64_t kSumsBytes = 2 << 20;
-  const int64_t fewest_rows = has_two_wide_products(problem.isa, rates) ? 256 : 128;
-  const int64_t sums_of_row = kHopcroftKerr233.sums_per_row(problem.k) * 4;
-  fast.row_block =
-      static_cast<int>(std::clamp<int64_t>(kSumsBytes / std::max<int64_t>(sums_of_row, 1), fewest_rows, 512));
-  choose_fast_tile(problem, problem.n / kHopcroftKerr233.columns, fast);
-  fast.split = splits_rows(problem, fast, rates) ? GemmSplit::rows : GemmSplit::columns;
-  if (is_valid(fast, problem) && prefers_fast(problem, fast, rates)) return fast;
-  fast.fast = FastProduct::strassen;
-  fast.k_block = 1024;
+  fast.fast = scheme;
+  fast.k_block = scheme == FastProduct::hopcroft_kerr ? 4096 : 1024;
   fast.row_block = 512;
-  choose_fast_tile(problem, problem.n / kStrassen222.columns, fast);
-  return is_valid(fast, problem) && prefers_fast(problem, fast, rates) ? fast : plan;
+  if (scheme_of(scheme).packs_sums) {
+    // The sums of a block of rows shall stay near L2 while all panels pass. But each block streams all of B, which two
+    // multipliers wait for: 197 rows and k 3,072 are 8 % faster in one block than in two.
+    constexpr int64_t kSumsBytes = 2 << 20;
+    const int64_t fewest_rows = has_two_wide_products(problem.isa, rates) ? 256 : 128;
+    const int64_t sums_of_row = scheme_of(scheme).sums_per_row(problem.k) * 4;
+    fast.row_block =
+        static_cast<int>(std::clamp<int64_t>(kSumsBytes / std::max<int64_t>(sums_of_row, 1), fewest_rows, 512));
+  }
+  choose_fast_tile(problem, problem.n / scheme_of(scheme).columns, fast);
+  fast.split = splits_rows(problem, fast, rates) ? GemmSplit::rows : GemmSplit::columns;
+  return fast;
+}
+
+// The plan itself where no scheme pays, or where the extents are odd. Fifteen products for eighteen gain more than
+// seven for eight. Beside two multipliers the seven have packed sums, too: with sums of B for each tile they are up to
+// 4 % faster than the plain product from 256 rows on and 2 to 20 % slower below, with packed ones 4 to 18 % faster.
+GemmPlan fast_plan(const GemmProblem& problem, const GemmPlan& plan, const CoreRates& rates) {
+  const bool is_of_two = has_two_wide_products(problem.isa, rates);
+  for (const FastProduct scheme :
+       {FastProduct::hopcroft_kerr, is_of_two ? FastProduct::packed_strassen : FastProduct::strassen}) {
+    const GemmPlan fast = plan_by(scheme, problem, plan, rates);
+    if (is_valid(fast, problem) && prefers_fast(problem, fast, rates)) return fast;
+  }
+  return plan;
 }
 
 }  // namespace
@@ -165,7 +174,7 @@ std::string GemmProblem::key() const {
 }
 
 std::string GemmPlan::key() const {
-  static constexpr std::string_view kFast[] = {"", "strassen", "strassen 2x3x3"};
+  static constexpr std::string_view kFast[] = {"", "strassen", "strassen 2x3x3", "strassen packed"};
   static constexpr std::string_view kSplits[] = {"columns", "rows", "same columns"};
   if (fast != FastProduct::none)
     return fmt::format("gemm {} {}x{} kb{} rb{}{}{}", kFast[static_cast<size_t>(fast)], rows, vecs, k_block, row_block,
@@ -200,7 +209,7 @@ GemmPlan GemmPlan::from_candidate(const Candidate& candidate) {
   plan.embed_broadcast = get("embed", 0) != 0;
   plan.pack_b = get("pack_b", 0) != 0;
   plan.split = get("split_rows", 0) != 0 ? GemmSplit::rows : GemmSplit::columns;
-  plan.fast = static_cast<FastProduct>(std::clamp(get("strassen", 0), 0, 2));
+  plan.fast = static_cast<FastProduct>(std::clamp(get("strassen", 0), 0, 3));
   return plan;
 }
 
@@ -223,6 +232,17 @@ bool is_valid(const GemmPlan& plan, const GemmProblem& problem) {
 RowTiles row_tiles(const GemmPlan& plan, int64_t rows, int threads) {
   const int64_t tiles = divide_up(rows, plan.rows);
   return {rows, plan.split == GemmSplit::rows ? std::min(rows, round_up(tiles, threads)) : tiles};
+}
+
+const BilinearScheme& scheme_of(FastProduct fast) {
+  switch (fast) {
+    case FastProduct::hopcroft_kerr:
+      return kHopcroftKerr233;
+    case FastProduct::packed_strassen:
+      return kPackedStrassen222;
+    default:
+      return kStrassen222;
+  }
 }
 
 bool makes_own_sums(const GemmProblem& problem, const CoreRates& rates) {

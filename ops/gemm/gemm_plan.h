@@ -4,6 +4,7 @@
 #include <string>
 
 #include "jit/kernels/gemm/gemm.h"
+#include "ops/gemm/bilinear_scheme.h"
 #include "ops/gemm/row_tiles.h"
 #include "tuner/task.h"
 
@@ -35,7 +36,10 @@ struct GemmProblem {
 enum class GemmSplit : uint8_t { columns, rows, same_columns };
 
 // Fewer products of blocks (gemm_strassen.h), by the plan's tile and block of k.
-enum class FastProduct : uint8_t { none, strassen, hopcroft_kerr };
+enum class FastProduct : uint8_t { none, strassen, hopcroft_kerr, packed_strassen };
+
+// Requires: not none.
+const BilinearScheme& scheme_of(FastProduct fast);
 
 // Columns where these panels give all threads as much to do as the tiles of rows would, for a split by rows makes every
 // thread stream all of B.

@@ -13,7 +13,7 @@ constexpr int kFinishRows = 4;
 StrassenShape shape_of(const GemmProblem& problem, const GemmPlan& plan) {
   StrassenShape shape;
   shape.isa = problem.isa;
-  shape.scheme = plan.fast == FastProduct::hopcroft_kerr ? &kHopcroftKerr233 : &kStrassen222;
+  shape.scheme = &scheme_of(plan.fast);
   shape.m = problem.m;
   shape.n = problem.n;
   shape.k = problem.k;

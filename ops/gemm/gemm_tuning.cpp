@@ -152,7 +152,7 @@ TuningTask gemm_tuning_task(const GemmProblem& problem) {
                       {"embed", off_or_on(wide)},
                       {"pack_b", off_or_on(problem.b == GemmOperandB::row_major)},
                       {"split_rows", off_or_on(problem.threads > 1)},
-                      {"strassen", problem.allows_strassen ? std::vector<int>{0, 1, 2} : std::vector<int>{0}}};
+                      {"strassen", problem.allows_strassen ? std::vector<int>{0, 1, 2, 3} : std::vector<int>{0}}};
   task.space.fallback = rule.to_candidate();
   task.space.allowed = [problem, rule](const Candidate& candidate) {
     const GemmPlan plan = GemmPlan::from_candidate(candidate);

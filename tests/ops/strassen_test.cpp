@@ -111,13 +111,15 @@ class StrassenTest : public ::testing::TestWithParam<Isa> {
   std::mt19937 random_{20250103};
 };
 
+constexpr std::array kSchemes = {FastProduct::strassen, FastProduct::hopcroft_kerr, FastProduct::packed_strassen};
+
 TEST_P(StrassenTest, MatchesPlainLoopsOverRandomShapes) {
   const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); };
   const int lanes = vector_lanes(GetParam());
   for (int round = 0; round < 60; ++round) {
     GemmPlan plan;
-    plan.fast = round % 2 == 0 ? FastProduct::strassen : FastProduct::hopcroft_kerr;
-    const int parts = round % 2 == 0 ? 2 : 3;  // of k and of n
+    plan.fast = kSchemes[static_cast<size_t>(round) % kSchemes.size()];
+    const int parts = scheme_of(plan.fast).columns;  // of n, and of k
     plan.rows = pick(1, 3);
     plan.vecs = pick(1, 3);
     plan.k_unroll = pick(1, 4);
@@ -138,8 +140,24 @@ TEST_P(StrassenTest, MatchesPlainLoopsOverRandomShapes) {
   }
 }
 
+TEST_P(StrassenTest, PacksSumsOfBlocksWhereItsNameSaysSo) {
+  const auto packed = [](FastProduct fast) {
+    GemmPlan plan;
+    plan.fast = fast;
+    plan.rows = 4;
+    plan.vecs = 1;
+    GemmProblem problem{1, 8, 192, 192, GemmOperandB::packed, {}, GetParam()};
+    problem.allows_strassen = true;
+    return StrassenProduct(problem, plan).packed_elements();
+  };
+  constexpr int64_t kElements = 192 * 192;
+  EXPECT_EQ(packed(FastProduct::strassen), kElements);
+  EXPECT_EQ(packed(FastProduct::packed_strassen), kElements * 7 / 4);
+  EXPECT_EQ(packed(FastProduct::hopcroft_kerr), kElements * 15 / 9);
+}
+
 TEST_P(StrassenTest, StaysWithinItsErrorBoundForLongSums) {
-  for (const FastProduct fast : {FastProduct::strassen, FastProduct::hopcroft_kerr}) {
+  for (const FastProduct fast : kSchemes) {
     GemmPlan plan;
     plan.fast = fast;
     plan.rows = 6;
@@ -157,7 +175,7 @@ TEST_P(StrassenTest, StaysWithinItsErrorBoundForLongSums) {
 // infinity.
 TEST_P(StrassenTest, KeepsRowsApart) {
   constexpr int64_t kRows = 23, kDepth = 192, kColumns = 192;
-  for (const FastProduct fast : {FastProduct::strassen, FastProduct::hopcroft_kerr}) {
+  for (const FastProduct fast : kSchemes) {
     GemmPlan plan;
     plan.fast = fast;
     plan.rows = 4;
@@ -283,7 +301,11 @@ TEST_P(StrassenTest, TwoMultipliersTakePackedSumsOnlyAndMoreRows) {
     return default_gemm_plan(problem, kTwoMultipliers);
   };
   EXPECT_EQ(rule(128, 768, 768).fast, FastProduct::hopcroft_kerr);
-  EXPECT_EQ(rule(512, 1024, 1024).fast, FastProduct::none);  // has no thirds
+  EXPECT_EQ(rule(80, 1024, 1024).fast, FastProduct::packed_strassen) << "has no thirds";
+  EXPECT_EQ(rule(79, 1024, 1024).fast, FastProduct::none);
+  EXPECT_EQ(rule(128, 256, 1024).fast, FastProduct::none);
+  EXPECT_EQ(rule(128, 512, 512, 2).fast, FastProduct::packed_strassen);
+  EXPECT_EQ(rule(79, 1024, 1024, 2).fast, FastProduct::none);
   EXPECT_EQ(rule(48, 768, 768).fast, FastProduct::hopcroft_kerr);
   EXPECT_EQ(rule(197, 768, 3072).row_block, 256) << "reads B once";
   EXPECT_EQ(rule(47, 768, 768).fast, FastProduct::none);
@@ -316,7 +338,8 @@ TEST_P(StrassenTest, FewThreadsMakeAllSumsEachForItselfUnlessTheyHaveTwoMultipli
 }
 
 TEST_P(StrassenTest, PlansAreReadAsTheyWereWrittenAndAsBeforeThereWereTwoSchemes) {
-  for (const FastProduct fast : {FastProduct::none, FastProduct::strassen, FastProduct::hopcroft_kerr}) {
+  for (const FastProduct fast :
+       {FastProduct::none, FastProduct::strassen, FastProduct::hopcroft_kerr, FastProduct::packed_strassen}) {
     GemmPlan plan;
     plan.fast = fast;
     EXPECT_EQ(GemmPlan::from_candidate(plan.to_candidate()), plan);
