@@ -129,17 +129,18 @@ std::shared_ptr<const WinogradInt8Program> make_winograd(const LowerContext& con
     return nullptr;
   }
   WinogradInt8Problem problem{direct, in_type.dtype == DType::i8, *zeros.input};
+  problem.fits_bytes = differences_fit_bytes(context.constant(1).dtype() == DType::i8, view_of_zeros(zeros.weights));
   ConvShape& axes = problem.conv.shape.phases[0];
   axes.y = conv_axis(conv.window, 0, conv.sizes.in[0], conv.sizes.out[0]);
   axes.x = conv_axis(conv.window, 1, conv.sizes.in[1], conv.sizes.out[1]);
   if (!is_winograd_int8(problem.conv.shape)) return nullptr;
-  const std::optional<int64_t> group = choose_winograd_int8(problem, direct.dot, threads);
+  const std::optional<WinogradInt8Plan> plan = choose_winograd_int8(problem, direct.dot, threads);
   const ByteMatrix weights = conv_weight_rows(context.constant(1), conv.sizes.out_channels);
   const Tensor bias = context.constant(5);
   const std::span<const int32_t> added = bias.defined() ? bias.elements<int32_t>() : std::span<const int32_t>();
-  if (!group || !stays_exact(problem, weights, view_of_zeros(zeros.weights), added)) return nullptr;
+  if (!plan || !stays_exact(problem, weights, view_of_zeros(zeros.weights), added)) return nullptr;
   try {
-    return std::make_shared<const WinogradInt8Program>(std::move(problem), *group, threads, batch_bytes);
+    return std::make_shared<const WinogradInt8Program>(std::move(problem), *plan, threads, batch_bytes);
   } catch (const JitError&) {
     return nullptr;
   }

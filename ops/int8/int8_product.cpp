@@ -68,6 +68,10 @@ void Int8Product::plan_prefetches() {
   // 4096x4096 from memory 0.56 ms against 0.97, a row by 1024x1024 12 us against 15.
   constexpr int64_t kFewRows = 4;
   if (problem_.m <= kFewRows && problem_.batches == 1) return;
+  if (problem_.is_b_near) {
+    prefetch_lines_ = 1;
+    return;
+  }
   const int64_t panel_columns = int64_t{plan_.vecs} * lanes_;
   // Tiles that may go from product to product do so first.
   const bool is_plain = !epilogue_;
@@ -112,6 +116,7 @@ GemmInt8TilePlan Int8Product::tile_plan(int rows, bool is_tail, bool prefetches)
   tile.vecs = is_tail ? tail_vecs_ : plan_.vecs;
   tile.k_unroll = plan_.k_unroll;
   tile.prefetch_lines = prefetches ? prefetch_lines_ : 0;
+  tile.prefetches_on = prefetches && problem_.is_b_near;
   tile.has_rows = problem_.has_rows;
   tile.masked = is_tail && tail_lanes_ > 0;
   tile.row_groups = row_groups_;
@@ -136,14 +141,15 @@ const char* Int8Product::packed_panel(const Int8Operands& operands, int64_t prod
 }
 
 // Tiles of one height are one call for all products.
-void Int8Product::run_one_panel(const Int8Operands& operands, int64_t panel) const noexcept {
+const void* Int8Product::run_one_panel(const Int8Operands& operands, int64_t panel, const void* b) const noexcept {
   const int64_t column = panel * plan_.vecs * lanes_;
   const bool is_tail = is_tail_panel(panel);
+  const void* prefetched = nullptr;
   for (int shorter = 0; shorter < tiles_.heights(); ++shorter) {
     const int64_t row = shorter == 0 ? 0 : tiles_.row_of(tiles_.tall);
     GemmInt8TileArgs args;
     args.a = static_cast<const char*>(operands.a) + offsets_[0].a + row * operands.a_stride;
-    args.b = packed_panel(operands, 0, panel);
+    args.b = b;
     args.c = static_cast<char*>(operands.c) + offsets_[0].c + row * operands.c_stride;
     args.k_groups = groups_;
     args.tiles = shorter == 0 ? tiles_.tall : tiles_.count - tiles_.tall;
@@ -155,10 +161,13 @@ void Int8Product::run_one_panel(const Int8Operands& operands, int64_t panel) con
     args.products = static_cast<int64_t>(offsets_.size());
     args.steps = steps_.data();
     args.prefetch_last = operands.next_weights != nullptr ? operands.next_weights : args.b;
-    args.prefetch = steps_.empty() ? args.prefetch_last : static_cast<const char*>(args.b) + steps_[0].b;
+    args.prefetch =
+        steps_.empty() || problem_.is_b_near ? args.prefetch_last : static_cast<const char*>(args.b) + steps_[0].b;
     // Behind the tall ones all weights are near.
     kernels_[shorter][is_tail][shorter == 0 ? 1 : 0].entry()(&args);
+    if (shorter == 0) prefetched = args.prefetch;
   }
+  return prefetched;
 }
 
 void Int8Product::run_panel(const Int8Operands& operands, const PanelWalk::Visit& visit,

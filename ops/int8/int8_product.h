@@ -21,6 +21,8 @@ struct Int8Problem {
   Isa isa = Isa::avx2;
   int threads = 1;
   int64_t a_stride = 0;  // bytes between rows; 0: dense
+  // Of run_one_panel(): B lies in a cache, and what is prefetched meanwhile, bit by bit, comes behind all of it.
+  bool is_b_near = false;
 
   int64_t groups() const { return groups_of(dot, k); }
   std::string key() const;  // the tuning task's text
@@ -60,7 +62,12 @@ class Int8Product {
   void run(const Int8Operands& operands, int share, int shares) const noexcept;
   // Of int32 sums, with the same initial terms where there are none of rows: one panel of the columns, in each product
   // of the batch. C has no other columns.
-  void run_one_panel(const Int8Operands& operands, int64_t panel) const noexcept;
+  void run_one_panel(const Int8Operands& operands, int64_t panel) const noexcept {
+    run_one_panel(operands, panel, packed_panel(operands, 0, panel));
+  }
+  // The same, of a panel that lies elsewhere: in the first product of the batch at `b`, from which the others are as
+  // far as Int8Offsets say. Returns how far Int8Operands::next_weights have been prefetched, where B is near.
+  const void* run_one_panel(const Int8Operands& operands, int64_t panel, const void* b) const noexcept;
   // By slot of the epilogue, or none: what its input must become before it is given to run().
   const std::vector<InputChange>& changes() const { return changes_; }
 

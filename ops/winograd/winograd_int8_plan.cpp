@@ -3,6 +3,7 @@
 
 #include "ops/core_cycles.h"
 #include "ops/winograd/winograd_int8_program.h"
+#include "ops/work_split.h"
 #include "src/base/divide.h"
 
 namespace lathe {
@@ -17,6 +18,7 @@ constexpr double kEfficiency = 0.97;           // of the multipliers, in either 
 constexpr int64_t kGroupBytes = 700 << 10;     // frequencies of a group, and weights beside them
 constexpr int64_t kOneGroupBytes = 900 << 10;  // of all tiles, where they are one group: most of L2
 constexpr int64_t kFewestTiles = 14;           // rows of a matrix product that keep the multipliers busy
+constexpr double kMadeBytesPerCycle = 26;      // of weights' frequencies, into L2
 constexpr int kGain = 8;                       // percent that it must be faster
 
 // Cycles of one multiplication of a vector with the other's lanes.
@@ -34,10 +36,29 @@ double transform_part(Isa isa, const CoreRates& rates) {
   return has_two_wide_products(isa, rates) ? kOfTwo : 1;
 }
 
+// A thread makes each frequency once, and L2 has room for what it makes of a panel of two vectors at a time.
+bool can_make(const WinogradInt8Problem& problem, bool is_one_group, int64_t group, int threads) {
+  const int64_t lanes = problem.conv.shape.lanes, most = WinogradInt8::kSmallSize * WinogradInt8::kSmallSize;
+  const bool is_small = most * problem.in_blocks() * lanes * 2 * lanes * 2 <= kGroupBytes;
+  if (!problem.fits_bytes || !is_small || crosses_winograd_int8(problem, group)) return false;
+  return threads == 1 ? is_one_group : group == 0 && pays_own_copies(threads);
+}
+
+// Cycles; nothing is multiplied meanwhile.
+double time_of_made(double products, double weight_bytes, int threads) {
+  return products + weight_bytes / kMadeBytesPerCycle / threads;
+}
+
+// Against weights that come from memory at its full speed.
+bool pays_made_weights(double products, double weight_bytes, int threads, const CoreRates& rates) {
+  const double stream = weight_bytes / (threads > 1 ? rates.all_memory_bytes : rates.memory_bytes);
+  return time_of_made(products, weight_bytes, threads) < stream;
+}
+
 }  // namespace
 
-std::optional<int64_t> choose_winograd_int8(const WinogradInt8Problem& problem, Int8Dot dot, int threads,
-                                            const CoreRates& rates) {
+std::optional<WinogradInt8Plan> choose_winograd_int8(const WinogradInt8Problem& problem, Int8Dot dot, int threads,
+                                                     const CoreRates& rates) {
   const ConvProblem& shape = problem.conv.shape;
   const ConvShape& axes = shape.phases[0];
   const int64_t outputs = WinogradInt8::kOutputs,
@@ -74,9 +95,13 @@ std::optional<int64_t> choose_winograd_int8(const WinogradInt8Problem& problem, 
       transform_part(problem.conv.isa, rates) * (static_cast<double>(tiles * in / shape.lanes) * kInputCycles +
                                                  static_cast<double>(tiles * blocks) * kOutputCycles);
   const double stream = weights / (kMemoryPart * rates.memory_bytes * std::min(threads, 2));
-  const double winograd = std::max(products / threads, stream) + transforms / threads;
+  const double transforms_each = transforms / threads;
+  double winograd = std::max(products / threads, stream) + transforms_each;
+  const bool makes = can_make(problem, rows == tiles, group, threads) &&
+                     pays_made_weights(products / threads, weights, threads, rates);
+  if (makes) winograd = std::min(winograd, time_of_made(products / threads, weights, threads) + transforms_each);
   if (winograd * (100 + kGain) / 100 > direct / threads) return std::nullopt;
-  return group;
+  return WinogradInt8Plan{group, makes};
 }
 
 }  // namespace lathe

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "ops/winograd/winograd_form.h"
 #include "ops/work_split.h"
@@ -65,10 +64,11 @@ WinogradInt8Program::Axis WinogradInt8Program::make_axis(const ConvAxis& axis, b
   return made;
 }
 
-WinogradInt8Program::WinogradInt8Program(WinogradInt8Problem problem, int64_t tile_group, int threads,
+WinogradInt8Program::WinogradInt8Program(WinogradInt8Problem problem, WinogradInt8Plan plan, int threads,
                                          std::vector<int64_t> operand_batch_bytes)
     : problem_(std::move(problem)),
-      tile_group_(tile_group),
+      tile_group_(plan.tile_group),
+      makes_weights_(plan.makes_weights),
       threads_(threads),
       operand_batch_bytes_(std::move(operand_batch_bytes)) {
   const ConvProblem& shape = problem_.conv.shape;
@@ -91,6 +91,7 @@ WinogradInt8Program::WinogradInt8Program(WinogradInt8Problem problem, int64_t ti
   has_own_channels_ = tile_group_ == 0 && pays_own_copies(threads_) && panels() % threads_ == 0;
   out_stride_ = off_page((parts() == 1 ? panel_blocks_ : shape.out_blocks()) * shape.lanes * 4);
   out_frequency_ = odd_lines(group_tiles_ * out_stride_);
+  makes_weights_ = makes_weights_ && problem_.fits_bytes && groups_ == 1 && parts() == 1 && !is_crossed();
   make_kernels();
   make_products();
 }
@@ -132,91 +133,31 @@ int64_t WinogradInt8Program::place_of(int64_t image, int64_t y, int64_t x) const
   return small_x_at + batch * rows * small_columns + image;
 }
 
-std::vector<WinogradInt8Program::FrequencyClass> WinogradInt8Program::frequency_classes() const {
-  const int64_t batch = problem_.conv.shape.batch, rows = y_.large(), columns = x_.large();
-  const int64_t small_y = batch * (y_.tiles - rows) * columns, large = batch * rows * columns;
-  const int64_t small_x = batch * rows * (x_.tiles - columns);
-  return {{false, false, 0, tiles_},
-          {true, false, small_y, large + small_x},
-          {false, true, 0, small_y + large},
-          {true, true, small_y, large}};
-}
-
-void WinogradInt8Program::make_products() {
-  zeros_.assign(static_cast<size_t>(problem_.conv.shape.out_blocks() * problem_.conv.shape.lanes), 0);
-  if (!has_small()) {
-    std::vector<int> all(kFrequencies);
-    std::iota(all.begin(), all.end(), 0);
-    std::copy(all.begin(), all.end(), matrix_of_.begin());
-    add_product(group_tiles_, 0, all);
-    if (tiles_ != groups_ * group_tiles_ && group_tiles_ > 1) add_product(group_tiles_ - 1, 0, all);
-    weights_from_.assign(products_.size(), 0);
-    return;
-  }
-  // Weights in the order of the products.
-  int matrix = 0;
-  for (const FrequencyClass& tiles : frequency_classes()) {
-    std::vector<int> frequencies;
-    weights_from_.push_back(matrix * winograd_int8_matrix_bytes(problem_));
-    for (int i = 0; i < kFrequencies; ++i) {
-      const auto is_large_only = [](int frequency) { return frequency == 3 || frequency == 4; };
-      const bool is_large_y = is_large_only(i / kSize), is_large_x = is_large_only(i % kSize);
-      if (is_large_y != tiles.is_large_y || is_large_x != tiles.is_large_x) continue;
-      frequencies.push_back(i);
-      matrix_of_[static_cast<size_t>(i)] = matrix++;
-    }
-    tiles.count > 0 ? add_product(tiles.count, tiles.first, frequencies) : weights_from_.pop_back();
-  }
-}
-
-Int8Problem WinogradInt8Program::product_of(int64_t tiles, int64_t frequencies) const {
-  const ConvProblem& shape = problem_.conv.shape;
-  Int8Problem product;
-  product.batches = frequencies;
-  product.m = tiles;
-  product.n = shape.out_blocks() * shape.lanes;
-  product.k = problem_.in_blocks() * shape.lanes;
-  product.dot = is_crossed() ? Int8Dot::crossed : Int8Dot::pairs;
-  product.has_rows = is_crossed();
-  product.isa = problem_.conv.isa;
-  product.a_stride = in_stride_;
-  product.threads = tile_group_ > 0 ? 1 : threads_;
-  return product;
-}
-
-// Of `tiles` from `first` on in these frequencies. Of the same panels, so that all share the weights.
-void WinogradInt8Program::add_product(int64_t tiles, int64_t first, const std::vector<int>& frequencies) {
-  GemmPlan plan = plan_;
-  plan.rows = static_cast<int>(std::min<int64_t>(plan.rows, tiles));
-  std::vector<Int8Offsets> offsets(frequencies.size());
-  for (size_t i = 0; i < frequencies.size(); ++i) {
-    offsets[i].a = frequencies[i] * in_frequency_ + first * in_stride_;
-    offsets[i].b = matrix_of_[static_cast<size_t>(frequencies[i])] * winograd_int8_matrix_bytes(problem_);
-    offsets[i].c = frequencies[i] * out_frequency_ + first * out_stride_;
-    if (!is_crossed()) continue;
-    offsets[i].columns = matrix_of_[static_cast<size_t>(frequencies[i])] * columns();
-    offsets[i].rows = frequencies[i] * group_tiles_ + first;
-  }
-  products_.emplace_back(product_of(tiles, static_cast<int64_t>(frequencies.size())), plan, offsets);
-}
-
 std::string WinogradInt8Program::plan_text() const {
-  return fmt::format("conv int8 winograd F(4,3){} tiles={}", has_small() ? " and F(2,3)" : "",
-                     tile_group_ > 0 ? group_tiles_ : 0);
+  return fmt::format("conv int8 winograd F(4,3){} tiles={}{}", has_small() ? " and F(2,3)" : "",
+                     tile_group_ > 0 ? group_tiles_ : 0, makes_weights_ ? " weights made in the run" : "");
 }
 
 std::string WinogradInt8Program::packing() const {
+  if (makes_weights_) {
+    return fmt::format("winograd_int8.1 windows c{} panels of {}", problem_.conv.shape.lanes,
+                       panel_blocks_ * problem_.conv.shape.lanes);
+  }
   return fmt::format("winograd_int8.1 c{} panels of {}{}{}", problem_.conv.shape.lanes,
                      panel_blocks_ * problem_.conv.shape.lanes, has_small() ? " by class" : "",
                      is_crossed() ? " crossed" : "");
 }
 
 int64_t WinogradInt8Program::packed_bytes() const {
+  if (makes_weights_) return winograd_int8_window_bytes(problem_, columns());
   return column_terms_at() + (is_crossed() ? kFrequencies * columns() * 4 : 0);
 }
 
 void WinogradInt8Program::pack(const ByteMatrix& weights, const ByteZeros& zeros, void* packed) const {
   const int lanes = problem_.conv.shape.lanes;
+  if (makes_weights_) {
+    return pack_winograd_int8_windows(problem_, panel_blocks_ * lanes, weights, zeros, packed);
+  }
   pack_winograd_int8(problem_, {panel_blocks_ * lanes, matrix_of_}, weights, zeros, packed);
   if (!is_crossed()) return;
   const Int8PanelFormat format{Int8Dot::crossed, problem_.conv.isa, panel_blocks_ * lanes};
@@ -279,53 +220,12 @@ void WinogradInt8Program::transform_input(const ConvInt8Arguments& arguments, ch
   });
 }
 
-// Of the panel, or of a share of all of them.
-template <class Product>
-void WinogradInt8Program::multiply(const ConvInt8Arguments& arguments, char* scratch, const Tiles& tiles, int64_t panel,
-                                   const void* next, Product each) const noexcept {
-  Int8Operands operands;
-  operands.a = scratch;
-  operands.b = arguments.weights;
-  operands.c = scratch + sums_at();
-  operands.columns = zeros_.data();
-  if (is_crossed()) {
-    operands.columns =
-        reinterpret_cast<const int32_t*>(static_cast<const char*>(arguments.weights) + column_terms_at());
-    operands.rows = reinterpret_cast<const int32_t*>(scratch + terms_at());
-  }
-  operands.a_stride = in_stride_;
-  operands.c_stride = out_stride_;
-  operands.next_weights = next;
-  if (!has_small()) return each(products_[tiles.end - tiles.begin == group_tiles_ ? 0 : 1], operands);
-  for (size_t i = 0; i < products_.size(); ++i) {
-    const bool is_last = i + 1 == products_.size();
-    operands.next_weights = is_last ? next : weights_at(arguments, panel) + weights_from_[i + 1];
-    each(products_[i], operands);
-  }
+int64_t WinogradInt8Program::made_frequency() const {
+  return odd_lines(panel_blocks_ * winograd_int8_matrix_bytes(problem_) / problem_.conv.shape.out_blocks());
 }
-
-// Small tiles have no rows in some frequencies: what is made of those is not read.
-void WinogradInt8Program::sum_crossed_rows(char* scratch, int64_t tiles) const noexcept {
-  const int64_t groups = groups_of(Int8Dot::crossed, problem_.in_blocks() * problem_.conv.shape.lanes);
-  auto* terms = reinterpret_cast<int32_t*>(scratch + terms_at());
-  for (int64_t i = 0; i < kFrequencies; ++i) {
-    crossed_row_terms(scratch + i * in_frequency_, tiles, groups, in_stride_, terms + i * group_tiles_);
-  }
-}
-
-// The sums of one panel wait for their transform, in a place that all panels share: it stays in a cache.
-void WinogradInt8Program::run_panels(const ConvInt8Arguments& arguments, char* scratch, const Tiles& tiles,
-                                     Range panels, const void* next) const noexcept {
-  const auto out_blocks = static_cast<long>(problem_.conv.shape.out_blocks());
-  transform_input(arguments, scratch, tiles, {0, static_cast<long>(problem_.in_blocks())});
-  if (is_crossed()) sum_crossed_rows(scratch, tiles.end - tiles.begin);
-  for (long panel = panels.begin; panel < panels.end; ++panel) {
-    const bool is_last = panel + 1 == panels.end;
-    multiply(arguments, scratch, tiles, panel, is_last ? next : weights_at(arguments, panel + 1),
-             [&](const Int8Product& product, const Int8Operands& operands) { product.run_one_panel(operands, panel); });
-    transform_output(arguments, scratch + sums_at(), tiles,
-                     {panel * panel_blocks_, std::min((panel + 1) * panel_blocks_, out_blocks)});
-  }
+int64_t WinogradInt8Program::made_bytes() const {
+  constexpr int64_t kMostOfClass = int64_t{WinogradInt8::kSmallSize} * WinogradInt8::kSmallSize;
+  return makes_weights_ ? kMostOfClass * made_frequency() : 0;
 }
 
 void WinogradInt8Program::transform_output(const ConvInt8Arguments& arguments, const char* frequencies,
@@ -356,36 +256,6 @@ void WinogradInt8Program::transform_output(const ConvInt8Arguments& arguments, c
       out_[row][column](&call);
     }
   });
-}
-
-void WinogradInt8Program::run_part(int part, const ConvInt8Arguments& arguments, char* scratch,
-                                   int share) const noexcept {
-  const Tiles all{0, tiles_};
-  const Range all_panels{0, static_cast<long>(panels())};
-  if (has_own_channels_) {
-    const Range mine = split_evenly(all_panels.end, share, threads_);
-    return run_panels(arguments, scratch, all, mine, arguments.next_weights);
-  }
-  if (parts() == 1) {
-    const Range mine = split_evenly(static_cast<long>(groups_), share, threads_);
-    for (int64_t group = mine.begin; group < mine.end; ++group) {
-      // A group that follows begins with the same weights again.
-      const void* next = group + 1 < mine.end ? arguments.weights : arguments.next_weights;
-      run_panels(arguments, scratch, group_of(group), all_panels, next);
-    }
-    return;
-  }
-  if (part == 0) {
-    const auto in_blocks = static_cast<long>(problem_.in_blocks());
-    return transform_input(arguments, scratch, all, split_evenly(in_blocks, share, threads_));
-  }
-  if (part == 1) {
-    return multiply(
-        arguments, scratch, all, 0, arguments.next_weights,
-        [&](const Int8Product& product, const Int8Operands& operands) { product.run(operands, share, threads_); });
-  }
-  const Range mine = split_evenly(static_cast<long>(problem_.conv.shape.out_blocks()), share, threads_);
-  transform_output(arguments, scratch + sums_at() + mine.begin * problem_.conv.shape.lanes * 4, all, mine);
 }
 
 }  // namespace lathe

@@ -3,6 +3,7 @@
 // one packed matrix product of 16-bit integers (tiles x input channels x output channels), and the products become
 // tiles of the output.
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,10 +17,15 @@ namespace lathe {
 
 // Stride and dilation 1, a 3x3 window.
 bool is_winograd_int8(const ConvProblem& shape);
-// Tiles that go through all parts before the next ones, or 0: all, part by part; nullopt: a direct convolution with
-// `dot` is faster.
-std::optional<int64_t> choose_winograd_int8(const WinogradInt8Problem& problem, Int8Dot dot, int threads,
-                                            const CoreRates& rates = core_rates());
+struct WinogradInt8Plan {
+  int64_t tile_group = 0;  // tiles that go through all parts before the next ones; 0: all, part by part
+  // Frequencies of the weights are made in each run, panel by panel: for CPUs that are through with the products before
+  // memory has delivered what is 8 times the weights. Only where all tiles of a thread are one group.
+  bool makes_weights = false;
+};
+// nullopt: a direct convolution with `dot` is faster.
+std::optional<WinogradInt8Plan> choose_winograd_int8(const WinogradInt8Problem& problem, Int8Dot dot, int threads,
+                                                     const CoreRates& rates = core_rates());
 
 // Outputs along an axis whose last tile is a small one (WinogradInt8::kSmallOutputs). Only where all tiles are one
 // group.
@@ -38,7 +44,7 @@ inline bool crosses_winograd_int8(const WinogradInt8Problem& problem, int64_t ti
 class WinogradInt8Program {
  public:
   // Requires: is_winograd_int8(), stays_exact(). Throws JitError.
-  WinogradInt8Program(WinogradInt8Problem problem, int64_t tile_group, int threads,
+  WinogradInt8Program(WinogradInt8Problem problem, WinogradInt8Plan plan, int threads,
                       std::vector<int64_t> operand_batch_bytes);
 
   const WinogradInt8Problem& problem() const { return problem_; }
@@ -51,7 +57,7 @@ class WinogradInt8Program {
   // With one part, for each thread that runs it; else for all threads together.
   int64_t scratch_bytes() const {
     const int64_t terms = is_crossed() ? group_tiles_ * 4 : 0;
-    return WinogradInt8::kFrequencies * (in_frequency_ + out_frequency_ + terms);
+    return WinogradInt8::kFrequencies * (in_frequency_ + out_frequency_ + terms) + made_bytes();
   }
   // All threads finish a part before one begins the next.
   int parts() const { return tile_group_ > 0 || has_own_channels_ ? 1 : 3; }
@@ -109,6 +115,11 @@ class WinogradInt8Program {
                   const void* next) const noexcept;
   void transform_output(const ConvInt8Arguments& arguments, const char* frequencies, const Tiles& tiles,
                         Range blocks) const noexcept;
+  void multiply_by_made(const ConvInt8Arguments& arguments, char* scratch, int64_t panel,
+                        const void* next) const noexcept;
+  Int8Operands operands_of(const ConvInt8Arguments& arguments, char* scratch) const;
+  // Products are made class by class.
+  bool has_classes() const { return has_small() || makes_weights_; }
   bool is_crossed() const { return crosses_winograd_int8(problem_, tile_group_); }
   int64_t terms_at() const { return WinogradInt8::kFrequencies * (in_frequency_ + out_frequency_); }
   int64_t column_terms_at() const { return WinogradInt8::kFrequencies * winograd_int8_matrix_bytes(problem_); }
@@ -118,13 +129,20 @@ class WinogradInt8Program {
   // The first of a panel, in the first product.
   const char* weights_at(const ConvInt8Arguments& arguments, int64_t panel) const {
     const int64_t columns = panel * panel_blocks_ * problem_.conv.shape.lanes;
-    return static_cast<const char*>(arguments.weights) + columns * problem_.in_blocks() * problem_.conv.shape.lanes * 2;
+    const int64_t column_bytes =
+        makes_weights_ ? winograd_int8_window_bytes(problem_, 1) : problem_.in_blocks() * problem_.conv.shape.lanes * 2;
+    return static_cast<const char*>(arguments.weights) + columns * column_bytes;
   }
+  // Frequencies of the weights of a panel and a class.
+  int64_t made_at() const { return scratch_bytes() - made_bytes(); }
+  int64_t made_bytes() const;
+  int64_t made_frequency() const;
   Int8Problem product_of(int64_t tiles, int64_t frequencies) const;
   void add_product(int64_t tiles, int64_t first, const std::vector<int>& frequencies);
 
   WinogradInt8Problem problem_;
   int64_t tile_group_;
+  bool makes_weights_;
   int threads_;
   // Of all tiles at once: each thread transforms the whole input for itself, and has the same channels of the output
   // in all frequencies. Nothing but the picture goes from one to the other, and nobody waits in between.
@@ -141,6 +159,7 @@ class WinogradInt8Program {
   std::vector<std::vector<WinogradInt8Kernel>> out_;
   // Of groups of group_tiles_ and of one less; or, with small tiles, by class of frequencies.
   std::vector<Int8Product> products_;
+  std::vector<WinogradInt8WeightsKernel> makers_;          // by product, where weights are made
   std::vector<int64_t> weights_from_;                      // by product: its first matrix, in bytes
   std::array<int, WinogradInt8::kFrequencies> matrix_of_;  // by frequency: where its weights lie
   std::vector<int32_t> zeros_;                             // what products begin with

@@ -36,7 +36,38 @@ int weight_at(const ByteMatrix& weights, int64_t channel, int64_t i, int32_t zer
   return (weights.is_signed ? static_cast<int8_t>(byte) : byte) - zero;
 }
 
+// Vectors of pairs of input channels, in the order of the panels: take(first output channel, pair, vectors before it).
+template <class Take>
+void for_units(const WinogradInt8Problem& problem, int64_t panel_columns, Take take) {
+  const ConvProblem& shape = problem.conv.shape;
+  const int64_t lanes = shape.lanes, columns = shape.out_blocks() * lanes, pairs = problem.in_blocks() * lanes / 2;
+  for (int64_t first = 0; first < columns; first += lanes) {
+    const int64_t panel = first / panel_columns * panel_columns;
+    const int64_t width = std::min(panel_columns, columns - panel);
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      take(first, pair, (panel * pairs + first - panel + pair * width) / lanes);
+    }
+  }
+}
+
+// Weight `i` of the unit at a tap, less its zero point.
+int weight_of_unit(const WinogradInt8Problem& problem, const ByteMatrix& weights, const ByteZeros& zeros, int64_t first,
+                   int64_t pair, int64_t i, int64_t tap) {
+  const int64_t out = first + i / 2, in = 2 * pair + i % 2;
+  if (out >= weights.rows || in >= problem.conv.in_channels) return 0;
+  return weight_at(weights, out, in * kTaps * kTaps + tap, zeros.at(out));
+}
+
 }  // namespace
+
+bool differences_fit_bytes(bool is_signed, const ByteZeros& zeros) {
+  constexpr int32_t kMiddle = 128;
+  if (zeros.count == 0) return is_signed;
+  for (int64_t i = 0; i < zeros.count; ++i) {
+    if (zeros.at(i) != (is_signed ? 0 : kMiddle)) return false;
+  }
+  return true;
+}
 
 bool stays_exact(const WinogradInt8Problem& problem, const ByteMatrix& weights, const ByteZeros& zeros,
                  std::span<const int32_t> bias) {
@@ -64,31 +95,39 @@ int64_t winograd_int8_matrix_bytes(const WinogradInt8Problem& problem) {
 
 void pack_winograd_int8(const WinogradInt8Problem& problem, const WinogradInt8Packing& packing,
                         const ByteMatrix& weights, const ByteZeros& zeros, void* packed) {
-  const ConvProblem& shape = problem.conv.shape;
-  const int64_t lanes = shape.lanes, columns = shape.out_blocks() * lanes, pairs = problem.in_blocks() * lanes / 2;
-  const int64_t matrix_bytes = winograd_int8_matrix_bytes(problem);
+  const int64_t lanes = problem.conv.shape.lanes, matrix_bytes = winograd_int8_matrix_bytes(problem);
   Windows windows = {};
   int16_t frequencies[kFrequencies][kMostPairs];
-  for (int64_t first = 0; first < columns; first += lanes) {
-    const int64_t panel = first / packing.panel_columns * packing.panel_columns;
-    const int64_t width = std::min(packing.panel_columns, columns - panel);
-    char* to = static_cast<char*>(packed) + (panel * pairs + first - panel) * 4;
-    for (int64_t pair = 0; pair < pairs; ++pair, to += width * 4) {
+  for_units(problem, packing.panel_columns, [&](int64_t first, int64_t pair, int64_t unit) {
+    for (int64_t tap = 0; tap < kTaps * kTaps; ++tap) {
       for (int64_t i = 0; i < 2 * lanes; ++i) {
-        const int64_t out = first + i / 2, in = 2 * pair + i % 2;
-        const bool is_inside = out < weights.rows && in < problem.conv.in_channels;
-        for (int64_t tap = 0; tap < kTaps * kTaps; ++tap) {
-          windows[tap / kTaps][tap % kTaps][i] =
-              is_inside ? weight_at(weights, out, in * kTaps * kTaps + tap, zeros.at(out)) : 0;
-        }
-      }
-      transform_weights(windows, frequencies);
-      for (int64_t f = 0; f < kFrequencies; ++f) {
-        std::memcpy(to + packing.matrix_of[static_cast<size_t>(f)] * matrix_bytes, frequencies[f],
-                    static_cast<size_t>(lanes * 4));
+        windows[tap / kTaps][tap % kTaps][i] = weight_of_unit(problem, weights, zeros, first, pair, i, tap);
       }
     }
-  }
+    transform_weights(windows, frequencies);
+    char* to = static_cast<char*>(packed) + unit * lanes * 4;
+    for (int64_t f = 0; f < kFrequencies; ++f) {
+      std::memcpy(to + packing.matrix_of[static_cast<size_t>(f)] * matrix_bytes, frequencies[f],
+                  static_cast<size_t>(lanes * 4));
+    }
+  });
+}
+
+int64_t winograd_int8_window_bytes(const WinogradInt8Problem& problem, int64_t columns) {
+  return problem.in_blocks() * problem.conv.shape.lanes * columns * kTaps * kTaps;
+}
+
+void pack_winograd_int8_windows(const WinogradInt8Problem& problem, int64_t panel_columns, const ByteMatrix& weights,
+                                const ByteZeros& zeros, void* packed) {
+  const int64_t lanes = problem.conv.shape.lanes;
+  for_units(problem, panel_columns, [&](int64_t first, int64_t pair, int64_t unit) {
+    int8_t* to = static_cast<int8_t*>(packed) + unit * kTaps * kTaps * 2 * lanes;
+    for (int64_t tap = 0; tap < kTaps * kTaps; ++tap) {
+      for (int64_t i = 0; i < 2 * lanes; ++i) {
+        *to++ = static_cast<int8_t>(weight_of_unit(problem, weights, zeros, first, pair, i, tap));
+      }
+    }
+  });
 }
 
 }  // namespace lathe

@@ -14,7 +14,8 @@ struct WinogradInt8Problem {
   // As a direct convolution has it, but for the input: blocks of bytes as they are in the graph, without a border.
   ConvInt8Problem conv;
   bool is_signed = false;
-  int32_t zero = 0;  // of the input
+  int32_t zero = 0;         // of the input
+  bool fits_bytes = false;  // differences_fit_bytes()
 
   int64_t in_blocks() const { return (conv.in_channels + conv.shape.lanes - 1) / conv.shape.lanes; }
 };
@@ -23,6 +24,9 @@ struct WinogradInt8Problem {
 // `bias`: what is added to each channel's sums; empty: nothing.
 bool stays_exact(const WinogradInt8Problem& problem, const ByteMatrix& weights, const ByteZeros& zeros,
                  std::span<const int32_t> bias = {});
+
+// Weights less their zero points are signed bytes, whatever the weights are.
+bool differences_fit_bytes(bool is_signed, const ByteZeros& zeros);
 
 struct WinogradInt8Packing {
   int64_t panel_columns = 0;
@@ -33,5 +37,10 @@ struct WinogradInt8Packing {
 int64_t winograd_int8_matrix_bytes(const WinogradInt8Problem& problem);
 void pack_winograd_int8(const WinogradInt8Problem& problem, const WinogradInt8Packing& packing,
                         const ByteMatrix& weights, const ByteZeros& zeros, void* packed);
+
+// Before their transform, as units of WinogradInt8WeightsCall, in the order in which the panels want their vectors.
+int64_t winograd_int8_window_bytes(const WinogradInt8Problem& problem, int64_t columns);
+void pack_winograd_int8_windows(const WinogradInt8Problem& problem, int64_t panel_columns, const ByteMatrix& weights,
+                                const ByteZeros& zeros, void* packed);
 
 }  // namespace lathe

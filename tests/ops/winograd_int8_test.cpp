@@ -20,6 +20,7 @@ struct WinogradCase {
   int32_t zero = 0;
   int64_t tile_group = 0;
   int threads = 1;
+  bool makes_weights = false;
 
   int64_t out_height() const { return height + top + bottom - 2; }
   int64_t out_width() const { return width + left + right - 2; }
@@ -27,7 +28,7 @@ struct WinogradCase {
     return out << name_of(c.isa) << " " << c.batch << "x" << c.in_channels << "x" << c.height << "x" << c.width
                << " -> " << c.out_channels << " pads " << c.top << c.left << c.bottom << c.right
                << (c.is_signed ? " i8" : " u8") << " zero " << c.zero << (c.has_weight_zeros ? " weight zeros" : "")
-               << " group " << c.tile_group << " threads " << c.threads;
+               << " group " << c.tile_group << " threads " << c.threads << (c.makes_weights ? " makes weights" : "");
   }
 };
 
@@ -70,7 +71,8 @@ class WinogradRun {
     const ByteZeros zeros{zeros_.data(), DType::i32, case_.out_channels};
     ASSERT_TRUE(is_winograd_int8(problem_.conv.shape));
     ASSERT_TRUE(stays_exact(problem_, rows, zeros));
-    const WinogradInt8Program program(problem_, case_.tile_group, case_.threads, {});
+    problem_.fits_bytes = differences_fit_bytes(true, zeros);
+    const WinogradInt8Program program(problem_, {case_.tile_group, case_.makes_weights}, case_.threads, {});
     const int64_t in_blocks = problem_.in_blocks(), out_blocks = problem_.conv.shape.out_blocks();
     const GuardedBytes source(bytes(case_.batch * in_blocks * lanes_ * case_.height * case_.width));
     const GuardedBytes packed(bytes(program.packed_bytes())), scratch(bytes(program.scratch_bytes()));
@@ -166,6 +168,7 @@ WinogradCase random_case(std::mt19937& random, Isa isa) {
   }
   c.tile_group = pick(0, 2) == 0 ? 0 : pick(1, 20);
   c.threads = pick(1, 3);
+  c.makes_weights = pick(0, 1) == 1;
   return c;
 }
 
@@ -181,20 +184,26 @@ TEST(WinogradInt8, SumsExactlyWhatPlainLoopsSum) {
   }
 }
 
-// Whether the rule takes it for a picture of so many channels.
-bool pays(Isa isa, int64_t channels, int64_t extent) {
+// Of a picture of so many channels, with a border of one pixel.
+WinogradInt8Problem plain_problem(Isa isa, int64_t channels, int64_t extent) {
   WinogradInt8Problem problem;
   problem.conv.isa = isa;
   problem.conv.in_channels = channels;
+  problem.fits_bytes = true;
   ConvProblem& shape = problem.conv.shape;
-  const Int8Dot dot = has_vnni(isa) ? Int8Dot::u8s8 : Int8Dot::pairs;
-  shape.in_channels = channels / group_of(dot);
+  shape.in_channels = channels / group_of(has_vnni(isa) ? Int8Dot::u8s8 : Int8Dot::pairs);
   shape.out_channels = channels;
+  shape.window_y = shape.window_x = 3;
   shape.lanes = vector_lanes(isa);
   ConvShape axes;
   axes.y = axes.x = axis_of(extent, extent, 1);
   shape.phases = {axes};
-  return choose_winograd_int8(problem, dot, 1, {2, 8, 10, 40}).has_value();
+  return problem;
+}
+
+bool pays(Isa isa, int64_t channels, int64_t extent) {
+  const Int8Dot dot = has_vnni(isa) ? Int8Dot::u8s8 : Int8Dot::pairs;
+  return choose_winograd_int8(plain_problem(isa, channels, extent), dot, 1, {2, 8, 10, 40}).has_value();
 }
 
 // As measured on a Zen 5: 1.2 to 1.9 times as fast where it pays, 0.3 to 0.9 times elsewhere.
@@ -203,6 +212,40 @@ TEST(WinogradInt8, PaysBesideVnniOf256BitsFromThirtyTwoChannelsOn) {
   for (const int64_t extent : {14, 28, 56}) EXPECT_FALSE(pays(Isa::avx2_vnni, 16, extent)) << extent;
   for (const int64_t channels : {64, 128, 256, 512}) EXPECT_FALSE(pays(Isa::avx2_vnni, channels, 7)) << channels;
   EXPECT_TRUE(pays(Isa::avx2, 64, 7)) << "pairs take twice the instructions";
+}
+
+// 4.7 MB of frequencies; cores that multiply twice a cycle wait for them.
+TEST(WinogradInt8, MakesFrequenciesOfWeightsWhereMemoryIsSlowerThanThat) {
+  const WinogradInt8Problem problem = plain_problem(Isa::avx512_vnni, 256, 14);
+  const CoreRates one_product{1, 8, 9, 12}, two_products{2, 8, 10, 40};
+  const auto makes = [](const WinogradInt8Problem& p, int threads, const CoreRates& rates) {
+    const auto plan = choose_winograd_int8(p, Int8Dot::u8s8, threads, rates);
+    return plan && plan->makes_weights;
+  };
+  EXPECT_TRUE(makes(problem, 2, two_products));
+  EXPECT_FALSE(makes(problem, 1, two_products));
+  EXPECT_FALSE(makes(problem, 1, one_product));
+  EXPECT_FALSE(makes(problem, 2, one_product));
+  // Several groups of tiles would make them each.
+  EXPECT_FALSE(makes(plain_problem(Isa::avx512_vnni, 256, 28), 2, two_products));
+  EXPECT_FALSE(makes(plain_problem(Isa::avx512_vnni, 1024, 14), 2, two_products)) << "beyond L2";
+  WinogradInt8Problem wide = problem;
+  wide.fits_bytes = false;
+  EXPECT_FALSE(makes(wide, 2, two_products));
+  const WinogradInt8Program made(problem, {0, true}, 2, {}), kept(problem, {0, false}, 2, {});
+  EXPECT_EQ(made.packed_bytes(), 256 * 256 * 9);
+  EXPECT_EQ(kept.packed_bytes(), 256 * 256 * 36 * 2);
+}
+
+TEST(WinogradInt8, KnowsWhenWeightsLessTheirZeroPointsAreBytes) {
+  const int32_t none[] = {0, 0}, middle[] = {128, 128}, others[] = {0, 1};
+  const auto zeros = [](const int32_t(&values)[2]) { return ByteZeros{values, DType::i32, 2}; };
+  EXPECT_TRUE(differences_fit_bytes(true, {}));
+  EXPECT_FALSE(differences_fit_bytes(false, {}));
+  EXPECT_TRUE(differences_fit_bytes(true, zeros(none)));
+  EXPECT_FALSE(differences_fit_bytes(true, zeros(others)));
+  EXPECT_TRUE(differences_fit_bytes(false, zeros(middle)));
+  EXPECT_FALSE(differences_fit_bytes(false, zeros(none)));
 }
 
 TEST(WinogradInt8, RefusesWeightsWhoseSumsMayNotComeOutExactly) {

@@ -20,8 +20,9 @@ bool GemmInt8TilePlan::is_valid() const {
 }
 
 std::string GemmInt8TilePlan::key() const {
-  std::string text = fmt::format("gemm_int8_tile {} {} {}x{} k{} p{}{}{}", name_of(isa), to_string(dot), rows, vecs,
-                                 k_unroll, prefetch_lines, has_rows ? " rows" : "", masked ? " masked" : "");
+  std::string text =
+      fmt::format("gemm_int8_tile {} {} {}x{} k{} p{}{}{}{}", name_of(isa), to_string(dot), rows, vecs, k_unroll,
+                  prefetch_lines, prefetches_on ? " on" : "", has_rows ? " rows" : "", masked ? " masked" : "");
   if (row_groups > 0) text += fmt::format(" {} groups a row", row_groups);
   if (epilogue) {
     text += " " + to_string(epilogue->expression) + " ";

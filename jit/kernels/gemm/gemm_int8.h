@@ -28,8 +28,10 @@ struct GemmInt8TilePlan {
   int vecs = 1;
   int k_unroll = 4;        // groups
   int prefetch_lines = 0;  // of the coming weights, for each k_unroll groups
-  bool has_rows = false;   // adds row_init
-  bool masked = false;     // the last vector of each row is partial: GemmInt8TileArgs::tail_lanes
+  // Products of a batch prefetch one behind the other: each goes on where the one before stopped.
+  bool prefetches_on = false;
+  bool has_rows = false;  // adds row_init
+  bool masked = false;    // the last vector of each row is partial: GemmInt8TileArgs::tail_lanes
   // So many groups beside each row of the tile before that is finished; GemmInt8TileArgs::k_groups is at least this
   // for all rows. AVX-512 and epilogues only. 0: tile after tile.
   int row_groups = 0;
@@ -65,7 +67,8 @@ struct GemmInt8TileArgs {
   const void* inputs[kMaxInt8Inputs];  // of slots 1, 2, ...: at the tile's first row and column
   int64_t input_stride_bytes[kMaxInt8Inputs];
   // Products of the same shape one after the other, where the plan has none of row_groups and inputs; a, b, c, initial
-  // terms and steps are moved. Each prefetches the next one's weights, the last one `prefetch_last`.
+  // terms and steps are moved. Each prefetches the next one's weights, the last one `prefetch_last` (unless the plan
+  // has prefetches_on).
   int64_t products = 1;
   const GemmInt8Step* steps = nullptr;  // one fewer
   const void* prefetch_last = nullptr;

@@ -79,7 +79,7 @@ void GemmInt8Emitter::go_on_to_next_product() {
     move_on(offsetof(GemmInt8TileArgs, row_init), offsetof(GemmInt8Step, rows));
   }
   move_on(offsetof(GemmInt8TileArgs, b), offsetof(GemmInt8Step, b));
-  if (plan_.prefetch_lines) {
+  if (plan_.prefetch_lines && !plan_.prefetches_on) {
     mov(k_left_, ptr[args_ + offsetof(GemmInt8TileArgs, prefetch_last)]);
     cmp(qword[rsp + kProductsLeft], 1);
     je(is_last);

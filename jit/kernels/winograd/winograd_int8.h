@@ -20,6 +20,9 @@ struct WinogradInt8 {
   static constexpr int kSmallOutputs = 2, kSmallSize = 4;
   static constexpr int kSmallFrequencies[kSmallSize] = {0, 1, 2, 5};
   static constexpr int frequency_of(int size, int i) { return size == kSmallSize ? kSmallFrequencies[i] : i; }
+  // Along an axis, frequencies are of two classes: those of small tiles, too, and those of large ones only.
+  static constexpr bool is_large_only(int frequency) { return frequency == 3 || frequency == 4; }
+  static constexpr int class_size(bool is_large) { return is_large ? kSize - kSmallSize : kSmallSize; }
   // Rows of G'. With weights less their zero point, frequencies stay within 49 * 255.
   static constexpr int kWeights[kSize][kTaps] = {{3, 0, 0}, {1, 1, 1}, {1, -1, 1}, {1, 2, 4}, {1, -2, 4}, {0, 0, 3}};
 };
@@ -63,8 +66,26 @@ struct WinogradInt8OutputPlan {
 };
 std::string to_string(const WinogradInt8OutputPlan& plan);
 
+// Windows of weights become frequencies. A unit is a vector of each frequency, two input channels of each lane's output
+// channel side by side; it is read from nine half vectors of signed bytes, one for each tap.
+struct WinogradInt8WeightsCall {
+  const void* source = nullptr;
+  void* target = nullptr;       // the first unit in the first frequency
+  int64_t units = 1;            // >= 1
+  int64_t frequency_bytes = 0;  // from one frequency of the class to the next, row by row
+};
+using WinogradInt8WeightsKernel = Kernel<void(WinogradInt8WeightsCall*)>;
+
+// A class of rows by one of columns.
+struct WinogradInt8WeightsPlan {
+  Isa isa = Isa::avx2;
+  bool is_large_y = false, is_large_x = false;
+};
+std::string to_string(const WinogradInt8WeightsPlan& plan);
+
 // From the process's cache, or emitted now. Throw JitError.
 WinogradInt8Kernel winograd_int8_input(const WinogradInt8InputPlan& plan);
 WinogradInt8Kernel winograd_int8_output(const WinogradInt8OutputPlan& plan);
+WinogradInt8WeightsKernel winograd_int8_weights(const WinogradInt8WeightsPlan& plan);
 
 }  // namespace lathe
