@@ -16,7 +16,7 @@ constexpr int kCalleeSaved[] = {Xbyak::Operand::RBX, Xbyak::Operand::RBP, Xbyak:
 
 // AutoGrow: xbyak never makes its buffer executable unless ready() is asked to.
 Emitter::Emitter(Isa isa) : Xbyak::CodeGenerator(kInitialBytes, Xbyak::AutoGrow), isa_(isa) {
-  // AVX-VNNI has no other encoding, AVX512-VNNI would have none.
+  // Of the instructions that have both, VNNI's: AVX-VNNI is VEX alone.
   if (!has_avx512(isa)) setDefaultEncoding(Xbyak::VexEncoding);
   // Handed out from the back: what is free anyway first, argument registers last.
   for (int i = 5; i >= 0; --i) free_gprs_.push_back(kArguments[5 - i]);
