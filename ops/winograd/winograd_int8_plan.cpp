@@ -94,7 +94,10 @@ std::optional<WinogradInt8Plan> choose_winograd_int8(const WinogradInt8Problem& 
   const double transforms =
       transform_part(problem.conv.isa, rates) * (static_cast<double>(tiles * in / shape.lanes) * kInputCycles +
                                                  static_cast<double>(tiles * blocks) * kOutputCycles);
-  const double stream = weights / (kMemoryPart * rates.memory_bytes * std::min(threads, 2));
+  // Groups that follow find the weights in L3, at best.
+  const auto visits = static_cast<double>(divide_up(divide_up(tiles, rows), threads));
+  const double stream =
+      weights / (kMemoryPart * rates.memory_bytes * std::min(threads, 2)) + (visits - 1) * weights / rates.l3_bytes;
   const double transforms_each = transforms / threads;
   double winograd = std::max(products / threads, stream) + transforms_each;
   const bool makes = can_make(problem, rows == tiles, group, threads) &&
