@@ -146,8 +146,7 @@ void shrink_tile(ConvPlan& plan, const ConvProblem& problem, const CoreRates& ra
   if (has_two_wide_products(plan.isa, rates)) {
     // Two blocks find loads enough for two multiply-adds in a cycle: 16 > 96 channels at 112x112 take 9 % less than
     // with 14 pixels, 64 > 256 at 56x56 4 %, 3x3 stems 6 %. Of fewer than 16 steps the output's way to memory binds,
-    // and somewhat larger tiles are best: 12 > 96 at 160x160 take 18 % less than one block of 31 pixels, of 6 pixels 15
-    // %.
+    // and 8 pixels are best: 12 > 96 at 160x160 take 18 % less than with one block of 31 pixels.
     if (alike < 2 || alike == 3 || (shape.taps() == 1 && steps > kFewOfTwo)) return;
     small.blocks = 2;
     small.rows = shape.taps() > 1 && shape.y.out > 1 ? 4 : 1;

@@ -44,17 +44,6 @@ bool can_make(const WinogradInt8Problem& problem, bool is_one_group, int64_t gro
   return threads == 1 ? is_one_group : group == 0 && pays_own_copies(threads);
 }
 
-// Cycles; nothing is multiplied meanwhile.
-double time_of_made(double products, double weight_bytes, int threads) {
-  return products + weight_bytes / kMadeBytesPerCycle / threads;
-}
-
-// Against weights that come from memory at its full speed.
-bool pays_made_weights(double products, double weight_bytes, int threads, const CoreRates& rates) {
-  const double stream = weight_bytes / (threads > 1 ? rates.all_memory_bytes : rates.memory_bytes);
-  return time_of_made(products, weight_bytes, threads) < stream;
-}
-
 }  // namespace
 
 std::optional<WinogradInt8Plan> choose_winograd_int8(const WinogradInt8Problem& problem, Int8Dot dot, int threads,
@@ -100,9 +89,11 @@ std::optional<WinogradInt8Plan> choose_winograd_int8(const WinogradInt8Problem& 
       weights / (kMemoryPart * rates.memory_bytes * std::min(threads, 2)) + (visits - 1) * weights / rates.l3_bytes;
   const double transforms_each = transforms / threads;
   double winograd = std::max(products / threads, stream) + transforms_each;
+  // Nothing is multiplied while weights are made; against weights that come from memory at its full speed.
+  const double made = products / threads + weights / kMadeBytesPerCycle / threads;
   const bool makes = can_make(problem, rows == tiles, group, threads) &&
-                     pays_made_weights(products / threads, weights, threads, rates);
-  if (makes) winograd = std::min(winograd, time_of_made(products / threads, weights, threads) + transforms_each);
+                     made < weights / (threads > 1 ? rates.all_memory_bytes : rates.memory_bytes);
+  if (makes) winograd = std::min(winograd, made + transforms_each);
   if (winograd * (100 + kGain) / 100 > direct / threads) return std::nullopt;
   return WinogradInt8Plan{group, makes};
 }

@@ -37,7 +37,7 @@ void WinogradInt8Program::make_products() {
   int matrix = 0;
   for (const FrequencyClass& tiles : frequency_classes()) {
     std::vector<int> frequencies;
-    weights_from_.push_back(matrix * winograd_int8_matrix_bytes(problem_));
+    const int first_matrix = matrix;
     for (int i = 0; i < kFrequencies; ++i) {
       const bool is_large_y = WinogradInt8::is_large_only(i / kSize),
                  is_large_x = WinogradInt8::is_large_only(i % kSize);
@@ -45,10 +45,8 @@ void WinogradInt8Program::make_products() {
       frequencies.push_back(i);
       matrix_of_[static_cast<size_t>(i)] = matrix++;
     }
-    if (tiles.count == 0) {
-      weights_from_.pop_back();
-      continue;
-    }
+    if (tiles.count == 0) continue;
+    weights_from_.push_back(first_matrix * winograd_int8_matrix_bytes(problem_));
     add_product(tiles.count, tiles.first, frequencies);
     if (makes_weights_) {
       makers_.push_back(winograd_int8_weights({int8_isa(problem_.conv.isa), tiles.is_large_y, tiles.is_large_x}));
