@@ -6,51 +6,27 @@
 #include <cstring>
 #include <map>
 
-#include "jit/emitter.h"
-#include "jit/kernels/conv/conv_tiling.h"
+#include "jit/kernels/pool/pool_rows.h"
 
 namespace lathe {
 namespace {
 
-constexpr int kPixels = 8;          // accumulators in a tile: as many independent chains
-constexpr int kMostLoads = 60'000;  // in all tiles that are emitted
+constexpr int kPixels = 8;  // accumulators in a tile: as many independent chains
 
-std::string signature_of(const ConvAxis& axis, const std::vector<int>& counts, int64_t begin, int64_t size) {
-  std::string signature = valid_taps(axis, {begin, size});
-  if (counts.empty()) return signature;
-  for (int64_t i = begin; i < begin + size; ++i) signature += "/" + std::to_string(counts[static_cast<size_t>(i)]);
-  return signature;
-}
-
-class PoolBase : public Emitter {
- public:
-  PoolBase(Isa isa, PoolKind kind) : Emitter(isa), kind_(kind) {}
-
- protected:
-  void combine(const Vec& into, const Xbyak::Operand& value) {
-    if (kind_ == PoolKind::max) {
-      vmaxps(into, into, value);
-    } else {
-      vaddps(into, into, value);
-    }
-  }
-  const PoolKind kind_;
-};
-
-class PoolEmitter : public PoolBase {
+class PoolEmitter : public PoolRowsEmitter {
  public:
   PoolEmitter(Isa isa, PoolKind kind, const PoolShape& shape)
-      : PoolBase(isa, kind), shape_(shape), accumulators_(claim_vecs("pixel", kPixels)), scale_(claim_vec("scale")) {
+      : PoolRowsEmitter(isa, shape),
+        kind_(kind),
+        accumulators_(claim_vecs("pixel", kPixels)),
+        scale_(claim_vec("scale")) {
     columns_ = accumulators_;
     for (const Vec& more : claim_vecs("column", free_vecs() - 1)) columns_.push_back(more);
     result_ = claim_vec("result");
   }
 
   std::shared_ptr<const CodePages> emit(const std::vector<int64_t>& rows, const std::string& name) {
-    for (int64_t row : rows) {
-      begin_entry();
-      emit_row(row);
-    }
+    emit_rows(rows);
     for (auto& [divisor, label] : scales_) {
       align(4);
       L(label);
@@ -63,27 +39,8 @@ class PoolEmitter : public PoolBase {
   }
 
  private:
-  void emit_row(int64_t row) {
-    begin();
-    const ConvAxis& x = shape_.windows.x;
-    for (int64_t col = 0; col < x.out;) {
-      const int64_t size = std::min<int64_t>(kPixels, x.out - col);
-      const std::string signature = signature_of(x, shape_.x_counts, col, size);
-      int64_t repeats = 1;
-      while (col + (repeats + 1) * size <= x.out &&
-             signature_of(x, shape_.x_counts, col + repeats * size, size) == signature) {
-        ++repeats;
-      }
-      if (repeats == 1) {
-        emit_tile(row, col, size);
-      } else {
-        mov(left_, repeats);
-        loop_down(left_, [&] { emit_tile(row, col, size); });
-      }
-      col += repeats * size;
-    }
-    end();
-  }
+  int64_t tile_size(int64_t) const override { return kPixels; }
+  int pixel_bytes() const override { return vec_bytes(); }
 
   // Columns of the input that the windows of a tile reach, all of them inside.
   struct Columns {
@@ -105,7 +62,7 @@ class PoolEmitter : public PoolBase {
     const auto inside = std::count_if(y.taps.begin(), y.taps.end(), [&](const auto& t) { return y.is_inside(row, t); });
     const Columns columns = columns_of(col, size);
     const int64_t count = columns.end - columns.begin;
-    return !has_bytes() && inside > 1 && count < size * static_cast<int64_t>(x.taps.size()) &&
+    return inside > 1 && count < size * static_cast<int64_t>(x.taps.size()) &&
            count <= static_cast<int64_t>(columns_.size());
   }
 
@@ -117,7 +74,7 @@ class PoolEmitter : public PoolBase {
     for (const ConvTap& ty : y.taps) {
       if (!y.is_inside(row, ty)) continue;
       for (int64_t at = columns.begin; at < columns.end; ++at) {
-        const auto from = source_ + load_offset((ty.offset * x.in + at - col * x.stride) * pixel_bytes());
+        const auto from = source_ + source_offset(ty, at - col * x.stride);
         is_first ? load(column(at), from) : combine(column(at), ptr[from]);
       }
       is_first = false;
@@ -135,28 +92,17 @@ class PoolEmitter : public PoolBase {
       }
       for (size_t part = 2; part < parts.size(); ++part) combine(result_, parts[part]);
       finish_pixel(row, col + i, result_);
-      store_pixel(target_ + static_cast<int>(i * pixel_bytes()), result_);
+      store(target_ + static_cast<int>(i * pixel_bytes()), result_);
     }
   }
 
-  void join(const Vec& into, const Vec& a, const Vec& b) {
+  void join(const Vec& into, const Vec& a, const Xbyak::Operand& b) {
     kind_ == PoolKind::max ? vmaxps(into, a, b) : vaddps(into, a, b);
   }
+  void combine(const Vec& into, const Xbyak::Operand& value) { join(into, into, value); }
 
-  int load_offset(int64_t bytes) {
-    if (std::abs(bytes) > INT32_MAX / 2) throw JitError("pooling rows are too far apart");
-    if (++loads_ > kMostLoads) throw JitError("pooling windows are too large");
-    return static_cast<int>(bytes);
-  }
-
-  void emit_tile(int64_t row, int64_t col, int64_t size) {
-    if (shares_columns(row, col, size)) {
-      emit_columns(row, col, size);
-    } else {
-      emit_windows(row, col, size);
-    }
-    add(source_, static_cast<uint32_t>(size * shape_.windows.x.stride * pixel_bytes()));
-    add(target_, static_cast<uint32_t>(size * pixel_bytes()));
+  void emit_tile(int64_t row, int64_t col, int64_t size) override {
+    shares_columns(row, col, size) ? emit_columns(row, col, size) : emit_windows(row, col, size);
   }
 
   void emit_windows(int64_t row, int64_t col, int64_t size) {
@@ -167,13 +113,9 @@ class PoolEmitter : public PoolBase {
       for (const ConvTap& tx : x.taps) {
         for (int64_t i = 0; i < size; ++i) {
           if (!x.is_inside(col + i, tx)) continue;
-          const int offset = load_offset((ty.offset * x.in + i * x.stride + tx.offset) * pixel_bytes());
+          const Xbyak::RegExp from = source_ + source_offset(ty, i * x.stride + tx.offset);
           const Vec& value = accumulators_[static_cast<size_t>(i)];
-          if (is_started[static_cast<size_t>(i)]) {
-            join_pixel(value, source_ + offset);
-          } else {
-            load_pixel(value, source_ + offset);
-          }
+          is_started[static_cast<size_t>(i)] ? combine(value, ptr[from]) : load(value, from);
           is_started[static_cast<size_t>(i)] = true;
         }
       }
@@ -182,29 +124,8 @@ class PoolEmitter : public PoolBase {
       // A window that lies in the padding has no elements; the reference knows what that means.
       if (!is_started[static_cast<size_t>(i)]) throw JitError("a pooling window is empty");
       finish_pixel(row, col + i, accumulators_[static_cast<size_t>(i)]);
-      store_pixel(target_ + static_cast<int>(i * pixel_bytes()), accumulators_[static_cast<size_t>(i)]);
+      store(target_ + static_cast<int>(i * pixel_bytes()), accumulators_[static_cast<size_t>(i)]);
     }
-  }
-
-  // The channels of one pixel: a vector of float32, or 16 or 8 bytes.
-  bool has_bytes() const { return shape_.dtype != DType::f32; }
-  int pixel_bytes() const { return has_bytes() ? lanes() : vec_bytes(); }
-
-  void load_pixel(const Vec& value, const Xbyak::RegExp& at) {
-    if (!has_bytes()) return load(value, at);
-    const Xbyak::Xmm low(value.getIdx());
-    lanes() == 16 ? vmovups(low, ptr[at]) : vmovq(low, ptr[at]);
-  }
-  void store_pixel(const Xbyak::RegExp& at, const Vec& value) {
-    if (!has_bytes()) return store(at, value);
-    const Xbyak::Xmm low(value.getIdx());
-    lanes() == 16 ? vmovups(ptr[at], low) : vmovq(ptr[at], low);
-  }
-  void join_pixel(const Vec& value, const Xbyak::RegExp& at) {
-    if (!has_bytes()) return combine(value, ptr[at]);
-    const Xbyak::Xmm low(value.getIdx()), other(scale_.getIdx());
-    load_pixel(scale_, at);
-    shape_.dtype == DType::u8 ? vpmaxub(low, low, other) : vpmaxsb(low, low, other);
   }
 
   void finish_pixel(int64_t row, int64_t col, const Vec& value) {
@@ -214,19 +135,17 @@ class PoolEmitter : public PoolBase {
     vmulps(value, value, scale_);
   }
 
-  const PoolShape& shape_;
-  const Gpr source_ = argument(0), target_ = argument(1), left_ = claim_gpr("left");
+  const PoolKind kind_;
   const std::vector<Vec> accumulators_;
   const Vec scale_;
   std::vector<Vec> columns_;  // the accumulators and more
   Vec result_;
   std::map<int, Xbyak::Label> scales_;
-  int loads_ = 0;
 };
 
-class GlobalEmitter : public PoolBase {
+class GlobalEmitter : public Emitter {
  public:
-  GlobalEmitter(Isa isa, PoolKind kind) : PoolBase(isa, kind) {}
+  GlobalEmitter(Isa isa, PoolKind kind) : Emitter(isa), kind_(kind) {}
 
   std::shared_ptr<const CodePages> emit(const std::string& name) {
     const Gpr source = argument(0), target = argument(1), left = argument(2);
@@ -258,6 +177,13 @@ class GlobalEmitter : public PoolBase {
     end();
     return finish(name);
   }
+
+ private:
+  void combine(const Vec& into, const Xbyak::Operand& value) {
+    kind_ == PoolKind::max ? vmaxps(into, into, value) : vaddps(into, into, value);
+  }
+
+  const PoolKind kind_;
 };
 
 std::string_view name_of(PoolKind kind) { return kind == PoolKind::max ? "max" : "average"; }
@@ -277,14 +203,19 @@ PoolKernels PoolKernels::make(Isa isa, PoolKind kind, const PoolShape& shape) {
   std::vector<int64_t> rows;
   const ConvAxis &y = shape.windows.y, &x = shape.windows.x;
   for (int64_t row = 0; row < y.out; ++row) {
-    const auto [at, is_new] = known.try_emplace(signature_of(y, shape.y_counts, row, 1), static_cast<int>(rows.size()));
+    const auto [at, is_new] =
+        known.try_emplace(pool_signature(y, shape.y_counts, row, 1), static_cast<int>(rows.size()));
     if (is_new) rows.push_back(row);
     const int64_t lane_bytes = shape.windows.lanes * bits_of(shape.dtype) / 8;
     kernels.strips_.push_back({at->second, row * y.stride * x.in * lane_bytes, row * x.out * lane_bytes});
   }
   const std::string key = fmt::format("pool/{} {} {} {} {} {}", name_of(isa), name_of(kind), name_of(shape.dtype),
                                       to_string(shape.windows), to_string(shape.y_counts), to_string(shape.x_counts));
-  kernels.code_ = {cached_code(key, [&] { return PoolEmitter(isa, kind, shape).emit(rows, key); }), rows.size()};
+  const auto emit = [&] {
+    if (shape.dtype != DType::f32) return emit_byte_pool(isa, shape, rows, key);
+    return PoolEmitter(isa, kind, shape).emit(rows, key);
+  };
+  kernels.code_ = {cached_code(key, emit), rows.size()};
   return kernels;
 }
 
