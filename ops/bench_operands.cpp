@@ -11,9 +11,8 @@
 namespace lathe {
 namespace {
 
-constexpr int64_t kColdBytes = int64_t{64} << 20;
-constexpr size_t kMostCopies = 64;
-constexpr int64_t kPrefetchedBytes = 64 << 10;  // as convolutions do for the step behind them
+constexpr size_t kFlushedBytes = size_t{64} << 20;  // what is longer drives its own beginning out
+constexpr int64_t kPrefetchedBytes = 64 << 10;      // as convolutions do for the step behind them
 constexpr int64_t kLine = 64;
 
 void fill(Tensor& tensor) {
@@ -27,6 +26,13 @@ void fill(Tensor& tensor) {
   }
 }
 
+// Leaves the lines in no cache.
+void flush(const void* begin, size_t bytes) {
+  const auto* line = static_cast<const char*>(begin);
+  for (size_t at = 0; at < std::min(bytes, kFlushedBytes); at += kLine) _mm_clflush(line + at);
+  _mm_mfence();
+}
+
 }  // namespace
 
 Tensor bench_tensor(DType dtype, int64_t count) {
@@ -36,20 +42,20 @@ Tensor bench_tensor(DType dtype, int64_t count) {
 }
 
 ColdWeights::ColdWeights(DType dtype, int64_t count) {
-  int64_t bytes = 0;
-  while (copies_.empty() || (bytes < kColdBytes && copies_.size() < kMostCopies)) {
-    copies_.push_back(allocate_weights(dtype, {count}));
-    fill(copies_.back());
-    bytes += std::max<int64_t>(1, static_cast<int64_t>(copies_.back().bytes()));
+  for (Tensor& copy : copies_) {
+    copy = bench_tensor(dtype, count);
+    flush(copy.raw(), copy.bytes());
   }
+}
+
+void ColdWeights::advance() {
+  flush(current().raw(), current().bytes());
+  turn_ = 1 - turn_;
 }
 
 ModelCaches::ModelCaches() : other_(bench_tensor(DType::f32, static_cast<int64_t>(cpu_facts().l2_bytes) * 2 / 4)) {}
 
 namespace {
-
-// What is longer drives its own beginning out.
-constexpr size_t kFlushedBytes = size_t{64} << 20;
 
 void read_all(const Tensor& tensor) {
   const auto* line = static_cast<const volatile char*>(tensor.raw());
@@ -90,11 +96,7 @@ void ModelCaches::prepare(ThreadTeam& team, Tensor& input, const Tensor& weights
 
 void ModelCaches::prepare(ThreadTeam& team, std::span<Tensor> inputs, std::span<const Memory> constants,
                           const void* weights) {
-  for (const Memory& memory : constants) {
-    const auto* bytes = static_cast<const char*>(memory.begin);
-    for (size_t at = 0; at < std::min(memory.bytes, kFlushedBytes); at += kLine) _mm_clflush(bytes + at);
-  }
-  _mm_mfence();
+  for (const Memory& memory : constants) flush(memory.begin, memory.bytes);
   team.run(team.size(), [&](int thread) {
     read_all(other_);
     for (size_t i = inputs.size(); i-- > 0;) write_again(inputs[i], thread, team.size());

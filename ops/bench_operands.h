@@ -1,6 +1,7 @@
 #pragma once
 // Operands for measuring one task alone as if it ran inside a model: what comes from memory there comes from memory
 // here, what the step before has just written is in the cache.
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -18,16 +19,17 @@ namespace lathe {
 // one page of zeros.
 Tensor bench_tensor(DType dtype, int64_t count);
 
-// Copies of packed weights, more of them than the caches hold, on pages like those of a model's.
+// Two copies of packed weights, on pages like those of a model's: one to be used, one that the step behind would have.
+// What has been used leaves the caches.
 class ColdWeights {
  public:
   explicit ColdWeights(DType dtype, int64_t count);
-  const Tensor& current() const { return copies_[turn_ % copies_.size()]; }
-  const Tensor& next() const { return copies_[(turn_ + 1) % copies_.size()]; }
-  void advance() { ++turn_; }
+  const Tensor& current() const { return copies_[turn_]; }
+  const Tensor& next() const { return copies_[1 - turn_]; }
+  void advance();
 
  private:
-  std::vector<Tensor> copies_;
+  std::array<Tensor, 2> copies_;
   size_t turn_ = 0;
 };
 
