@@ -76,6 +76,18 @@ TEST(ConvPlan, HasSmallTilesOfFewStepsWhereTwoProductsTakeACycle) {
   EXPECT_EQ(choose_conv_plan(pointwise(16, 96, 112 * 112), Isa::avx512, 1, kOneProduct).cols, 8);
 }
 
+TEST(ConvPlan, LeavesWeightsOfOneOrTwoPixelsToTheCpusPrefetching) {
+  const auto prefetches = [](ConvProblem problem, int64_t batch) {
+    problem.batch = batch;
+    problem.phases[0].y.in = problem.phases[0].y.out = problem.phases[0].y.out_extent = 1;
+    return choose_conv_plan(problem, Isa::avx512, 1, kTwoProducts).prefetch;
+  };
+  EXPECT_FALSE(prefetches(pointwise(1024, 1000, 1), 1));
+  EXPECT_FALSE(prefetches(pointwise(256, 1024, 2), 1));
+  EXPECT_TRUE(prefetches(pointwise(256, 1024, 1), 4)) << "an image after the other";
+  EXPECT_TRUE(prefetches(pointwise(1024, 1000, 4), 1));
+}
+
 TEST(ConvPlan, MultipliesDirectlyWhereFewStepsVisitALargeOutputAgainAndAgain) {
   if (!pays_strassen(Isa::avx512)) GTEST_SKIP() << "block products do not pay here";
   const auto by_blocks = [](const ConvProblem& problem) { return choose_conv_plan(problem, Isa::avx512, 1).strassen; };
