@@ -76,6 +76,11 @@ CodePages::CodePages(const void* code, size_t bytes, const std::string& name)
 
 CodePages::~CodePages() { munmap(memory_, mapped_); }
 
+void CodePages::fetch() const noexcept {
+  constexpr size_t kLine = 64;  // cache line
+  for (size_t at = 0; at < bytes_; at += kLine) __builtin_prefetch(static_cast<const char*>(memory_) + at, 0, 2);
+}
+
 Pages cached_code(const std::string& key, const std::function<Pages()>& emit) {
   CodeCache& cache = code_cache();
   if (listener != nullptr) listener->hear(key);

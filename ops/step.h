@@ -23,6 +23,8 @@ struct StepArgs {
   size_t thread_bytes = 0;  // from one thread's own memory to the next one's
   int round = 0;            // of the step's rounds
 
+  // The first share of a run.
+  bool begins_run() const { return share % (shares / runs) == 0; }
   // The last share of a run, and of the run of thread 0, which will begin the next step.
   bool ends_run() const { return (share + 1) % (shares / runs) == 0; }
   bool ends_first_run() const { return share + 1 == shares / runs; }

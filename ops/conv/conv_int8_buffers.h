@@ -21,6 +21,7 @@ struct ConvInt8Buffers {
     arguments.target = args.at<void>(target);
     for (size_t i = 0; i < operands.size(); ++i) arguments.operands[i] = args.at<const void>(operands[i]);
     arguments.next_weights = next_weights;
+    arguments.is_first = args.begins_run();
     return arguments;
   }
 };

@@ -100,6 +100,17 @@ int blocks_ahead(const ConvInt8Problem& problem, int64_t groups) {
 constexpr int64_t kGroupsBesideResiduals = 32;  // more of them hide what reads a residual, too
 constexpr int64_t kLeastTiles = 7;
 
+// From so many products an output on, what looks up an epilogue's products goes on beside them entirely.
+constexpr int64_t kStepsBesideTables = 32;
+
+// Sums, bytes, and what the model has for a channel are not; a tensor of float32 may be.
+bool may_be_nan(const ConvEpilogue& epilogue) {
+  for (size_t i = 0; i < epilogue.operands.size(); ++i) {
+    if (epilogue.operands[i] == ConvOperand::full && epilogue.expression->inputs[i + 1] == DType::f32) return true;
+  }
+  return false;
+}
+
 bool has_residual(const ConvInt8Problem& problem) {
   const std::vector<ConvOperand>& operands = problem.epilogue.operands;
   return std::find(operands.begin(), operands.end(), ConvOperand::full) != operands.end();
@@ -173,6 +184,14 @@ ConvInt8Tile choose_conv_int8_tile(const ConvInt8Problem& problem, const CoreRat
   if (best_cost < 0) throw JitError("no tile of a convolution of integers fits the registers");
   best.group = tiles_together(problem, best);
   return best;
+}
+
+// Where two products pass in a cycle, a multiplication takes half a cycle from them, and the shuffles in its place take
+// turns of one of the two multipliers.
+BytesTimesConstants bytes_beside_products(const ConvInt8Problem& problem, const CoreRates& rates) {
+  if (has_two_wide_products(problem.isa, rates) || may_be_nan(problem.epilogue)) return BytesTimesConstants::multiplied;
+  const int64_t steps = problem.depth() * problem.shape.phases[0].taps();
+  return steps >= kStepsBesideTables ? BytesTimesConstants::looked_up : BytesTimesConstants::inputs_looked_up;
 }
 
 std::vector<ConvInt8Tile> overlapped_conv_int8_tiles(const ConvInt8Problem& problem, const CoreRates& rates) {

@@ -14,8 +14,6 @@ namespace {
 // Beyond this, prefetched weights of the next operator would leave the L2 cache before they are used.
 constexpr int64_t kNextOperatorBytes = 64 << 10;
 constexpr int kLine = 64;  // cache line
-// From so many products an output on, what looks up an epilogue's products goes on beside them entirely.
-constexpr int64_t kStepsBesideTables = 32;
 
 ConvInt8Plan kernel_plan(const ConvInt8Problem& problem, int blocks) {
   ConvInt8Plan kernel;
@@ -29,14 +27,6 @@ ConvInt8Plan kernel_plan(const ConvInt8Problem& problem, int blocks) {
   kernel.epilogue = problem.epilogue;
   kernel.store = problem.store;
   return kernel;
-}
-
-// Sums, bytes, and what the model has for a channel are not; a tensor of float32 may be.
-bool may_be_nan(const ConvEpilogue& epilogue) {
-  for (size_t i = 0; i < epilogue.operands.size(); ++i) {
-    if (epilogue.operands[i] == ConvOperand::full && epilogue.expression->inputs[i + 1] == DType::f32) return true;
-  }
-  return false;
 }
 
 }  // namespace
@@ -184,10 +174,7 @@ void ConvInt8Program::make_kernels() {
     plan.ahead = plan_.ahead;
     if (plan.ahead > groups_read(group) / problem_.shape.in_lanes())
       throw JitError("a convolution tile runs ahead of more input blocks than there are");
-    const int64_t steps = problem_.depth() * problem_.shape.phases[0].taps();
-    if (plan.ahead > 0 && !may_be_nan(problem_.epilogue)) {
-      plan.bytes = steps >= kStepsBesideTables ? BytesTimesConstants::looked_up : BytesTimesConstants::inputs_looked_up;
-    }
+    if (plan.ahead > 0) plan.bytes = bytes_beside_products(problem_);
     const int64_t lines = int64_t{plan.unroll} * plan.blocks * problem_.shape.lanes * 4 / kLine;
     plan.prefetch_lines = static_cast<int>(std::max<int64_t>(1, divide_up(lines, calls)));
     kernels = ConvInt8Kernels::make(plan, tiling_.shapes);
@@ -214,7 +201,14 @@ int64_t ConvInt8Program::weights_bytes(const ConvBlockGroup& group) const {
 
 int64_t ConvInt8Program::packed_bytes() const { return weights_at(groups_.back()) + weights_bytes(groups_.back()); }
 
+void ConvInt8Program::fetch_code() const noexcept {
+  for (const ConvInt8Kernels& kernels : kernels_) {
+    if (kernels) kernels.fetch_code();
+  }
+}
+
 void ConvInt8Program::run(const ConvInt8Arguments& arguments, int share) const noexcept {
+  if (arguments.is_first) fetch_code();
   const Range groups = split_evenly(static_cast<long>(groups_.size()), split_.channel_part(share), split_.channels);
   const auto tiles = static_cast<long>(tiling_.tiles.size());
   const Range units =

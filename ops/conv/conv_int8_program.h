@@ -54,6 +54,9 @@ ConvInt8Tile choose_conv_int8_tile(const ConvInt8Problem& problem, const CoreRat
 std::vector<ConvInt8Tile> overlapped_conv_int8_tiles(const ConvInt8Problem& problem,
                                                      const CoreRates& rates = core_rates());
 
+// How an epilogue that runs beside products meets bytes with constants.
+BytesTimesConstants bytes_beside_products(const ConvInt8Problem& problem, const CoreRates& rates = core_rates());
+
 struct ConvInt8Arguments {
   const void* source = nullptr;
   const void* weights = nullptr;   // packed
@@ -62,6 +65,7 @@ struct ConvInt8Arguments {
   void* target = nullptr;
   const void* operands[ConvEpilogue::kMaxOperands] = {};
   const void* next_weights = nullptr;  // streamed by whatever runs next; may be null
+  bool is_first = true;                // of the shares that follow each other on a thread
 };
 
 class ConvInt8Program {
@@ -102,6 +106,7 @@ class ConvInt8Program {
   void order_tiles();
   static std::vector<TileRun> find_runs(const std::vector<ConvTile>& tiles);
   void make_kernels();
+  void fetch_code() const noexcept;
   int64_t weights_at(const ConvBlockGroup& group) const { return group.weights * problem_.shape.phases[0].taps() * 4; }
   int64_t weights_bytes(const ConvBlockGroup& group) const;
   int64_t groups_read(const ConvBlockGroup& group) const;  // of 32 bits

@@ -90,5 +90,15 @@ TEST(ConvInt8Plan, LongSumsHideTheirOutputsOnlyWhereBlocksShareBroadcasts) {
   EXPECT_TRUE(overlapped_conv_int8_tiles(pointwise(64, 64, 20, false), kTwoProducts).empty());
 }
 
+TEST(ConvInt8Plan, TablesTakeThePlaceOfMultiplicationsWhereOneProductPassesInACycle) {
+  for (const int64_t channels : {64, 128, 512}) {
+    const ConvInt8Problem problem = pointwise(channels, 256, 3136, true);
+    EXPECT_EQ(bytes_beside_products(problem, kTwoProducts), BytesTimesConstants::multiplied) << channels;
+    EXPECT_EQ(bytes_beside_products(problem, kOneProduct),
+              channels == 64 ? BytesTimesConstants::inputs_looked_up : BytesTimesConstants::looked_up)
+        << channels;
+  }
+}
+
 }  // namespace
 }  // namespace lathe

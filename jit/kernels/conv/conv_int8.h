@@ -81,6 +81,7 @@ class ConvInt8Kernels {
 
   Function* entry(int shape) const { return entries_[static_cast<size_t>(shape)]; }
   explicit operator bool() const { return pages_ != nullptr; }
+  void fetch_code() const noexcept { pages_->fetch(); }
   int prefetch_lines() const { return prefetch_lines_; }  // in each round
   // Rounds of the inner loop (each prefetches its lines) for one whole input block.
   int rounds(int shape) const { return rounds_[static_cast<size_t>(shape)]; }
