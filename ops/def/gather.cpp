@@ -91,26 +91,50 @@ struct Lookup {
     }
   }
 
+  // Where rows come from, one after the other: dividing each row's number takes as long as copying some lines.
+  class SourceRows {
+   public:
+    SourceRows(const Lookup& lookup, const char* data, const void* places, long row)
+        : lookup_(lookup),
+          table_bytes_(lookup.split.extent * lookup.run_bytes()),
+          table_(data + row / lookup.count * table_bytes_),
+          places_(places),
+          at_(row % lookup.count) {}
+    const char* next() {
+      const char* row = table_ + lookup_.pick(places_, at_) * lookup_.run_bytes();
+      if (++at_ == lookup_.count) {
+        at_ = 0;
+        table_ += table_bytes_;
+      }
+      return row;
+    }
+
+   private:
+    const Lookup& lookup_;
+    int64_t table_bytes_;
+    const char* table_;
+    const void* places_;
+    int64_t at_;
+  };
+
   void copy_rows(const StepArgs& args, Range rows) const {
     const int64_t run = run_bytes();
     const auto* from = args.at<const char>(data);
     auto* to = args.at<char>(out);
     const void* places = args.at<const void>(indices);
-    const auto source = [&](int64_t row) {
-      return from + (row / count * split.extent + pick(places, row % count)) * run;
-    };
     // Rows of a table lie anywhere in memory: some are on their way to L2, which waits for more lines at a time than L1
     // does, while one is copied. No further ahead than pages are found meanwhile.
     constexpr int64_t kLine = 64, kShortest = 2 * kLine, kMost = 4096, kBytesAhead = 6144;
     const bool is_far = split.extent * run > static_cast<int64_t>(cpu_facts().l2_bytes) && run >= kShortest;
     const int64_t rows_ahead = is_far ? 1 + std::clamp<int64_t>(kBytesAhead / run, 2, 16) : 0;
-    int64_t fetched = rows.begin;
+    SourceRows copied(*this, from, places, rows.begin), fetched = copied;
+    int64_t next = rows.begin;
     for (int64_t row = rows.begin; row < rows.end; ++row) {
-      for (; fetched < std::min(rows.end, row + rows_ahead); ++fetched) {
-        const char* first = source(fetched);
+      for (; next < std::min(rows.end, row + rows_ahead); ++next) {
+        const char* first = fetched.next();
         for (int64_t at = 0; at < std::min(run, kMost); at += kLine) __builtin_prefetch(first + at, 0, 2);
       }
-      copy_bytes(to + row * run, source(row), static_cast<size_t>(run));
+      copy_bytes(to + row * run, copied.next(), static_cast<size_t>(run));
     }
   }
 };
