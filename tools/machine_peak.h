@@ -15,7 +15,7 @@ struct MachinePeak {
 };
 MachinePeak measure_peak(int threads);
 
-// The same for every kind of arithmetic and every level of the caches, measured in about a second: the yardstick of
+// The same for every kind of arithmetic and every level of the caches, measured in some seconds: the yardstick of
 // `lathe bench-kernel`. All threads together.
 struct KernelPeaks {
   struct Level {
@@ -27,6 +27,7 @@ struct KernelPeaks {
   double gdivisions = 0;      // float32 divisions, in 1e9 a second
   double division_flop = 0;   // operations of float32 that could be done in the turns that one takes among them
   std::vector<Level> levels;  // parts of each cache to its end, the smaller first; memory last
+  double call_seconds = 0;    // what a node that does next to nothing takes, of which rates know nothing
   double scattered_read = 0;  // GB/s from memory by rows of 2 KB far from each other: pages are looked up for each
   int threads = 1;
 
@@ -35,10 +36,11 @@ struct KernelPeaks {
 KernelPeaks measure_kernel_peaks(int threads);
 
 // The least time that work can take: the longest of its arithmetic (with what divisions take from it), its divisions,
-// its weights' way from memory, and the way of its other operands through the cache that they fit into.
+// its weights' way from memory, and the way of its other operands through the cache that they fit into. Of a node, its
+// call more.
 struct Floor {
   double seconds = 0;
-  std::string bound;  // what takes it: "f32", "div", "L2", "memory"
+  std::string bound;  // what takes most of it: "f32", "div", "L2", "memory", "call"
 };
 struct Work {
   double flop = 0;
@@ -46,6 +48,7 @@ struct Work {
   double bytes = 0, weight_bytes = 0, written_bytes = 0;  // as in TuningTask
   double divisions = 0;                                   // of float32
   bool has_scattered_weights = false;                     // rows of a table
+  bool is_node = false;                                   // runs as a step of a model
 };
 Floor floor_of(const Work& work, const KernelPeaks& peaks);
 

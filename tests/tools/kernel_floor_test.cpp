@@ -63,6 +63,16 @@ TEST(KernelFloor, RowsOfTablesComeAsRowsDo) {
   EXPECT_EQ(floor_of(work, slow).bound, "rows");
 }
 
+TEST(KernelFloor, OfANodeHasItsCall) {
+  KernelPeaks called = peaks();
+  called.call_seconds = 1e-9;
+  const Floor large = floor_of({.bytes = 900, .is_node = true}, called);
+  EXPECT_DOUBLE_EQ(large.seconds, 900 / 200e9 + 1e-9);
+  EXPECT_EQ(large.bound, "L1");
+  EXPECT_EQ(floor_of({.bytes = 100, .is_node = true}, called).bound, "call");
+  EXPECT_DOUBLE_EQ(floor_of({.bytes = 900}, called).seconds, 900 / 200e9);
+}
+
 TEST(KernelFloor, KnowsWhatFunctionsTake) {
   const PointwiseWork sigmoid = pointwise_work("node Sigmoid@17(float32[2,50]) -> float32[2,50]");
   EXPECT_EQ(sigmoid.divisions, 100);
