@@ -1,4 +1,4 @@
-#include "jit/kernels/rows/find_beyond.h"
+#include "jit/kernels/select/find_beyond.h"
 
 #include <gtest/gtest.h>
 
@@ -14,9 +14,9 @@ TEST(FindBeyond, StopsAtTheVectorOfTheFirstElementBeyond) {
   std::mt19937 random(1);
   for (const Isa isa : testing::isas_here()) {
     const int64_t lanes = vector_lanes(isa);
-    for (const Beyond beyond : {Beyond::larger, Beyond::smaller}) {
-      const auto find = find_beyond_kernel(isa, beyond);
-      const float sign = beyond == Beyond::larger ? 1 : -1, threshold = sign * 3;
+    for (const SelectOrder order : {SelectOrder::largest_first, SelectOrder::smallest_first}) {
+      const auto find = find_beyond_kernel(isa, order);
+      const float sign = order == SelectOrder::largest_first ? 1 : -1, threshold = sign * 3;
       for (int64_t count = 0; count <= 150; ++count) {
         GuardedFloats row(static_cast<size_t>(count), random() % 2 == 0);
         for (size_t i = 0; i < row.size(); ++i) row[i] = random() % 9 == 0 ? threshold : sign * 2;

@@ -16,7 +16,6 @@ using testing::random_bytes;
 constexpr DType kTypes[] = {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i8,  DType::i16,
                             DType::i32, DType::i64, DType::u8,  DType::u16,  DType::u32, DType::u64};
 
-// Bytes at random: many equal elements of narrow types, all kinds of floating point.
 // Ties, zeros of both signs, infinities and NaN among ordinary numbers.
 Tensor odd_floats(const Dims& dims, std::mt19937& random) {
   const float infinity = std::numeric_limits<float>::infinity();
@@ -50,6 +49,7 @@ void expect_as_reference(const Tensor& data, int64_t axis, int64_t count, bool i
   }
 }
 
+// Bytes at random: many equal elements of narrow types, all kinds of floating point.
 TEST(TopK, SelectsAsTheReferenceInEveryType) {
   std::mt19937 random(1);
   for (const DType dtype : kTypes) {
@@ -59,6 +59,53 @@ TEST(TopK, SelectsAsTheReferenceInEveryType) {
       const int64_t axis = static_cast<int64_t>(random() % 3), extent = dims[static_cast<size_t>(axis)];
       const auto count = static_cast<int64_t>(random() % static_cast<uint64_t>(extent + 1));
       expect_as_reference(random_bytes(dtype, dims, random), axis, count, round % 2 == 0, -1, random);
+    }
+  }
+}
+
+// What is kept of a row fills its pool, and is made fewer, several times.
+TEST(TopK, SelectsFromLongRowsOfEveryType) {
+  std::mt19937 random(11);
+  for (const DType dtype : kTypes) {
+    for (const int64_t count : {1, 5, 33, 70, 300, 3000}) {
+      const Dims dims = {2, 2500 + static_cast<int64_t>(random() % 1000)};
+      const int64_t chosen = std::min(count, dims[1]);
+      for (const bool is_largest : {false, true})
+        expect_as_reference(random_bytes(dtype, dims, random), 1, chosen, is_largest, -1, random);
+    }
+  }
+}
+
+TEST(TopK, SelectsFromLongRowsOfOddFloats) {
+  std::mt19937 random(12);
+  for (const int64_t count : {1, 4, 40, 200, 4500}) {
+    for (const bool is_largest : {false, true}) {
+      expect_as_reference(odd_floats({2, 5000}, random), 1, count, is_largest, -1, random);
+      expect_as_reference(testing::random_tensor({2, 5000}, random), 1, count, is_largest, -1, random);
+    }
+  }
+}
+
+TEST(TopK, SelectsOfColumnsSideBySide) {
+  std::mt19937 random(13);
+  for (const Dims& dims : {Dims{3, 40, 16}, Dims{2, 64, 37}, Dims{1, 300, 80}, Dims{2, 9, 100}}) {
+    for (const int64_t count : {1, 3, 5, 9}) {
+      for (const bool is_largest : {false, true}) {
+        expect_as_reference(testing::random_tensor(dims, random), 1, count, is_largest, -1, random);
+        expect_as_reference(odd_floats(dims, random), 1, count, is_largest, -1, random);
+      }
+    }
+  }
+}
+
+TEST(TopK, SelectsOfShortRowsSideBySide) {
+  std::mt19937 random(14);
+  for (const int64_t rows : {16, 33, 50}) {
+    for (const int64_t extent : {5, 16, 64, 100, 250}) {
+      for (const bool is_largest : {false, true}) {
+        expect_as_reference(testing::random_tensor({rows, extent}, random), 1, 5, is_largest, -1, random);
+        expect_as_reference(odd_floats({rows, extent}, random), 1, 3, is_largest, -1, random);
+      }
     }
   }
 }
@@ -88,9 +135,22 @@ TEST(TopK, SelectsOneOfEachRow) {
 TEST(TopK, SelectsFromOrderedRows) {
   std::mt19937 random(3);
   for (const bool rises : {false, true}) {
-    Tensor data(DType::f32, {2, 500});
-    for (int64_t i = 0; i < 1000; ++i) data.mutable_data<float>()[i] = static_cast<float>(rises ? i % 500 : -(i % 500));
-    for (const bool is_largest : {false, true}) expect_as_reference(data, 1, 9, is_largest, -1, random);
+    constexpr int64_t kLength = 5000;
+    Tensor data(DType::f32, {2, kLength});
+    for (int64_t i = 0; i < data.size(); ++i)
+      data.mutable_data<float>()[i] = static_cast<float>(rises ? i % kLength : -(i % kLength));
+    for (const bool is_largest : {false, true}) {
+      for (const int64_t count : {9, 100}) expect_as_reference(data, 1, count, is_largest, -1, random);
+    }
+  }
+}
+
+TEST(TopK, SelectsFromRowsOfEqualElements) {
+  std::mt19937 random(5);
+  for (const int64_t count : {1, 9, 100, 4999}) {
+    Tensor data(DType::f32, {2, 5000});
+    std::fill_n(data.mutable_data<float>(), data.size(), 2.5F);
+    for (const bool is_largest : {false, true}) expect_as_reference(data, 1, count, is_largest, -1, random);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "jit/kernel.h"
+#include "jit/kernels/select/beyond.h"
 #include "src/base/cpu.h"
 
 namespace lathe {
@@ -10,7 +11,7 @@ namespace lathe {
 // Returns how many elements may be skipped, in whole vectors: none of them is beyond. The next vector has one that is
 // (or a NaN), or it would pass the row's end. Requires: count >= 0; nothing behind `count` elements is read.
 using FindBeyondFn = int64_t(const float* row, int64_t count, const float* threshold);
-enum class Beyond : uint8_t { larger, smaller };
-Kernel<FindBeyondFn> find_beyond_kernel(Isa isa, Beyond beyond);
+
+Kernel<FindBeyondFn> find_beyond_kernel(Isa isa, SelectOrder order);
 
 }  // namespace lathe

@@ -1,4 +1,4 @@
-#include "jit/kernels/rows/find_beyond.h"
+#include "jit/kernels/select/find_beyond.h"
 
 #include "jit/emitter.h"
 
@@ -9,7 +9,7 @@ constexpr int kVectors = 4;  // compared before one branch
 
 class FindBeyondEmitter : public Emitter {
  public:
-  FindBeyondEmitter(Isa isa, Beyond beyond) : Emitter(isa), beyond_(beyond) {}
+  FindBeyondEmitter(Isa isa, SelectOrder order) : Emitter(isa), order_(order) {}
 
   void emit() {
     claim();
@@ -57,7 +57,7 @@ class FindBeyondEmitter : public Emitter {
   // NaN, on either side, counts as beyond: the caller looks closer.
   void compare(int i) {
     constexpr uint8_t kNotLessOrEqual = 6, kNotGreaterOrEqual = 9;
-    const uint8_t predicate = beyond_ == Beyond::larger ? kNotLessOrEqual : kNotGreaterOrEqual;
+    const uint8_t predicate = order_ == SelectOrder::largest_first ? kNotLessOrEqual : kNotGreaterOrEqual;
     const Vec& x = hits_[static_cast<size_t>(i)];
     load(x, row_ + skipped_ * 4 + i * vec_bytes());
     if (has_masks()) {
@@ -75,7 +75,7 @@ class FindBeyondEmitter : public Emitter {
     }
   }
 
-  const Beyond beyond_;
+  const SelectOrder order_;
   Gpr row_, left_, threshold_at_, skipped_, mask_;
   Vec threshold_;
   std::vector<Vec> hits_;
@@ -83,11 +83,11 @@ class FindBeyondEmitter : public Emitter {
 
 }  // namespace
 
-Kernel<FindBeyondFn> find_beyond_kernel(Isa isa, Beyond beyond) {
-  const std::string key =
-      std::string(has_avx512(isa) ? "avx512 " : "avx2 ") + (beyond == Beyond::larger ? "find larger" : "find smaller");
+Kernel<FindBeyondFn> find_beyond_kernel(Isa isa, SelectOrder order) {
+  const std::string key = std::string(has_avx512(isa) ? "avx512 " : "avx2 ") +
+                          (order == SelectOrder::largest_first ? "skip to larger" : "skip to smaller");
   return Kernel<FindBeyondFn>(cached_code(key, [&] {
-    FindBeyondEmitter emitter(isa, beyond);
+    FindBeyondEmitter emitter(isa, order);
     emitter.emit();
     return emitter.finish(key);
   }));
