@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numeric>
 
 #include "graph/softmax_axes.h"
 #include "ops/copy/copy_step.h"
@@ -107,17 +108,17 @@ struct SoftmaxCall {
   bool is_dense = true;  // the kernel goes over rows
   BufferId from = BufferId::none, to = BufferId::none;
   int64_t bytes = 4;               // of a result
-  BufferId rows = BufferId::none;  // of exponentials, two for each thread
+  BufferId rows = BufferId::none;  // where exponentials wait, each thread's own
   float factor = 1;
 
   void operator()(const StepArgs& args) const {
     const auto* in = args.at<const float>(from);
     auto* out = args.at<char>(to);
+    float* row = rows == BufferId::none ? nullptr : args.own<float>(rows);
     if (is_dense) {
       const Range range = split_evenly(split.outer, args.share, args.shares);
       if (range.begin == range.end) return;
       const int64_t columns = split.extent * split.inner, first = range.begin * columns;
-      float* row = rows == BufferId::none ? nullptr : args.own<float>(rows);
       const SoftmaxArgs call{in + first, out + first * bytes, range.end - range.begin, columns, columns * bytes, row,
                              factor};
       kernel(&call);
@@ -132,7 +133,7 @@ struct SoftmaxCall {
     if (begin >= end) return;
     for (int64_t outer = outers.begin; outer < outers.end; ++outer) {
       const int64_t first = outer * split.extent * split.inner + begin;
-      const SoftmaxArgs call{in + first, out + first * bytes, split.extent, end - begin, split.inner * 4};
+      const SoftmaxArgs call{in + first, out + first * bytes, split.extent, end - begin, split.inner * 4, row};
       kernel(&call);
     }
   }
@@ -142,6 +143,15 @@ struct SoftmaxCall {
 // or a vector is not filled by whole turns of them.
 int interleaved_rows(int64_t inner, Isa isa) {
   return inner < vector_lanes(isa) && std::has_single_bit(static_cast<uint64_t>(inner)) ? static_cast<int>(inner) : 1;
+}
+
+// The elements of a column lie in so few sets of L1 that it cannot hold them: pictures whose planes are whole pages.
+bool crowds_cache(const AxisSplit& split) {
+  constexpr int64_t kLine = 64, kSets = 64, kWays = 8;  // at least
+  constexpr int64_t kMostRows = 1024;                   // that wait in 256 KB, well within L2
+  const int64_t stride = split.inner * static_cast<int64_t>(sizeof(float));
+  if (stride % kLine != 0 || split.extent > kMostRows) return false;
+  return split.extent * std::gcd(stride / kLine, kSets) > kWays * kSets;
 }
 
 bool lower(LowerContext& context) {
@@ -170,6 +180,11 @@ bool lower(LowerContext& context) {
     call.factor = bytes->factor;
     call.bytes = 1;
     call.rows = context.thread_scratch(checked_bytes(DType::f32, {kSoftmaxRowsTogether, split.extent}));
+  }
+  plan.keeps_columns = plan.is_strided && crowds_cache(split);
+  if (plan.keeps_columns)
+    call.rows = context.thread_scratch(checked_bytes(DType::f32, {kSoftmaxColumnsTogether, split.extent}));
+  if (call.rows != BufferId::none) {
     step.reads.push_back(call.rows);
     step.writes.push_back(call.rows);
   }

@@ -37,7 +37,8 @@ void check(const SoftmaxPlan& plan, int64_t rows, int64_t columns, float range, 
                std::to_string(columns));
   GuardedFloats from(static_cast<size_t>(rows * columns), random() % 2 == 0), to(from.size(), random() % 2 == 0);
   from.randomize(random, -range, range);
-  const SoftmaxArgs args{from.data(), to.data(), rows, columns, columns * 4};
+  GuardedFloats kept(static_cast<size_t>(rows * (plan.keeps_columns ? kSoftmaxColumnsTogether : 0)));
+  const SoftmaxArgs args{from.data(), to.data(), rows, columns, columns * 4, kept.data()};
   softmax_kernel(plan)(&args);
   const int64_t apart = plan.interleaved;
   const int64_t lines = plan.is_strided ? columns : rows * apart, count = plan.is_strided ? rows : columns / apart;
@@ -64,6 +65,9 @@ TEST(SoftmaxKernel, MatchesFloat64OnAllTails) {
         check({isa, is_log, is_strided}, 3, 1000, 5, random);
         check({isa, is_log, is_strided}, 197, 197, 5, random);
       }
+      for (int64_t columns = 1; columns <= 140; ++columns) {
+        check({isa, is_log, true, true}, 1 + static_cast<int64_t>(random() % 30), columns, 20, random);
+      }
     }
   }
 }
@@ -74,9 +78,9 @@ TEST(SoftmaxKernel, MatchesFloat64OnInterleavedRows) {
     for (const bool is_log : {false, true}) {
       for (const int apart : {2, 4, 8}) {
         for (int64_t count = 1; count <= 70; ++count) {
-          check({isa, is_log, false, apart}, 1 + static_cast<int64_t>(random() % 5), count * apart, 20, random);
+          check({isa, is_log, false, false, apart}, 1 + static_cast<int64_t>(random() % 5), count * apart, 20, random);
         }
-        check({isa, is_log, false, apart}, 3, 1000 * apart, 5, random);
+        check({isa, is_log, false, false, apart}, 3, 1000 * apart, 5, random);
       }
     }
   }

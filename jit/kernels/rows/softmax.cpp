@@ -155,7 +155,8 @@ class SoftmaxRowsEmitter : public SoftmaxEmitter {
     finish_sum(sum_);
     for_columns(columns_, offset_, left_, 4, [&](int vectors, bool is_tail) {
       for (int i = 0; i < vectors; ++i)
-        scale(from_ + offset_ + i * vec_bytes(), to_ + offset_ + i * vec_bytes(), top_, sum_, is_tail);
+        scale((plan_.is_log ? from_ : to_) + offset_ + i * vec_bytes(), to_ + offset_ + i * vec_bytes(), top_, sum_,
+              is_tail);
     });
   }
 
@@ -309,6 +310,7 @@ class SoftmaxRowsEmitter : public SoftmaxEmitter {
 
 std::string to_string(const SoftmaxPlan& plan) {
   return std::string(plan.is_log ? "log_softmax" : "softmax") + (plan.is_strided ? " strided" : " rows") +
+         (plan.keeps_columns ? ", columns kept" : "") +
          (plan.interleaved > 1 ? " interleaved by " + std::to_string(plan.interleaved) : "") +
          (plan.stores_bytes() ? " " + to_string(plan.store) : "");
 }

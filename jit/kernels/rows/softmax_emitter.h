@@ -65,8 +65,9 @@ class SoftmaxEmitter : public ExponentialEmitter {
     }
   }
 
+  // Of elements, for a logarithm, else of exponentials.
   void scale(const Xbyak::RegExp& from, const Xbyak::RegExp& to, const Vec& top, const Vec& sum, bool is_tail) {
-    load_part(x_, plan_.is_log ? from : to, is_tail);
+    load_part(x_, from, is_tail);
     if (plan_.is_log) {
       vsubps(x_, x_, top);
       vsubps(x_, x_, sum);
