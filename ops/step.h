@@ -61,6 +61,9 @@ struct Step {
   int rounds = 1;
   double flop = 0;
   double bytes = 0;
+  // Of weights that turns read again, one behind the other, as the time steps of a recurrent layer do: the bytes of all
+  // turns but the first, and those that each of the threads has to keep near in the meantime.
+  double reread_bytes = 0, reread_near_bytes = 0;
   std::function<void(const StepArgs&)> run;
   // Streamed weights, so that the step before can prefetch their beginning. Null: none.
   const void* weights = nullptr;

@@ -128,6 +128,9 @@ Timing time_job(const Job& job, const KernelOptions& options, const KernelPeaks&
                   .bytes = task.bytes,
                   .weight_bytes = task.weight_bytes,
                   .written_bytes = task.written_bytes,
+                  .reread_bytes = task.reread_bytes,
+                  .reread_near_bytes = task.reread_near_bytes,
+                  .reread_flop = task.reread_flop,
                   .divisions = pointwise.divisions,
                   .has_scattered_weights = family_of(job.text) == "Gather",
                   .is_node = is_node_task(job.text)};

@@ -195,20 +195,26 @@ double seconds_of(double read, double written, const KernelPeaks::Level& level) 
 Floor floor_of(const Work& work, const KernelPeaks& peaks) {
   static constexpr const char* kNames[kArithmeticCount] = {"f32", "bf16", "bytes", "pairs"};
   const auto kind = static_cast<size_t>(work.arithmetic);
-  Floor floor{(work.flop + work.divisions * peaks.division_flop) / peaks.gflops[kind] / 1e9, kNames[kind]};
+  const auto level_for = [&](double bytes_of_thread) {
+    return std::find_if(peaks.levels.begin(), peaks.levels.end() - 1, [&](const KernelPeaks::Level& candidate) {
+      return bytes_of_thread <= static_cast<double>(candidate.bytes);
+    });
+  };
+  const double gflops = peaks.gflops[kind];
+  Floor floor{(work.flop + work.divisions * peaks.division_flop) / gflops / 1e9, kNames[kind]};
   const auto at_least = [&](double seconds, const std::string& bound) {
     if (seconds > floor.seconds) floor = {seconds, bound};
   };
   if (work.divisions > 0) at_least(work.divisions / peaks.gdivisions / 1e9, "div");
   const double near = work.bytes - work.weight_bytes, read = near - work.written_bytes;
-  const auto level =
-      std::find_if(peaks.levels.begin(), peaks.levels.end() - 1, [&](const KernelPeaks::Level& candidate) {
-        return near / peaks.threads <= static_cast<double>(candidate.bytes);
-      });
+  const auto level = level_for(near / peaks.threads);
   const bool is_far = &*level == &peaks.memory();
   const double from_memory = work.has_scattered_weights ? peaks.scattered_read : peaks.memory().read;
   at_least(work.weight_bytes / from_memory / 1e9, work.has_scattered_weights ? "rows" : "memory");
   at_least(seconds_of(read + (is_far ? work.weight_bytes : 0), work.written_bytes, *level), level->name);
+  // Turns begin when what is no part of them has ended.
+  const auto kept = level_for(work.reread_near_bytes);
+  at_least((work.flop - work.reread_flop) / gflops / 1e9 + work.reread_bytes / kept->read / 1e9, kept->name);
   if (!work.is_node) return floor;
   return {floor.seconds + peaks.call_seconds, floor.seconds < peaks.call_seconds ? "call" : floor.bound};
 }

@@ -36,8 +36,8 @@ struct KernelPeaks {
 KernelPeaks measure_kernel_peaks(int threads);
 
 // The least time that work can take: the longest of its arithmetic (with what divisions take from it), its divisions,
-// its weights' way from memory, and the way of its other operands through the cache that they fit into. Of a node, its
-// call more.
+// its weights' way from memory and then, where turns read them again, from where they are kept, and the way of its
+// other operands through the cache that they fit into. Of a node, its call more.
 struct Floor {
   double seconds = 0;
   std::string bound;  // what takes most of it: "f32", "div", "L2", "memory", "call"
@@ -45,10 +45,11 @@ struct Floor {
 struct Work {
   double flop = 0;
   Arithmetic arithmetic = Arithmetic::f32;
-  double bytes = 0, weight_bytes = 0, written_bytes = 0;  // as in TuningTask
-  double divisions = 0;                                   // of float32
-  bool has_scattered_weights = false;                     // rows of a table
-  bool is_node = false;                                   // runs as a step of a model
+  double bytes = 0, weight_bytes = 0, written_bytes = 0;            // as in TuningTask
+  double reread_bytes = 0, reread_near_bytes = 0, reread_flop = 0;  // as well
+  double divisions = 0;                                             // of float32
+  bool has_scattered_weights = false;                               // rows of a table
+  bool is_node = false;                                             // runs as a step of a model
 };
 Floor floor_of(const Work& work, const KernelPeaks& peaks);
 

@@ -89,6 +89,9 @@ class NodeBench {
     for (const Step& step : steps()) {
       task.flop += step.flop;
       task.bytes += step.bytes;
+      task.reread_bytes += step.reread_bytes;
+      task.reread_near_bytes = std::max(task.reread_near_bytes, step.reread_near_bytes);
+      if (step.reread_bytes > 0) task.reread_flop += step.flop;
       if (step.flop > most_flop) {
         most_flop = step.flop;
         task.arithmetic = arithmetic_of(step);

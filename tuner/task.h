@@ -61,6 +61,9 @@ struct TuningTask {
   double bytes = 0;          // read and written at least, weights included
   double weight_bytes = 0;   // of them: constants, which come from memory
   double written_bytes = 0;  // of them
+  // Weights that turns read again, one behind the other: in all turns but the first, near to each thread meanwhile, and
+  // what part of `flop` the turns do.
+  double reread_bytes = 0, reread_near_bytes = 0, reread_flop = 0;
 };
 
 // Where plans come from: the cache under the analytic model. Lowering asks it for every task.

@@ -343,6 +343,11 @@ void add_walk(const LowerContext& context, const RecurrentTask& task, const std:
       static_cast<double>(task.spec.gates * e.hidden * e.hidden) * static_cast<double>(task.spec.directions);
   step.flop = 2 * weights * static_cast<double>(e.batch) * static_cast<double>(e.steps);
   step.bytes = (task.r_bytes.empty() ? 4 : 1) * weights;
+  // What a thread has of one direction, or of as many as threads take at a time.
+  const auto threads = static_cast<double>(context.target.threads),
+             directions = static_cast<double>(task.spec.directions);
+  step.reread_bytes = step.bytes * static_cast<double>(e.steps - 1);
+  step.reread_near_bytes = step.bytes / std::max(threads, directions);
   const auto count = static_cast<int>(parts.size()) * task.shares;
   step.threads =
       task.parts * task.shares > 1 ? count : worthwhile_threads(step.flop, std::min(context.target.threads, count));

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "tests/ops/one_node.h"
 #include "tools/machine_peak.h"
 #include "tools/node_task.h"
 
@@ -39,6 +40,33 @@ TEST(KernelFloor, TakesWeightsFromMemory) {
   const Floor floor = floor_of({.bytes = 1'900, .weight_bytes = 1'000, .written_bytes = 400}, peaks());
   EXPECT_DOUBLE_EQ(floor.seconds, 1'000 / 10e9);
   EXPECT_EQ(floor.bound, "memory");
+}
+
+TEST(KernelFloor, TurnsReadWeightsAgainFromWhereTheyAreKept) {
+  const Work work{.flop = 3e5,
+                  .bytes = 9'000,
+                  .weight_bytes = 8'000,
+                  .reread_bytes = 80'000'000,
+                  .reread_near_bytes = 8'000,
+                  .reread_flop = 2e5};
+  EXPECT_DOUBLE_EQ(floor_of(work, peaks()).seconds, 1e5 / 100e9 + 80'000'000 / 100e9);
+  EXPECT_EQ(floor_of(work, peaks()).bound, "L2");
+  Work busy = work;
+  busy.flop = 1e9;
+  busy.reread_flop = 9e8;
+  EXPECT_EQ(floor_of(busy, peaks()).bound, "f32") << "arithmetic takes longer";
+}
+
+TEST(KernelFloor, KnowsWhatTimeStepsReadAgain) {
+  testing::FallbackPlans plans;
+  const TuningTask task = parse_node_task(
+      "node GRU@14[direction=\"bidirectional\", hidden_size=32](float32[5,1,8], const float32[2,96,8], const "
+      "float32[2,96,32]) -> float32[5,2,1,32]",
+      1, plans);
+  EXPECT_EQ(task.reread_bytes, 4 * 2 * 96 * 32 * 4);
+  EXPECT_EQ(task.reread_near_bytes, 96 * 32 * 4);
+  EXPECT_EQ(task.reread_flop, 5 * 2 * 2 * 96 * 32);
+  EXPECT_GT(task.flop, task.reread_flop);
 }
 
 TEST(KernelFloor, IsTheDivisionsWhereTheyBind) {
