@@ -65,6 +65,11 @@ double winograd_stem_cycles(const ConvProblem& problem, int outputs, Isa isa, in
   return static_cast<double>(tile_rows * divide_up(shape.x.out, outputs)) * (multiplies + ends + inputs) + 2000;
 }
 
+// Those that the next tile row is the first to read.
+struct WinogradStem::PictureRows {
+  int64_t image, begin, end;
+};
+
 // Where a thread keeps what lies between the transforms.
 struct WinogradStem::Work {
   float *pixels, *no_row, *rows, *tiles, *sums;
@@ -177,7 +182,21 @@ void WinogradStem::transform_tiles(const Work& work, int64_t tile_row) const noe
   }
 }
 
-void WinogradStem::multiply(const ConvArguments& arguments, const Work& work) const noexcept {
+// The share of `frequency`: rows are too short for the CPU's own prefetching to run ahead of their transform.
+void WinogradStem::fetch_rows(const ConvArguments& arguments, const PictureRows& rows, int frequency) const noexcept {
+  constexpr int64_t kLineFloats = 16;  // of a cache line
+  constexpr int kIntoL2 = 2;
+  const ConvShape& shape = problem_.phases[0];
+  const int64_t lines = divide_up(shape.x.in, kLineFloats), count = (rows.end - rows.begin) * problem_.in_channels;
+  const Range mine = split_evenly(static_cast<long>(count * lines), frequency, form_.frequencies());
+  for (int64_t line = mine.begin; line < mine.end; ++line) {
+    const int64_t channel = line / lines % problem_.in_channels, y = rows.begin + line / lines / problem_.in_channels;
+    const int64_t row = ((rows.image * problem_.in_channels + channel) * shape.y.in + y) * shape.x.in;
+    __builtin_prefetch(arguments.source + row + line % lines * kLineFloats, 0, kIntoL2);
+  }
+}
+
+void WinogradStem::multiply(const ConvArguments& arguments, const Work& work, const PictureRows& next) const noexcept {
   const int64_t tile_floats = stem_tile_floats(form_, problem_.in_channels);
   const int64_t low_rows = (tiles_ - tall_blocks_) / blocks_;  // tiles_ = blocks_ * low_rows + tall_blocks_
   StemProductCall call;
@@ -186,6 +205,7 @@ void WinogradStem::multiply(const ConvArguments& arguments, const Work& work) co
     const WinogradClass& part = classes_[c];
     const float* weights = arguments.weights + part.weights;
     for (const int frequency : part.frequencies) {
+      fetch_rows(arguments, next, frequency);
       const int64_t within = (frequency / form_.size()) * kStemRow + frequency % form_.size();
       for (int64_t column = 0; column < out_stride_; column += part.format.panel_columns) {
         const int64_t width = std::min(part.format.panel_columns, out_stride_ - column);
@@ -255,7 +275,8 @@ void WinogradStem::run_part(int /*part*/, const ConvArguments& arguments, const 
     for (; next_row < std::min(axis.in, first + stem_window(form_)); ++next_row)
       transform_row(arguments, work, image, next_row);
     transform_tiles(work, tile_row);
-    multiply(arguments, work);
+    const int64_t rows_after = i + 1 < mine.end ? form_.outputs * form_.stride : 0;
+    multiply(arguments, work, {image, next_row, std::min(axis.in, next_row + rows_after)});
     transform_output(arguments, work, image, tile_row);
   }
 }

@@ -35,13 +35,15 @@ class WinogradStem {
   struct Products {
     Kernel<void(StemProductCall*)> by_rows[2][2];
   };
+  struct PictureRows;
   struct Work;  // places within a thread's scratch
 
   void make_kernels(Isa isa);
   Work work_of(float* scratch) const;
   void transform_row(const ConvArguments& arguments, const Work& work, int64_t image, int64_t y) const noexcept;
   void transform_tiles(const Work& work, int64_t tile_row) const noexcept;
-  void multiply(const ConvArguments& arguments, const Work& work) const noexcept;
+  void fetch_rows(const ConvArguments& arguments, const PictureRows& rows, int frequency) const noexcept;
+  void multiply(const ConvArguments& arguments, const Work& work, const PictureRows& next) const noexcept;
   void transform_output(const ConvArguments& arguments, const Work& work, int64_t image,
                         int64_t tile_row) const noexcept;
 
