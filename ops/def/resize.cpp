@@ -8,7 +8,8 @@
 #include "ops/op_def.h"
 #include "ops/resize/repeated_pixels.h"
 #include "ops/resize/resize_axis.h"
-#include "ops/resize/resize_passes.h"
+#include "ops/resize/resize_mixed.h"
+#include "ops/resize/resize_picked.h"
 #include "ops/resize/resize_planes.h"
 #include "ops/shape_arguments.h"
 
@@ -261,16 +262,11 @@ void reference(ReferenceContext& context) {
 
 // ---- Lowering
 
-bool is_fast_mode(const ResizeMode& mode) {
-  return (mode.mode == "nearest" || (mode.mode == "linear" && !mode.antialias)) &&
-         mode.coordinates != "tf_crop_and_resize";
-}
-
 bool accepts_blocked(const Node& node, std::span<const TensorType> inputs, int) {
   // Scales of 1 on batch and channels are checked by lowering, which reads them; models that resize anything else have
   // plain pictures, and the layout follows the picture.
   return inputs[0].dtype == DType::f32 && (inputs[0].rank() == 3 || inputs[0].rank() == 4) &&
-         is_fast_mode(mode_of(node));
+         mode_of(node).coordinates != "tf_crop_and_resize";
 }
 
 bool lower(LowerContext& context) {
@@ -283,9 +279,10 @@ bool lower(LowerContext& context) {
   const InferContext messages(context.node, {}, {});
   const auto fetch = [&](int i) { return context.has_input(i) ? context.constant(i) : Tensor(); };
   const std::vector<ResizeAxis> axes = axes_of(messages, type.extents(), parameters_of(messages, fetch));
+  if (mode.mode != "nearest") return add_mixed_resize(context, mode, axes);
+  if (add_nearest_planes(context, mode, axes)) return true;
   const bool is_empty = std::any_of(axes.begin(), axes.end(), [](const ResizeAxis& axis) { return axis.in == 0; });
-  if (is_fast_mode(mode) && add_resize_step(context, mode, axes)) return true;
-  return !is_empty && add_resize_passes(context, mode, axes);
+  return !is_empty && add_picked_rows(context, mode, axes);
 }
 
 OpDef resize_def(std::string_view name, int since, int until, int max_inputs, std::vector<AttributeSpec> attributes) {

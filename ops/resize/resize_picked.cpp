@@ -138,7 +138,13 @@ struct PickedRows {
 }  // namespace
 
 bool add_picked_rows(LowerContext& context, const ResizeMode& mode, const std::vector<ResizeAxis>& axes) {
-  const TensorType& type = context.input_type(0);
+  const TensorType &type = context.input_type(0), &result = context.output_type(0);
+  if (axes.empty() || type.layout != Layout{} || result.layout != Layout{}) return false;
+  if (type.dtype == DType::string || type.dtype == DType::object || bits_of(type.dtype) < 8) return false;
+  for (const ResizeAxis& axis : axes) {
+    if (axis.in > INT32_MAX) return false;
+  }
+  if (result.storage_bytes() == 0) return true;
   auto rows = std::make_shared<PickedRows>();
   size_t last = axes.size() - 1;
   rows->pixel_bytes = bits_of(type.dtype) / 8;
@@ -160,7 +166,7 @@ bool add_picked_rows(LowerContext& context, const ResizeMode& mode, const std::v
   rows->find_shuffles(axes[last].in);
   const BufferId from = context.buffer(context.input(0)), to = context.buffer(context.output(0));
   Step step{.kernel = "resize nearest, any axes", .reads = {from}, .writes = {to}};
-  step.bytes = static_cast<double>(type.storage_bytes() + context.output_type(0).storage_bytes());
+  step.bytes = static_cast<double>(type.storage_bytes() + result.storage_bytes());
   step.threads =
       static_cast<int>(std::min<int64_t>(worthwhile_threads(4 * step.bytes, context.target.threads), rows->count()));
   step.run = [rows, from, to](const StepArgs& args) {

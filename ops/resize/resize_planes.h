@@ -1,5 +1,5 @@
 #pragma once
-// Lowering of Resize by neighbours (nearest, linear) over one or two neighbouring axes of float32.
+// Lowering of Resize to the nearest over one or two neighbouring axes of float32.
 #include <vector>
 
 #include "ops/lower.h"
@@ -9,6 +9,6 @@ namespace lathe {
 
 // Input 0 to output 0 of this node; `axes` are those of the input. The resized axes lie before pixels of any number of
 // elements: blocks of channels, or channels behind the picture, or single elements. False: other axes, element types.
-bool add_resize_step(LowerContext& context, const ResizeMode& mode, const std::vector<ResizeAxis>& axes);
+bool add_nearest_planes(LowerContext& context, const ResizeMode& mode, const std::vector<ResizeAxis>& axes);
 
 }  // namespace lathe
