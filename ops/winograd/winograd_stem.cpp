@@ -187,12 +187,12 @@ void WinogradStem::fetch_rows(const ConvArguments& arguments, const PictureRows&
   constexpr int64_t kLineFloats = 16;  // of a cache line
   constexpr int kIntoL2 = 2;
   const ConvShape& shape = problem_.phases[0];
-  const int64_t lines = divide_up(shape.x.in, kLineFloats), count = (rows.end - rows.begin) * problem_.in_channels;
-  const Range mine = split_evenly(static_cast<long>(count * lines), frequency, form_.frequencies());
-  for (int64_t line = mine.begin; line < mine.end; ++line) {
-    const int64_t channel = line / lines % problem_.in_channels, y = rows.begin + line / lines / problem_.in_channels;
-    const int64_t row = ((rows.image * problem_.in_channels + channel) * shape.y.in + y) * shape.x.in;
-    __builtin_prefetch(arguments.source + row + line % lines * kLineFloats, 0, kIntoL2);
+  const int64_t channels = problem_.in_channels, count = (rows.end - rows.begin) * channels;
+  const Range mine = split_evenly(static_cast<long>(count), frequency, form_.frequencies());
+  for (int64_t i = mine.begin; i < mine.end; ++i) {
+    const int64_t channel = i % channels, y = rows.begin + i / channels;
+    const float* row = arguments.source + ((rows.image * channels + channel) * shape.y.in + y) * shape.x.in;
+    for (int64_t x = 0; x < shape.x.in; x += kLineFloats) __builtin_prefetch(row + x, 0, kIntoL2);
   }
 }
 
