@@ -146,27 +146,14 @@ class BytePoolEmitter : public PoolRowsEmitter {
   }
 
   void emit_pixels(int64_t row, int64_t col, int64_t size) {
-    const ConvAxis &y = shape_.windows.y, &x = shape_.windows.x;
     const Xbyak::Xmm other(other_.getIdx());
-    std::vector<bool> is_started(static_cast<size_t>(size), false);
-    for (const ConvTap& ty : y.taps) {
-      if (!y.is_inside(row, ty)) continue;
-      for (const ConvTap& tx : x.taps) {
-        for (int64_t i = 0; i < size; ++i) {
-          if (!x.is_inside(col + i, tx)) continue;
-          const auto place = static_cast<size_t>(i);
-          const Xbyak::Xmm pixel(accumulators_[place].getIdx());
-          load_pixel(is_started[place] ? other : pixel, source_ + source_offset(ty, i * x.stride + tx.offset));
-          if (is_started[place]) maximum(pixel, pixel, other);
-          is_started[place] = true;
-        }
-      }
-    }
+    for_each_element(row, col, size, [&](size_t i, const Xbyak::RegExp& from, bool is_first) {
+      const Xbyak::Xmm pixel(accumulators_[i].getIdx());
+      load_pixel(is_first ? pixel : other, from);
+      if (!is_first) maximum(pixel, pixel, other);
+    });
     for (int64_t i = 0; i < size; ++i) {
-      const auto place = static_cast<size_t>(i);
-      // A window that lies in the padding has no elements; the reference knows what that means.
-      if (!is_started[place]) throw JitError("a pooling window is empty");
-      const Xbyak::Xmm pixel(accumulators_[place].getIdx());
+      const Xbyak::Xmm pixel(accumulators_[static_cast<size_t>(i)].getIdx());
       const Xbyak::Address to = ptr[target_ + static_cast<int>(i * pixel_bytes())];
       lanes() == 16 ? vmovups(to, pixel) : vmovq(to, pixel);
     }

@@ -106,23 +106,10 @@ class PoolEmitter : public PoolRowsEmitter {
   }
 
   void emit_windows(int64_t row, int64_t col, int64_t size) {
-    const ConvAxis &y = shape_.windows.y, &x = shape_.windows.x;
-    std::vector<bool> is_started(static_cast<size_t>(size), false);
-    for (const ConvTap& ty : y.taps) {
-      if (!y.is_inside(row, ty)) continue;
-      for (const ConvTap& tx : x.taps) {
-        for (int64_t i = 0; i < size; ++i) {
-          if (!x.is_inside(col + i, tx)) continue;
-          const Xbyak::RegExp from = source_ + source_offset(ty, i * x.stride + tx.offset);
-          const Vec& value = accumulators_[static_cast<size_t>(i)];
-          is_started[static_cast<size_t>(i)] ? combine(value, ptr[from]) : load(value, from);
-          is_started[static_cast<size_t>(i)] = true;
-        }
-      }
-    }
+    for_each_element(row, col, size, [&](size_t i, const Xbyak::RegExp& from, bool is_first) {
+      is_first ? load(accumulators_[i], from) : combine(accumulators_[i], ptr[from]);
+    });
     for (int64_t i = 0; i < size; ++i) {
-      // A window that lies in the padding has no elements; the reference knows what that means.
-      if (!is_started[static_cast<size_t>(i)]) throw JitError("a pooling window is empty");
       finish_pixel(row, col + i, accumulators_[static_cast<size_t>(i)]);
       store(target_ + static_cast<int>(i * pixel_bytes()), accumulators_[static_cast<size_t>(i)]);
     }

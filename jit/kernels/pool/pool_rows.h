@@ -42,6 +42,28 @@ class PoolRowsEmitter : public Emitter {
   virtual void emit_tile(int64_t row, int64_t col, int64_t size) = 0;
   virtual int pixel_bytes() const = 0;
 
+  // What the windows of a tile are made of: visit(number of the pixel in the tile, where from source_ on, is it the
+  // first of its window).
+  template <class Visit>
+  void for_each_element(int64_t row, int64_t col, int64_t size, Visit visit) {
+    const ConvAxis &y = shape_.windows.y, &x = shape_.windows.x;
+    std::vector<bool> is_started(static_cast<size_t>(size), false);
+    for (const ConvTap& ty : y.taps) {
+      if (!y.is_inside(row, ty)) continue;
+      for (const ConvTap& tx : x.taps) {
+        for (int64_t i = 0; i < size; ++i) {
+          if (!x.is_inside(col + i, tx)) continue;
+          const auto pixel = static_cast<size_t>(i);
+          visit(pixel, source_ + source_offset(ty, i * x.stride + tx.offset), !is_started[pixel]);
+          is_started[pixel] = true;
+        }
+      }
+    }
+    // A window that lies in the padding has no elements; the reference knows what that means.
+    if (std::find(is_started.begin(), is_started.end(), false) != is_started.end())
+      throw JitError("a pooling window is empty");
+  }
+
   // Of the input at such a tap and pixel, from source_.
   int source_offset(const ConvTap& ty, int64_t pixel) {
     constexpr int kMostLoads = 60'000;  // in all tiles that are emitted
