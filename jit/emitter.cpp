@@ -92,6 +92,14 @@ void Emitter::zero(const Vec& vec) {
 }
 
 void Emitter::broadcast(const Vec& vec, const Xbyak::RegExp& at) { vbroadcastss(vec, dword[at]); }
+void Emitter::fill(const Vec& vec, const Xbyak::Reg32& value) {
+  vmovd(Xbyak::Xmm(vec.getIdx()), value);
+  vpbroadcastd(vec, Xbyak::Xmm(vec.getIdx()));
+}
+void Emitter::fill(const Vec& vec, uint32_t value, const Gpr& spare) {
+  mov(spare.cvt32(), value);
+  fill(vec, spare.cvt32());
+}
 void Emitter::load(const Vec& vec, const Xbyak::RegExp& at) { vmovups(vec, ptr[at]); }
 void Emitter::store(const Xbyak::RegExp& at, const Vec& vec) { vmovups(ptr[at], vec); }
 

@@ -67,7 +67,9 @@ class Emitter : protected Xbyak::CodeGenerator {
   }
 
   void zero(const Vec& vec);
-  void broadcast(const Vec& vec, const Xbyak::RegExp& at);  // one float32 to all lanes
+  void broadcast(const Vec& vec, const Xbyak::RegExp& at);      // one float32 to all lanes
+  void fill(const Vec& vec, const Xbyak::Reg32& value);         // the same, of any 32 bits
+  void fill(const Vec& vec, uint32_t value, const Gpr& spare);  // changes `spare`
   void load(const Vec& vec, const Xbyak::RegExp& at);
   void store(const Xbyak::RegExp& at, const Vec& vec);
   // The same, in between products: a plain store of a vector takes a turn of Zen 4's multipliers, one that extracts

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "src/base/divide.h"
+
 namespace lathe {
 namespace {
 
@@ -10,7 +12,7 @@ constexpr int64_t kLine = 64;
 // Of rows between both sums: half of the smallest L1, as what is read and written goes through it, too.
 constexpr int64_t kBandBytes = 16 << 10;
 
-int64_t padded(int64_t elements) { return (elements * bytes_of(MixElement::f32) + kLine - 1) / kLine * kLine; }
+int64_t padded(int64_t elements) { return round_up(elements * bytes_of(MixElement::f32), kLine); }
 
 // Turns of the vector units for a sum, about: a permutation and a multiply-add for each term, or a gather of single
 // elements, or the multiply-add alone.

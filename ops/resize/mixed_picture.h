@@ -28,11 +28,10 @@ class MixedPicture {
   int64_t row_count() const { return planes_ * out_rows_; }  // of the result: what threads share
   size_t scratch_bytes() const;                              // of each thread
   double flop() const { return flop_; }
-  double bytes() const;  // that are read and written
-  size_t float_row_bytes() const {
-    return static_cast<size_t>(out_elements_ * bytes_of(MixElement::f32));
-  }                          // of result
+  double bytes() const;      // that are read and written
   std::string text() const;  // how it is done
+  // Of the result, if it is of float32.
+  size_t float_row_bytes() const { return static_cast<size_t>(out_elements_ * bytes_of(MixElement::f32)); }
   void run(const std::byte* from, std::byte* to, std::byte* scratch, Range rows) const noexcept;
 
  private:

@@ -4,25 +4,19 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "jit/kernels/select/beyond.h"
 #include "lathe/dtype.h"
 
 namespace lathe {
 
-// Floating point, by its bits. `Infinity`: those above which a magnitude is NaN.
+// Floating point: Infinity as in float_key().
 template <class B, B Infinity>
 struct FloatElement {
   using Bits = B;
   using Key = std::conditional_t<sizeof(B) == 8, int64_t, int32_t>;
-  static Key key(Bits bits) {
-    constexpr Bits kSign = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
-    const Bits magnitude = bits & static_cast<Bits>(~kSign);
-    const Key of_magnitude =
-        magnitude > Infinity ? static_cast<Key>(static_cast<Bits>(~kSign)) : static_cast<Key>(magnitude);
-    const bool is_below = (bits & kSign) != 0 && magnitude != 0 && magnitude <= Infinity;
-    return is_below ? ~of_magnitude : of_magnitude;
-  }
+  static Key key(Bits bits) { return float_key<Key>(bits, Infinity); }
 };
-using Float32Element = FloatElement<uint32_t, 0x7f800000U>;
+using Float32Element = FloatElement<uint32_t, kFloat32Infinity>;
 
 template <class T>
 struct IntegerElement {

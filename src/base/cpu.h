@@ -16,6 +16,8 @@ std::string_view name_of(Isa isa);
 std::optional<Isa> isa_named(std::string_view name);
 inline bool has_avx512(Isa isa) { return isa >= Isa::avx512; }
 inline int vector_lanes(Isa isa) { return has_avx512(isa) ? 16 : 8; }  // of float32
+// Names what kernels differ in that take no more of an instruction set than its vectors.
+inline std::string vector_set(Isa isa) { return has_avx512(isa) ? "avx512" : "avx2"; }
 inline int vector_registers(Isa isa) { return has_avx512(isa) ? 32 : 16; }
 
 struct CpuFacts {

@@ -275,7 +275,7 @@ bool SpreadPlan::is_valid() const {
 }
 
 std::string to_string(const SpreadPlan& plan) {
-  return "spread " + std::string(has_avx512(plan.isa) ? "avx512 " : "avx2 ") + std::to_string(plan.in_channels) + ">" +
+  return "spread " + vector_set(plan.isa) + " " + std::to_string(plan.in_channels) + ">" +
          std::to_string(plan.channels) + " 2x2 | " + to_string(plan.epilogue);
 }
 

@@ -193,7 +193,7 @@ std::string to_string(const ChannelGatherPlan& plan) {
 }
 
 Kernel<ChannelGatherFn> channel_gather_kernel(const ChannelGatherPlan& plan) {
-  const std::string key = std::string(has_avx512(plan.isa) ? "avx512 " : "avx2 ") + to_string(plan);
+  const std::string key = vector_set(plan.isa) + " " + to_string(plan);
   return Kernel<ChannelGatherFn>(cached_code(key, [&] {
     if (plan.has_bytes) return ByteGatherEmitter(plan).emit(key);
     return has_avx512(plan.isa) ? emit_blended_gather(plan, key) : ChannelGatherEmitter(plan).emit(key);

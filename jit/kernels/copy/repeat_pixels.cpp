@@ -106,8 +106,7 @@ std::optional<ElementPicks> element_picks(std::span<const int32_t> places, int64
 }
 
 Kernel<RepeatPixelsFn> repeat_pixels_kernel(const RepeatPixelsPlan& plan) {
-  const std::string key = std::string(has_avx512(plan.isa) ? "avx512" : "avx2") +
-                          (plan.permutes ? " repeat permuted elements" : " repeat pixels");
+  const std::string key = vector_set(plan.isa) + (plan.permutes ? " repeat permuted elements" : " repeat pixels");
   return Kernel<RepeatPixelsFn>(cached_code(key, [&] {
     RepeatPixelsEmitter emitter(plan);
     emitter.emit();

@@ -250,7 +250,7 @@ TransposePlan plan_transpose(Isa isa, int64_t rows, int64_t columns, bool zero_f
 }
 
 Kernel<TransposeFn> transpose_kernel(const TransposePlan& plan) {
-  const std::string key = std::string(has_avx512(plan.isa) ? "avx512 " : "avx2 ") + to_string(plan);
+  const std::string key = vector_set(plan.isa) + " " + to_string(plan);
   return Kernel<TransposeFn>(cached_code(key, [&] {
     TransposeEmitter emitter(plan);
     emitter.emit();

@@ -17,13 +17,8 @@ class BitsEmitter : public Emitter {
   void claim_constants(const Gpr& scratch) {
     mask_ = claim_vec("mask");
     one_ = claim_vec("1.0");
-    const auto fill = [&](const Vec& vec, uint32_t value) {
-      mov(scratch.cvt32(), value);
-      vmovd(Xbyak::Xmm(vec.getIdx()), scratch.cvt32());
-      vpbroadcastd(vec, Xbyak::Xmm(vec.getIdx()));
-    };
-    fill(mask_, ((1u << bits_) - 1) << shift());
-    fill(one_, 0x3F800000);
+    fill(mask_, ((1u << bits_) - 1) << shift(), scratch);
+    fill(one_, 0x3F800000, scratch);
   }
 
   // into = 1 + code / 2^bits, of this row of a group.

@@ -27,10 +27,7 @@ class BitsInt8RowsEmitter : public BitsPanelEmitter {
 
   void load_constants() override {
     if (plan_.bits == 8) return;
-    mov(left_.cvt32(), 0x01010101u * ((1u << plan_.bits) - 1));
-    const Xbyak::Xmm low(mask_.getIdx());
-    vmovd(low, left_.cvt32());
-    vpbroadcastd(mask_, low);
+    fill(mask_, 0x01010101u * ((1u << plan_.bits) - 1), left_);
   }
 
   void start_block() override {

@@ -101,8 +101,8 @@ bool BitsRowsPlan::is_valid() const {
 }
 
 std::string to_string(const BitsRowsPlan& plan) {
-  return fmt::format("bits_rows {} {}x{} of {} bits by {}{}", has_avx512(plan.isa) ? "avx512" : "avx2", plan.rows,
-                     plan.vecs, plan.bits, plan.block_groups * 32 / plan.bits, plan.has_offsets ? " offsets" : "");
+  return fmt::format("bits_rows {} {}x{} of {} bits by {}{}", vector_set(plan.isa), plan.rows, plan.vecs, plan.bits,
+                     plan.block_groups * 32 / plan.bits, plan.has_offsets ? " offsets" : "");
 }
 
 int most_bits_rows(Isa isa, int vecs) {

@@ -77,7 +77,7 @@ std::string to_string(const UnpackBitsPlan& plan) {
 }
 
 Kernel<UnpackBitsFn> unpack_bits_kernel(const UnpackBitsPlan& plan) {
-  const std::string key = std::string(has_avx512(plan.isa) ? "avx512 " : "avx2 ") + to_string(plan);
+  const std::string key = vector_set(plan.isa) + " " + to_string(plan);
   return Kernel<UnpackBitsFn>(cached_code(key, [&] {
     UnpackBitsEmitter emitter(plan);
     emitter.emit();

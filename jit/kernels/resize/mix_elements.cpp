@@ -243,8 +243,8 @@ bool MixElementsPlan::is_valid() const {
 
 std::string to_string(const MixElementsPlan& plan) {
   static constexpr const char* kReads[] = {"gathered", "one window", "two windows"};
-  std::string text = std::string(has_avx512(plan.isa) ? "avx512" : "avx2") + " mix elements, " +
-                     std::to_string(plan.terms) + (plan.blends ? " blended, " : " terms, ") + kReads[plan.windows];
+  std::string text = vector_set(plan.isa) + " mix elements, " + std::to_string(plan.terms) +
+                     (plan.blends ? " blended, " : " terms, ") + kReads[plan.windows];
   if (plan.has_short_row) text += ", short row";
   if (plan.has_few_sums) text += ", few sums";
   return text;

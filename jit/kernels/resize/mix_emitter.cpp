@@ -15,15 +15,10 @@ void MixEmitter::claim_conversions() {
 
 void MixEmitter::load_constants(const Gpr& spare) {
   if (to_type_ == MixElement::f32) return;
-  const auto fill = [&](const Vec& vec, uint32_t bits) {
-    mov(spare.cvt32(), bits);
-    vmovd(Xbyak::Xmm(vec.getIdx()), spare.cvt32());
-    vpbroadcastd(vec, Xbyak::Xmm(vec.getIdx()));
-  };
   // Sums that are integers may come out just below.
-  fill(slack_, std::bit_cast<uint32_t>(1.0F / 8192));
-  fill(sign_, uint32_t{1} << 31);
-  fill(low_byte_, 255);
+  fill(slack_, std::bit_cast<uint32_t>(1.0F / 8192), spare);
+  fill(sign_, uint32_t{1} << 31, spare);
+  fill(low_byte_, 255, spare);
 }
 
 void MixEmitter::set_tail(int elements, const Gpr& spare) {

@@ -40,8 +40,8 @@ bool MixPixelsPlan::is_valid() const {
 }
 
 std::string to_string(const MixPixelsPlan& plan) {
-  std::string text = std::string(has_avx512(plan.isa) ? "avx512" : "avx2") + " mix pixels, " +
-                     std::to_string(plan.terms) + (plan.blends ? " blended" : " terms");
+  std::string text =
+      vector_set(plan.isa) + " mix pixels, " + std::to_string(plan.terms) + (plan.blends ? " blended" : " terms");
   if (plan.elements > 0)
     text += " of " + std::to_string(plan.elements) + " in " + std::to_string(plan.stride) + " bytes";
   if (plan.alike > 1) text += ", " + std::to_string(plan.alike) + " alike";

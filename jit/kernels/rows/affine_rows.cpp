@@ -56,7 +56,7 @@ class AffineEmitter : public RowEmitter {
 }  // namespace
 
 Kernel<AffineFn> affine_rows_kernel(Isa isa) {
-  const std::string key = std::string(has_avx512(isa) ? "avx512 " : "avx2 ") + "affine rows";
+  const std::string key = vector_set(isa) + " affine rows";
   return Kernel<AffineFn>(cached_code(key, [&] {
     AffineEmitter emitter(isa);
     emitter.emit();

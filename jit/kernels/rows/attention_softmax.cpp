@@ -149,7 +149,7 @@ std::string to_string(const AttentionSoftmaxPlan& plan) {
 
 Kernel<AttentionSoftmaxFn> attention_softmax_kernel(const AttentionSoftmaxPlan& plan) {
   if (plan.narrows && plan.isa != Isa::avx512_bf16) throw JitError("no bfloat16 here: " + to_string(plan));
-  const std::string key = std::string(has_avx512(plan.isa) ? "avx512 " : "avx2 ") + to_string(plan);
+  const std::string key = vector_set(plan.isa) + " " + to_string(plan);
   return Kernel<AttentionSoftmaxFn>(cached_code(key, [&] {
     AttentionSoftmaxEmitter emitter(plan);
     emitter.emit();

@@ -359,8 +359,6 @@ class NormalizeEmitter : public RowEmitter {
   std::vector<Vec> mean_, deviation_, partial_, x_, squares_;
 };
 
-const char* isa_text(Isa isa) { return has_avx512(isa) ? "avx512 " : "avx2 "; }
-
 }  // namespace
 
 std::string to_string(const NormalizePlan& plan) {
@@ -377,7 +375,7 @@ std::string to_string(const NormalizePlan& plan) {
 }
 
 Kernel<NormalizeFn> normalize_kernel(const NormalizePlan& plan) {
-  const std::string key = isa_text(plan.isa) + to_string(plan);
+  const std::string key = vector_set(plan.isa) + " " + to_string(plan);
   return Kernel<NormalizeFn>(cached_code(key, [&] {
     NormalizeEmitter emitter(plan);
     emitter.emit();

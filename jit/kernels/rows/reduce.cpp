@@ -236,7 +236,7 @@ std::string to_string(const ReducePlan& plan) {
 }
 
 Kernel<ReduceFn> reduce_kernel(const ReducePlan& plan) {
-  const std::string key = std::string(has_avx512(plan.isa) ? "avx512 " : "avx2 ") + to_string(plan);
+  const std::string key = vector_set(plan.isa) + " " + to_string(plan);
   return Kernel<ReduceFn>(cached_code(key, [&] {
     ReduceEmitter emitter(plan);
     emitter.emit();

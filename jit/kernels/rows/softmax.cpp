@@ -316,7 +316,7 @@ std::string to_string(const SoftmaxPlan& plan) {
 }
 
 Kernel<SoftmaxFn> softmax_kernel(const SoftmaxPlan& plan) {
-  const std::string key = std::string(has_avx512(plan.isa) ? "avx512 " : "avx2 ") + to_string(plan);
+  const std::string key = vector_set(plan.isa) + " " + to_string(plan);
   if (plan.stores_bytes() && (plan.is_log || plan.is_strided || plan.interleaved > 1))
     throw JitError("no bytes from this form: " + key);
   return Kernel<SoftmaxFn>(cached_code(key, [&] {

@@ -13,12 +13,22 @@ namespace lathe {
 
 enum class SelectOrder : uint8_t { largest_first, smallest_first };
 
-// NaN counts as larger than any number, as in NumPy; -0 equals +0.
+// Of floating point, largest first, by its bits; those of `infinity` are the last whose magnitude is not NaN. NaN
+// counts as larger than any number, as in NumPy; -0 equals +0.
+template <class Key, class Bits>
+Key float_key(Bits bits, Bits infinity) {
+  constexpr Bits kSign = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
+  const Bits magnitude = bits & static_cast<Bits>(~kSign);
+  const Key of_magnitude =
+      magnitude > infinity ? static_cast<Key>(static_cast<Bits>(~kSign)) : static_cast<Key>(magnitude);
+  const bool is_below = (bits & kSign) != 0 && magnitude != 0 && magnitude <= infinity;
+  return is_below ? ~of_magnitude : of_magnitude;
+}
+
+inline constexpr uint32_t kFloat32Infinity = 0x7f800000U;
+
 inline int32_t order_key(float x, SelectOrder order) {
-  const auto bits = std::bit_cast<uint32_t>(x);
-  int32_t key = static_cast<int32_t>((bits >> 31) != 0 ? bits ^ 0x7fffffffU : bits);
-  if (x == 0) key = 0;
-  if (x != x) key = INT32_MAX;
+  const auto key = float_key<int32_t>(std::bit_cast<uint32_t>(x), kFloat32Infinity);
   return order == SelectOrder::largest_first ? key : ~key;
 }
 

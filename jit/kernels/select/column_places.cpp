@@ -162,7 +162,7 @@ class ColumnPlacesEmitter : public Emitter {
 }  // namespace
 
 Kernel<ColumnPlacesFn> column_places_kernel(const ColumnPlacesPlan& plan) {
-  const std::string key = (has_avx512(plan.isa) ? "avx512 " : "avx2 ") + std::to_string(plan.count) +
+  const std::string key = vector_set(plan.isa) + " " + std::to_string(plan.count) +
                           (plan.order == SelectOrder::largest_first ? " largest" : " smallest") + " of columns";
   if (!plan.is_valid()) throw JitError(key + ": not so many");
   return Kernel<ColumnPlacesFn>(cached_code(key, [&] {

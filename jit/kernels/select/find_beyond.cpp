@@ -84,8 +84,8 @@ class FindBeyondEmitter : public Emitter {
 }  // namespace
 
 Kernel<FindBeyondFn> find_beyond_kernel(Isa isa, SelectOrder order) {
-  const std::string key = std::string(has_avx512(isa) ? "avx512 " : "avx2 ") +
-                          (order == SelectOrder::largest_first ? "skip to larger" : "skip to smaller");
+  const std::string key =
+      vector_set(isa) + " " + (order == SelectOrder::largest_first ? "skip to larger" : "skip to smaller");
   return Kernel<FindBeyondFn>(cached_code(key, [&] {
     FindBeyondEmitter emitter(isa, order);
     emitter.emit();

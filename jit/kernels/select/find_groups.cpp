@@ -83,8 +83,8 @@ class FindGroupsEmitter : public Emitter {
 }  // namespace
 
 Kernel<FindGroupsFn> find_groups_kernel(Isa isa, SelectOrder order) {
-  const std::string key = std::string(has_avx512(isa) ? "avx512 " : "avx2 ") +
-                          (order == SelectOrder::largest_first ? "find larger" : "find smaller");
+  const std::string key =
+      vector_set(isa) + " " + (order == SelectOrder::largest_first ? "find larger" : "find smaller");
   return Kernel<FindGroupsFn>(cached_code(key, [&] {
     FindGroupsEmitter emitter(isa, order);
     emitter.emit();

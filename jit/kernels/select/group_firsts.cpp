@@ -57,8 +57,8 @@ class GroupFirstsEmitter : public Emitter {
 }  // namespace
 
 Kernel<GroupFirstsFn> group_firsts_kernel(Isa isa, SelectOrder order) {
-  const std::string key = std::string(has_avx512(isa) ? "avx512 " : "avx2 ") +
-                          (order == SelectOrder::largest_first ? "largest" : "smallest") + " of groups";
+  const std::string key =
+      vector_set(isa) + " " + (order == SelectOrder::largest_first ? "largest" : "smallest") + " of groups";
   return Kernel<GroupFirstsFn>(cached_code(key, [&] {
     GroupFirstsEmitter emitter(isa, order);
     emitter.emit();

@@ -41,44 +41,23 @@ class KeepBeyondEmitter : public Emitter {
   void constants() {
     vpbroadcastd(first_, dword[args_ + offsetof(KeepArgs, first_place)]);
     vpbroadcastd(vector_, dword[rip + vector_lanes_]);
-    if (has_masks()) {
-      vpaddd(z(first_), z(first_), ptr[rip + lanes_]);
-      vpternlogd(z(most_), z(most_), z(most_), 0xff);
-      vpsrld(z(most_), z(most_), 1);
-    } else {
-      vpaddd(y(first_), y(first_), ptr[rip + lanes_]);
-      vpcmpeqd(y(most_), y(most_), y(most_));
-      vpsrld(y(most_), y(most_), 1);
-      zero(none_);
-    }
+    vpaddd(first_, first_, ptr[rip + lanes_]);
+    fill(most_, INT32_MAX, group_);
+    zero(none_);
   }
 
   void keep_of_group() {
     movsxd(group_, dword[places_from_]);
     add(places_from_, 4);
     imul(group_.cvt32(), group_.cvt32(), kSelectVectors * lanes());
-    vmovd(Xbyak::Xmm(group_place_.getIdx()), group_.cvt32());
-    if (has_masks()) {
-      vpbroadcastd(z(group_place_), Xbyak::Xmm(group_place_.getIdx()));
-      vpaddd(z(group_place_), z(group_place_), z(first_));
-    } else {
-      vpbroadcastd(y(group_place_), Xbyak::Xmm(group_place_.getIdx()));
-      vpaddd(y(group_place_), y(group_place_), y(first_));
-    }
+    fill(group_place_, group_.cvt32());
+    vpaddd(group_place_, group_place_, first_);
     for (int i = 0; i < kSelectVectors; ++i) {
       load(key_, from_ + group_ * 4 + i * vec_bytes());
       has_masks() ? key_of_float() : key_of_float_avx2();
-      if (i > 0) next_places();
-      has_masks() ? vmovdqa32(z(place_), z(group_place_)) : vmovdqa(y(place_), y(group_place_));
+      if (i > 0) vpaddd(group_place_, group_place_, vector_);
+      vmovaps(place_, group_place_);
       keep();
-    }
-  }
-
-  void next_places() {
-    if (has_masks()) {
-      vpaddd(z(group_place_), z(group_place_), z(vector_));
-    } else {
-      vpaddd(y(group_place_), y(group_place_), y(vector_));
     }
   }
 
@@ -94,7 +73,6 @@ class KeepBeyondEmitter : public Emitter {
   void key_of_float() {
     constexpr uint8_t kUnordered = 3, kEqual = 0, kNot = 0x0f;
     const Xbyak::Zmm x = z(key_), sign = z(place_);
-    vpxord(z(none_), z(none_), z(none_));
     vcmpps(k1, x, x, kUnordered);
     vcmpps(k2, x, z(none_), kEqual);
     vpsrad(sign, x, 31);
@@ -174,7 +152,7 @@ std::string text_of(KeepSource source) {
 }  // namespace
 
 Kernel<KeepFn> keep_beyond_kernel(Isa isa, KeepSource source) {
-  const std::string key = (has_avx512(isa) ? "avx512 " : "avx2 ") + text_of(source);
+  const std::string key = vector_set(isa) + " " + text_of(source);
   return Kernel<KeepFn>(cached_code(key, [&] {
     KeepBeyondEmitter emitter(isa, source);
     emitter.emit();

@@ -162,7 +162,7 @@ class LeafMaskEmitter : public Emitter {
 }  // namespace
 
 Kernel<void(const LeafMaskArgs*)> leaf_mask_kernel(Isa isa) {
-  const std::string key = has_avx512(isa) ? "avx512 leaf masks" : "avx2 leaf masks";
+  const std::string key = vector_set(isa) + " leaf masks";
   return Kernel<void(const LeafMaskArgs*)>(cached_code(key, [&] {
     LeafMaskEmitter emitter(isa);
     emitter.emit();

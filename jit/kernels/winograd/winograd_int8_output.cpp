@@ -36,7 +36,7 @@ class OutputEmitter : public WinogradInt8Emitter {
     load_init();
     constexpr uint32_t kInverseOf9 = 954437177;
     static_assert(kInverseOf9 * 9U == 1);
-    broadcast_integer(inverse_, kInverseOf9);
+    fill(inverse_, kInverseOf9, scratch_);
     loop_down(tiles_left_, [&] {
       mov(moving_, source_);
       for (int column = 0; column < tile_columns_; ++column) {
@@ -54,17 +54,11 @@ class OutputEmitter : public WinogradInt8Emitter {
   }
 
  private:
-  void broadcast_integer(const Vec& vec, uint32_t value) {
-    mov(scratch_.cvt32(), value);
-    vmovd(Xbyak::Xmm(vec.getIdx()), scratch_.cvt32());
-    vpbroadcastd(vec, Xbyak::Xmm(vec.getIdx()));
-  }
-
   // The frequency of the point 1, which is the second, is in all results alike, -4 or 3 times along an axis: one
   // addition to it is one to all pixels, in the scale that they still have then (24 or 6 along an axis).
   void load_init() {
     const auto in_frequency = [](int size) { return size == WinogradInt8::kSmallSize ? 2 : -6; };
-    broadcast_integer(init_, static_cast<uint32_t>(in_frequency(tile_rows_) * in_frequency(tile_columns_)));
+    fill(init_, static_cast<uint32_t>(in_frequency(tile_rows_) * in_frequency(tile_columns_)), scratch_);
     mov(scratch_, qword[call_ + offsetof(WinogradInt8Call, init)]);
     vpmulld(init_, init_, ptr[scratch_]);
   }
