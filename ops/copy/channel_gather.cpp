@@ -4,8 +4,8 @@
 #include <map>
 #include <memory>
 #include <numeric>
-#include <optional>
 #include <utility>
+#include <variant>
 
 #include "jit/kernels/copy/channel_gather.h"
 #include "ops/work_split.h"
@@ -24,10 +24,12 @@ struct GatherJob {
   };
   int64_t block = 0;
   std::vector<Source> sources;
-  ChannelGatherTable table;
-  std::optional<ByteGatherTable> bytes = {};       // where elements are
-  std::optional<BlendedGatherTable> blended = {};  // where sources are taken by groups
+  std::variant<ChannelGatherTable, ByteGatherTable, BlendedGatherTable> table;  // the form that the kernel reads
   Kernel<ChannelGatherFn> kernel = {};
+
+  const void* table_address() const {
+    return std::visit([](const auto& form) -> const void* { return &form; }, table);
+  }
 };
 
 struct ChannelGather {
@@ -49,9 +51,7 @@ struct ChannelGather {
     for (int64_t item = mine.begin; item < mine.end; ++item) {
       const int64_t image = item / strips, first = item % strips * longest;
       for (const GatherJob& job : jobs) {
-        ChannelGatherArgs call{&job.table, {}, nullptr, std::min(longest, pixels - first)};
-        if (job.bytes) call.table = &*job.bytes;
-        if (job.blended) call.table = &*job.blended;
+        ChannelGatherArgs call{job.table_address(), {}, nullptr, std::min(longest, pixels - first)};
         for (size_t i = 0; i < job.sources.size(); ++i) {
           const auto [input, block] = job.sources[i];
           const int64_t pixel = (image * input_blocks[input] + block) * pixels + first;
@@ -86,18 +86,22 @@ void add_jobs(ChannelGather& gather, int64_t block, const LanesBySource& lanes, 
   while (source != lanes.end()) {
     GatherJob job;
     job.block = block;
+    ChannelGatherTable table;
     for (; source != lanes.end() && job.sources.size() < kMostGatherSources; ++source) {
       const size_t slot = job.sources.size();
       job.sources.push_back({source->first.first, source->first.second});
-      for (const Lane& lane : source->second) job.table.set(slot, lane.to, lane.from);
+      for (const Lane& lane : source->second) table.set(slot, lane.to, lane.from);
     }
     const bool has_bytes = gather.element_bytes == 1;
-    if (has_bytes) job.bytes.emplace(job.table, static_cast<int>(gather.lanes));
     const bool is_partial = !is_whole || lanes.size() > static_cast<size_t>(kMostGatherSources);
     ChannelGatherPlan plan{isa, static_cast<int>(job.sources.size()), is_partial, has_bytes};
-    if (has_avx512(isa) && !has_bytes) {
-      plan.groups = groups_of(job.table, plan.sources);
-      job.blended.emplace(job.table, plan.groups);
+    if (has_bytes) {
+      job.table = ByteGatherTable(table, static_cast<int>(gather.lanes));
+    } else if (has_avx512(isa)) {
+      plan.groups = groups_of(table, plan.sources);
+      job.table = BlendedGatherTable(table, plan.groups);
+    } else {
+      job.table = table;
     }
     job.kernel = channel_gather_kernel(plan);
     gather.jobs.push_back(std::move(job));
