@@ -21,9 +21,9 @@ constexpr int64_t kGroupInput = 256 << 10;    // input of one tile group
 constexpr int64_t kPanelBytes = 256 << 10;    // weights of one chunk
 constexpr double kStreamSeen = 0.5;  // of the time that weights take from memory beside two products in a cycle
 
-// Cycles of one input channel for a whole tile.
-double step_cycles(const ConvPlan& plan, int64_t pixels, int64_t blocks, const CoreRates& rates) {
-  const auto products = static_cast<double>(pixels * blocks);
+// Cycles of one input channel for a whole tile. `share`: of pixels in the last block, as shared_pixels() says.
+double step_cycles(const ConvPlan& plan, int64_t pixels, int64_t blocks, int share, const CoreRates& rates) {
+  const auto products = static_cast<double>(pixels * (blocks - 1) + divide_up(pixels, share));
   if (products_per_cycle(plan.isa, rates) == 2) {
     // Two multiply-adds and two loads in a cycle.
     const double broadcasts = plan.embedded ? products : static_cast<double>(pixels) * 1.2;
@@ -44,10 +44,14 @@ double cost_of(const ConvPlan& plan, const ConvProblem& problem, int threads, co
   for_each_tile_size(shape, plan.rows, plan.cols, [&](int64_t pixels, int64_t count) {
     tiles += count;
     for_each_size(problem.out_blocks(), plan.blocks, [&](int64_t blocks, int64_t groups) {
-      const double tile = steps * step_cycles(plan, pixels, blocks, rates) + kCallCycles +
+      const double tile = steps * step_cycles(plan, pixels, blocks, 1, rates) + kCallCycles +
                           kStoreCycles * static_cast<double>(pixels * blocks);
       cycles += tile * static_cast<double>(count * groups);
     });
+    const int64_t last = divide_up(problem.out_blocks(), divide_up(problem.out_blocks(), plan.blocks));
+    const int share = shared_pixels(problem, plan, last, rates);
+    cycles -= steps * static_cast<double>(count) *
+              (step_cycles(plan, pixels, last, 1, rates) - step_cycles(plan, pixels, last, share, rates));
   });
   const int64_t over_channels = threads_over_channels(problem, plan, threads), over_pixels = threads / over_channels;
   const int64_t groups = divide_up(problem.out_blocks(), plan.blocks), units = tiles * problem.batch;

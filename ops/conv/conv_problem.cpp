@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ops/conv/conv_strassen.h"
+#include "ops/core_cycles.h"
 #include "ops/winograd/winograd_program.h"
 #include "src/base/divide.h"
 
@@ -198,6 +199,13 @@ std::optional<ConvProblem> padded(const ConvProblem& problem) {
 int64_t blocks_alike(const ConvProblem& problem) {
   if (!has_whole_blocks(problem)) return 1;
   return problem.groups == 1 ? problem.out_blocks() : problem.out_channels / problem.groups / problem.lanes;
+}
+
+int shared_pixels(const ConvProblem& problem, const ConvPlan& plan, int64_t blocks, const CoreRates& rates) {
+  const int64_t last = problem.out_channels % problem.lanes;
+  if (!has_two_wide_products(plan.isa, rates) || plan.embedded || blocks < 2 || last == 0) return 1;
+  if (4 * last <= problem.lanes) return 4;
+  return 2 * last <= problem.lanes ? 2 : 1;
 }
 
 std::vector<ConvBlockGroup> make_block_groups(const ConvProblem& problem, int blocks, int even_for) {

@@ -129,7 +129,8 @@ void ConvProgram::make_kernels(Phase& phase) {
     }
     plan.blocks = group.count;
     plan.channels = group.channels;
-    plan.half_last = has_half_block(group);
+    plan.last_share = has_half_block(group) ? shared_pixels(problem_, plan_, group.count, core_rates()) : 1;
+    plan.half_last = has_half_block(group) && plan.last_share == 1;
     if (group.channels.count > 0) plan.ahead_lines = plan.source_lines = 0;
     const int64_t lines_per_round = int64_t{plan.unroll} * plan.blocks * problem_.lanes * 4 / kLine;
     plan.prefetch_lines =

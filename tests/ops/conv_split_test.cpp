@@ -88,6 +88,23 @@ TEST(ConvPlan, LeavesWeightsOfOneOrTwoPixelsToTheCpusPrefetching) {
   EXPECT_TRUE(prefetches(pointwise(1024, 1000, 4), 1));
 }
 
+TEST(ConvPlan, LetsPixelsShareALastBlockOfFewChannels) {
+  const auto pixels_for = [](int64_t channels, const ConvPlan& plan, int64_t blocks, const CoreRates& rates) {
+    return shared_pixels(pointwise(96, channels, 100), plan, blocks, rates);
+  };
+  ConvPlan plan{.isa = Isa::avx512};
+  EXPECT_EQ(pixels_for(24, plan, 2, kTwoProducts), 2);
+  EXPECT_EQ(pixels_for(40, plan, 3, kTwoProducts), 2);
+  EXPECT_EQ(pixels_for(20, plan, 2, kTwoProducts), 4);
+  EXPECT_EQ(pixels_for(17, plan, 2, kTwoProducts), 4);
+  EXPECT_EQ(pixels_for(32, plan, 2, kTwoProducts), 1) << "no channels missing";
+  EXPECT_EQ(pixels_for(25, plan, 2, kTwoProducts), 1) << "more than half";
+  EXPECT_EQ(pixels_for(8, plan, 1, kTwoProducts), 1) << "each pixel is read for one product";
+  EXPECT_EQ(pixels_for(24, plan, 2, kOneProduct), 1) << "half a vector takes half the time";
+  plan.embedded = true;
+  EXPECT_EQ(pixels_for(24, plan, 2, kTwoProducts), 1);
+}
+
 TEST(ConvPlan, MultipliesDirectlyWhereFewStepsVisitALargeOutputAgainAndAgain) {
   if (!pays_strassen(Isa::avx512)) GTEST_SKIP() << "block products do not pay here";
   const auto by_blocks = [](const ConvProblem& problem) { return choose_conv_plan(problem, Isa::avx512, 1).strassen; };

@@ -60,14 +60,16 @@ std::string to_string(const ConvKernelPlan& plan) {
   std::string extras;
   if (c.count > 0) extras += fmt::format(" channels {}-{} lead {}", c.skipped, c.skipped + c.count, c.lead);
   if (b.rows > 0) extras += fmt::format(" below {}+{}*{} lines {}", b.first_byte, b.row_bytes, b.rows, b.lines);
-  return fmt::format("{} blocks={} {} unroll={} lanes={}+{}{} prefetch={}+{}+{}{} bias={} then {}", name_of(plan.isa),
+  return fmt::format("{} blocks={} {} unroll={} lanes={}+{}{} prefetch={}+{}+{}{}{} bias={} then {}", name_of(plan.isa),
                      plan.blocks, plan.embedded ? "embedded" : "separate", plan.unroll, plan.lanes, plan.tail, extras,
                      plan.prefetch_lines, plan.ahead_lines, plan.source_lines, plan.half_last ? " half" : "",
-                     plan.has_bias ? 1 : 0, to_string(plan.epilogue));
+                     plan.last_share > 1 ? fmt::format(" share {}", plan.last_share) : "", plan.has_bias ? 1 : 0,
+                     to_string(plan.epilogue));
 }
 
 bool fits_registers(const ConvKernelPlan& plan, int pixels) {
   if ((plan.embedded || plan.half_last) && !has_avx512(plan.isa)) return false;
+  if (plan.last_share > 1 && (plan.embedded || plan.blocks < 2 || !has_avx512(plan.isa))) return false;
   const int broadcasts = plan.embedded ? 0 : 1;
   return pixels >= 1 && plan.blocks >= 1 && plan.blocks * (pixels + 1) + broadcasts <= vector_registers(plan.isa);
 }

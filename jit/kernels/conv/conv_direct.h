@@ -67,7 +67,10 @@ struct ConvKernelPlan {
   int prefetch_lines = 0;  // in each round
   int ahead_lines = 0;     // of the target and of full operands, with each input block: they are there when it ends
   bool half_last = false;  // at most half of the last output block's lanes are channels (AVX-512 only)
-  int source_lines = 0;    // behind the tile's pixels, of each input block: the next tile's
+  // So many neighbouring pixels' sums of the last output block share a register: 2 or 4, where at most 8 or 4 of its
+  // lanes are channels (AVX-512, two blocks or more, not embedded). They are multiplied once for all of them.
+  int last_share = 1;
+  int source_lines = 0;  // behind the tile's pixels, of each input block: the next tile's
   ConvBelow below;
   bool has_bias = false;
   ConvEpilogue epilogue;

@@ -24,6 +24,7 @@ void DirectEmitter::emit_tile(const ConvTileShape& shape) {
   begin();
   load_arguments();
   assign_registers();
+  if (plan_.last_share > 1) load_masks();
   Xbyak::Label next_tile;
   align(16);
   L(next_tile);
@@ -34,6 +35,7 @@ void DirectEmitter::emit_tile(const ConvTileShape& shape) {
   } else {
     emit_blocks();
   }
+  if (plan_.last_share > 1) part_shared();
   add_earlier_visits();
   store_tile();
   step();
@@ -126,7 +128,8 @@ void DirectEmitter::load_arguments() {
   }
 }
 
-// Accumulators first, then broadcasts, then weights at the end.
+// Accumulators first, then broadcasts, then weights at the end. Registers of sums that others hold are free for
+// broadcasts until the sums are parted.
 void DirectEmitter::assign_registers() {
   const int all = static_cast<int>(pool_.size());
   accumulators_ = shape_->pixels * plan_.blocks;
@@ -138,7 +141,10 @@ void DirectEmitter::assign_registers() {
     weight_sets_ = 2;
   }
   first_weight_ = all - weight_sets_ * plan_.blocks;
-  broadcasts_ = first_weight_ - accumulators_;
+  broadcasts_.assign(pool_.begin() + accumulators_, pool_.begin() + first_weight_);
+  for (int pixel = 0; pixel < shape_->pixels; ++pixel) {
+    if (pixel != holder_of(pixel)) broadcasts_.push_back(accumulator(pixel, plan_.blocks - 1));
+  }
   next_set_ = next_broadcast_ = 0;
 }
 
@@ -223,9 +229,10 @@ void DirectEmitter::emit_step(const ConvTapRun& tap, int64_t weights_at, int sou
   const int due = plan_.prefetch_lines * (step + 1) / plan_.unroll;
   while (prefetched_ < due) prefetch_line();
   for (int block = 0; block < plan_.blocks; ++block) {
-    load(used(weight(set, block), block),
-         weights_ + static_cast<int>(weights_at - weights_moved_ + block * vec_bytes()));
+    load_block(used(weight(set, block), block), block,
+               weights_ + static_cast<int>(weights_at - weights_moved_ + block * vec_bytes()));
   }
+  if (plan_.last_share > 1) return multiply_shared(tap, 4 * first_channel_ + source_at - source_moved_, set);
   for (const ConvUse& use : tap.uses) {
     const Xbyak::RegExp at = source_ + static_cast<int>(use.source + 4 * first_channel_ + source_at - source_moved_);
     if (plan_.embedded) {
@@ -234,7 +241,7 @@ void DirectEmitter::emit_step(const ConvTapRun& tap, int64_t weights_at, int sou
       }
       continue;
     }
-    const Vec& value = pool_[static_cast<size_t>(accumulators_ + next_broadcast_++ % broadcasts_)];
+    const Vec value = next_broadcast();
     broadcast(value, at);
     for (int block = 0; block < plan_.blocks; ++block) {
       vfmadd231ps(used(accumulator(use.pixel, block), block), used(weight(set, block), block), used(value, block));

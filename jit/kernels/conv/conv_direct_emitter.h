@@ -44,6 +44,10 @@ class DirectEmitter : public Emitter {
   void loop_tap(const ConvTapRun& tap, int64_t weights_at, int loops);
   void end_round();
   void emit_step(const ConvTapRun& tap, int64_t weights_at, int source_at, int step);
+  void multiply_shared(const ConvTapRun& tap, int64_t source_at, int set);
+  void multiply_last(std::span<const Vec> values, std::span<const int> pixels, int set);
+  void load_masks();
+  void part_shared();
 
   const Vec& accumulator(int pixel, int block) const {
     return pool_[static_cast<size_t>(pixel * plan_.blocks + block)];
@@ -55,6 +59,12 @@ class DirectEmitter : public Emitter {
   Vec used(const Vec& vec, int block) const {
     return is_lead_ || (plan_.half_last && block == plan_.blocks - 1) ? Vec(Xbyak::Ymm(vec.getIdx())) : vec;
   }
+  // The pixel whose register of the last block holds this one's sums.
+  int holder_of(int pixel) const { return pixel / plan_.last_share * plan_.last_share; }
+  bool is_shared(int block) const { return plan_.last_share > 1 && block == plan_.blocks - 1; }
+  Xbyak::Opmask part(int pixel) const { return Xbyak::Opmask(1 + pixel % plan_.last_share); }
+  void load_block(const Vec& vec, int block, const Xbyak::RegExp& at);
+  Vec next_broadcast() { return broadcasts_[static_cast<size_t>(next_broadcast_++) % broadcasts_.size()]; }
   // Taps of the whole window, border or not: their weights are skipped.
   int window_taps() const { return shape_->taps_in_window; }
   void begin_round() { prefetched_ = 0; }
@@ -100,7 +110,8 @@ class DirectEmitter : public Emitter {
   const Gpr ahead_ = claim_gpr("bytes ahead");
   const std::vector<Vec> pool_;
   const ConvTileShape* shape_ = nullptr;
-  int accumulators_ = 0, weight_sets_ = 1, first_weight_ = 0, broadcasts_ = 0;
+  int accumulators_ = 0, weight_sets_ = 1, first_weight_ = 0;
+  std::vector<Vec> broadcasts_;
   int next_set_ = 0, next_broadcast_ = 0, prefetched_ = 0;
   int first_channel_ = 0;  // of the input block
   bool is_lead_ = false;
