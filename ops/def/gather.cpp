@@ -62,6 +62,7 @@ struct Lookup {
   }
   void copy(const StepArgs& args) const {
     const Range rows = split_evenly(split.outer * count, args.share, args.shares);
+    if (rows.begin == rows.end) return;
     switch (run_bytes()) {
       case 1:
         return take_elements<uint8_t>(args, rows);

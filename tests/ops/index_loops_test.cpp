@@ -39,6 +39,17 @@ TEST(Indices, TakeElements) {
   }
 }
 
+TEST(Indices, TakeRowsOrNone) {
+  std::mt19937 random(18);
+  for (const int64_t columns : {1, 2, 3, 8, 40}) {
+    for (const int64_t count : {0, 1, 30}) {
+      OpTester tester("Gather", 13);
+      tester.input(numbers(DType::f32, {2, 9, columns}, random)).with("axis", 1);
+      expect_equal_bits(tester.input(indices(count == 1 ? DType::i32 : DType::i64, {count}, 9, random)));
+    }
+  }
+}
+
 TEST(Indices, TakeRunsByTuples) {
   std::mt19937 random(11);
   for (int i = 0; i < 40; ++i) {
