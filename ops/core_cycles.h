@@ -1,5 +1,7 @@
 #pragma once
 // What the rules that choose a convolution without measurements ask of a core, by instruction set.
+#include <cstdint>
+
 #include "src/base/cpu.h"
 
 namespace lathe {
@@ -9,6 +11,13 @@ inline double products_per_cycle(Isa isa, const CoreRates& rates) { return has_a
 
 inline bool has_two_wide_products(Isa isa, const CoreRates& rates) {
   return has_avx512(isa) && rates.wide_products > 1;
+}
+
+// Rows of a product whose sums shall share a register where a row's last vector has so many columns (SharedVector).
+// Only two multipliers of whole vectors gain by it: others take half the time for half a vector.
+inline int rows_that_share(int64_t last_columns, Isa isa, const CoreRates& rates) {
+  if (!has_two_wide_products(isa, rates) || last_columns == 0 || 2 * last_columns > vector_lanes(isa)) return 1;
+  return 4 * last_columns <= vector_lanes(isa) ? 4 : 2;
 }
 
 }  // namespace lathe

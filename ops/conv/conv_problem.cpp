@@ -202,10 +202,8 @@ int64_t blocks_alike(const ConvProblem& problem) {
 }
 
 int shared_pixels(const ConvProblem& problem, const ConvPlan& plan, int64_t blocks, const CoreRates& rates) {
-  const int64_t last = problem.out_channels % problem.lanes;
-  if (!has_two_wide_products(plan.isa, rates) || plan.embedded || blocks < 2 || last == 0) return 1;
-  if (4 * last <= problem.lanes) return 4;
-  return 2 * last <= problem.lanes ? 2 : 1;
+  if (plan.embedded || blocks < 2) return 1;
+  return rows_that_share(problem.out_channels % problem.lanes, plan.isa, rates);
 }
 
 std::vector<ConvBlockGroup> make_block_groups(const ConvProblem& problem, int blocks, int even_for) {

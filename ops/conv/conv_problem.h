@@ -112,8 +112,8 @@ struct ConvBlockGroup {
 };
 // Output blocks that read the same input, so that they may be computed together.
 int64_t blocks_alike(const ConvProblem& problem);
-// Pixels whose sums share a register of the last of `blocks` blocks (ConvKernelPlan::last_share). Only cores with two
-// multipliers of whole vectors gain by it: on others, half a vector takes half the time.
+// Pixels whose sums share a register of the last of `blocks` blocks (ConvKernelPlan::last_share), as
+// rows_that_share() says.
 int shared_pixels(const ConvProblem& problem, const ConvPlan& plan, int64_t blocks, const CoreRates& rates);
 // `even_for`: a number of groups divisible by this is preferred (threads).
 std::vector<ConvBlockGroup> make_block_groups(const ConvProblem& problem, int blocks, int even_for);

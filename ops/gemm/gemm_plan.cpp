@@ -18,7 +18,7 @@ bool shares_cache_set(int64_t row_stride) { return row_stride > 0 && row_stride 
 
 // Panel width and tile height. With few rows the product only streams B: wide panels, so that enough loads are under
 // way; from there on the tile that keeps the multipliers busy with the fewest loads.
-void choose_tile(const GemmProblem& problem, GemmPlan& plan) {
+void choose_tile(const GemmProblem& problem, const CoreRates& rates, GemmPlan& plan) {
   if (has_avx512(problem.isa)) {
     static constexpr int kVecs[] = {0, 12, 10, 7, 6, 5, 4, 3, 3};
     plan.vecs = problem.m <= 8 ? kVecs[problem.m] : 2;
@@ -29,7 +29,10 @@ void choose_tile(const GemmProblem& problem, GemmPlan& plan) {
     const bool shares_set = shares_cache_set(problem.a_stride > 0 ? problem.a_stride : problem.k);
     const int64_t fewest_rows = problem.allows_strassen ? 15 : 64;
     const bool fits_wide = problem.m >= fewest_rows && (problem.n % 48 == 0 || problem.n >= 1024);
-    if (problem.m > 8 && (shares_set || fits_wide)) {
+    // Not a panel of a single vector at the end: there nothing is gained where rows share it.
+    const bool shares_third = problem.m >= 15 && rows_that_share(problem, rates) > 1 &&
+                              divide_up(problem.n, vector_lanes(problem.isa)) % 2 == 1;
+    if (problem.m > 8 && (shares_set || fits_wide || shares_third)) {
       plan.vecs = 3;
       plan.rows = 8;
     }
@@ -168,6 +171,7 @@ std::string GemmProblem::key() const {
   if (b_stride > 0) text += fmt::format(" ldb{}", b_stride);
   if (allows_strassen) text += " strassen";
   if (accumulates) text += " accumulates";
+  if (zero_columns > 0) text += fmt::format(" zeros{}", zero_columns);
   if (longest_sum > 0) text += fmt::format(" sums{}", longest_sum);
   if (epilogue) text += " " + to_string(*epilogue);
   return text;
@@ -229,6 +233,11 @@ bool is_valid(const GemmPlan& plan, const GemmProblem& problem) {
   return tile.is_valid();
 }
 
+int rows_that_share(const GemmProblem& problem, const CoreRates& rates) {
+  if (problem.b != GemmOperandB::packed) return 1;
+  return rows_that_share((problem.n - problem.zero_columns) % vector_lanes(problem.isa), problem.isa, rates);
+}
+
 RowTiles row_tiles(const GemmPlan& plan, int64_t rows, int threads) {
   const int64_t tiles = divide_up(rows, plan.rows);
   return {rows, plan.split == GemmSplit::rows ? std::min(rows, round_up(tiles, threads)) : tiles};
@@ -256,7 +265,7 @@ GemmSplit choose_split(int64_t panels, int64_t row_tiles, int threads) {
 
 GemmPlan default_gemm_plan(const GemmProblem& problem, const CoreRates& rates) {
   GemmPlan plan;
-  choose_tile(problem, plan);
+  choose_tile(problem, rates, plan);
   if (problem.longest_sum > 0) plan.k_block = std::min(plan.k_block, problem.longest_sum);
   const int64_t panel_columns = int64_t{plan.vecs} * vector_lanes(problem.isa);
   plan.split = choose_split(problem.batches * divide_up(problem.n, panel_columns), divide_up(problem.m, plan.rows),

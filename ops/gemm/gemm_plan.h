@@ -26,6 +26,7 @@ struct GemmProblem {
   bool allows_strassen = false;        // whether the accuracy level does
   int longest_sum = 0;                 // products in one float32 sum, at most; 0: any number
   bool accumulates = false;            // onto C as it was
+  int zero_columns = 0;                // of a packed B, the last ones: fewer than a vector
 
   std::string key() const;  // the tuning task's text
   double flop() const { return 2.0 * static_cast<double>(batches) * double(m) * double(n) * double(k); }
@@ -69,6 +70,9 @@ struct GemmPlan {
 
 // A product's rows by its plan; a split by rows gives all threads as many tiles.
 RowTiles row_tiles(const GemmPlan& plan, int64_t rows, int threads);
+
+// Rows that share a register for their last vector of columns, in panels of several vectors (GemmTilePlan::last_share).
+int rows_that_share(const GemmProblem& problem, const CoreRates& rates = core_rates());
 
 // The rule for tasks that were never tuned.
 GemmPlan default_gemm_plan(const GemmProblem& problem, const CoreRates& rates = core_rates());

@@ -48,6 +48,8 @@ GemmProduct::GemmProduct(const GemmProblem& problem, const GemmPlan& plan, std::
   const int64_t last_columns = problem.n - (panels_ - 1) * panel_columns;
   tail_vecs_ = static_cast<int>(divide_up(last_columns, lanes_));
   tail_lanes_ = static_cast<int>(last_columns % lanes_);
+  if (tail_vecs_ > 1 && !plan.embed_broadcast) last_share_ = rows_that_share(problem);
+  has_tail_ = tail_lanes_ > 0 || tail_vecs_ != plan.vecs || last_share_ > 1;
   // A panel is used by so many tile calls: each prefetches its share of the next one.
   const int64_t sharing = std::min(tiles_in_block_, tiles_.count) * together_;
   const int64_t lines = plan.k_unroll * plan.vecs * lanes_ / kLineFloats;
@@ -78,6 +80,7 @@ GemmTilePlan GemmProduct::tile_plan(int rows, int phase, bool is_tail, bool pref
   tile.accumulate = problem_.accumulates || phase == kMiddle || phase == kLast;
   tile.masked = is_tail && tail_lanes_ > 0;
   tile.b_in_place = problem_.b == GemmOperandB::row_major && !plan_.pack_b;
+  if (is_tail && !tile.holds_a()) tile.last_share = last_share_;
   if (phase == kOnly || phase == kLast) tile.epilogue = problem_.epilogue;
   // What lies beyond L2 would hold up the end of each tile: 3136x64 by 64x192 0.84 ms without, 0.77 with.
   tile.fetches_ends = !tile.accumulate && result_bytes() > cpu_facts().l2_bytes / 2;
@@ -85,12 +88,11 @@ GemmTilePlan GemmProduct::tile_plan(int rows, int phase, bool is_tail, bool pref
 }
 
 void GemmProduct::emit_kernels() {
-  const bool has_tail = tail_lanes_ > 0 || tail_vecs_ != plan_.vecs;
-  const bool has_body = panels_ > 1 || !has_tail;
+  const bool has_body = panels_ > 1 || !has_tail_;
   for (int shorter = 0; shorter < tiles_.heights(); ++shorter) {
     for (int phase = 0; phase < kPhases; ++phase) {
       if ((phase == kOnly) != (k_blocks_ == 1) || (phase == kMiddle && k_blocks_ < 3)) continue;
-      for (int tail = has_body ? 0 : 1; tail < (has_tail ? 2 : 1); ++tail) {
+      for (int tail = has_body ? 0 : 1; tail < (has_tail_ ? 2 : 1); ++tail) {
         for (int prefetches = 0; prefetches < (can_prefetch() ? 2 : 1); ++prefetches) {
           heights_[static_cast<size_t>(shorter)].kernels[phase][tail][prefetches] =
               gemm_tile(tile_plan(tiles_.height - shorter, phase, tail == 1, prefetches == 1));
@@ -138,7 +140,7 @@ void GemmProduct::run_panel(const GemmOperands& operands, std::span<const GemmOf
   panel.index = index;
   panel.first_tile = tiles.begin;
   panel.last_tile = tiles.end;
-  panel.is_tail = index == panels_ - 1 && (tail_lanes_ > 0 || tail_vecs_ != plan_.vecs);
+  panel.is_tail = index == panels_ - 1 && has_tail_;
   panel.width = format().width_of(index, problem_.n);
   const int64_t column = index * format().panel_columns;
   const float* b = operands.b + offsets[0].b;

@@ -84,6 +84,8 @@ class GemmProduct {
   int64_t k_blocks_, tiles_in_block_;
   int prefetch_lines_;
   int tail_vecs_, tail_lanes_;  // of the last panel; tail_lanes_ 0: whole vectors
+  int last_share_ = 1;          // of its last vector, GemmTilePlan::last_share
+  bool has_tail_ = false;       // the last panel has code of its own
   std::array<Height, 2> heights_;
   Kernel<TransposeFn> turn_;  // of a whole panel of a transposed B
 };

@@ -154,6 +154,7 @@ void WinogradProgram::make_products() {
     product.a_stride = in_stride_;
     product.threads = parts() == 1 ? 1 : threads_;
     product.accumulates = part.adds;
+    product.zero_columns = static_cast<int>(product.n - problem_.out_channels);
     if (!part.continues) {
       product.m = std::max<int64_t>(1, product.m);
       plan = default_gemm_plan(product);

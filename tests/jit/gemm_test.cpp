@@ -61,6 +61,55 @@ TEST_P(GemmTileTest, MatchesPlainLoopsOverRandomShapes) {
   EXPECT_GE(tried, 200);
 }
 
+TEST_P(GemmTileTest, SharesRegistersForFewColumnsOfTheLastVector) {
+  if (!has_avx512(GetParam())) GTEST_SKIP();
+  std::mt19937 random(20261124);
+  const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+  int tried = 0;
+  for (int round = 0; round < 3000 && tried < 150; ++round) {
+    TileCase test;
+    test.plan.isa = GetParam();
+    test.plan.rows = pick(2, 14);
+    test.plan.vecs = pick(2, 5);
+    test.plan.last_share = pick(0, 1) == 0 ? 2 : 4;
+    test.plan.k_unroll = pick(1, 4);
+    test.plan.prefetch_lines = pick(0, 3);
+    test.plan.accumulate = pick(0, 1);
+    test.plan.masked = pick(0, 1);
+    test.plan.fetches_ends = pick(0, 1);
+    if (pick(0, 2) == 0) test.plan.epilogue = bias_residual_gelu(pick(0, 1));
+    test.k = pick(0, 40);
+    test.tiles = pick(1, 3);
+    test.tail_lanes = test.plan.masked ? pick(1, 16 / test.plan.last_share) : 0;
+    test.gap = pick(0, 1) * pick(1, 20);
+    if (!test.plan.is_valid()) continue;
+    SCOPED_TRACE(::testing::PrintToString(test));
+    TileBench bench(test, random());
+    bench.run(gemm_tile(test.plan));
+    bench.check();
+    if (HasFatalFailure()) return;
+    ++tried;
+  }
+  EXPECT_GE(tried, 100);
+}
+
+TEST_P(GemmTileTest, SharesNoRegisterThatItDoesNotHold) {
+  GemmTilePlan plan;
+  plan.isa = GetParam();
+  plan.rows = 8;
+  plan.vecs = 2;
+  plan.last_share = 2;
+  EXPECT_EQ(plan.is_valid(), has_avx512(plan.isa));
+  plan.embed_broadcast = true;
+  EXPECT_FALSE(plan.is_valid());
+  plan.embed_broadcast = false;
+  plan.b_in_place = true;
+  EXPECT_FALSE(plan.is_valid());
+  plan.b_in_place = false;
+  plan.vecs = 1;
+  EXPECT_FALSE(plan.is_valid());
+}
+
 TEST_P(GemmTileTest, TakesAsThereAreRowsOfAWithoutAProduct) {
   const int64_t lanes = vector_lanes(GetParam());
   for (const int64_t tail : {int64_t{0}, int64_t{1}, lanes - 3}) {

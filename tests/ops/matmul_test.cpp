@@ -332,6 +332,36 @@ TEST(PackedWeights, TellOfALargeMatrixWhileItIsPacked) {
   EXPECT_GE(packed_before_last, size_t{1500} * 3001 * 4 / 3);
 }
 
+TEST(GemmPlan, LetsRowsShareALastVectorOfFewColumns) {
+  constexpr CoreRates kOneProduct{1, 8, 9, 12}, kTwoProducts{2, 8, 10, 40};
+  GemmProblem problem;
+  problem.isa = Isa::avx512;
+  problem.m = problem.k = 100;
+  const auto rows_for = [&](int64_t columns, const CoreRates& rates) {
+    problem.n = columns;
+    return rows_that_share(problem, rates);
+  };
+  EXPECT_EQ(rows_for(24, kTwoProducts), 2);
+  EXPECT_EQ(rows_for(36, kTwoProducts), 4);
+  EXPECT_EQ(rows_for(48, kTwoProducts), 1);
+  EXPECT_EQ(rows_for(42, kTwoProducts), 1) << "more than half";
+  EXPECT_EQ(rows_for(24, kOneProduct), 1);
+  problem.zero_columns = 12;
+  EXPECT_EQ(rows_for(32, kTwoProducts), 4);
+  problem.zero_columns = 0;
+  const auto vectors_for = [&](int64_t columns) {
+    problem.n = columns;
+    return default_gemm_plan(problem, kTwoProducts).vecs;
+  };
+  EXPECT_EQ(vectors_for(24), 2);
+  EXPECT_EQ(vectors_for(40), 3) << "no panel of one vector";
+  problem.isa = Isa::avx2;
+  EXPECT_EQ(rows_for(20, kTwoProducts), 1);
+  problem.isa = Isa::avx512;
+  problem.b = GemmOperandB::row_major;
+  EXPECT_EQ(rows_for(24, kTwoProducts), 1) << "its columns end where it does";
+}
+
 TEST(GemmPlan, ComesBackFromItsCandidate) {
   GemmPlan plan{7, 3, 2, 77, 99, true, true, GemmSplit::rows};
   EXPECT_EQ(GemmPlan::from_candidate(plan.to_candidate()), plan);

@@ -24,7 +24,7 @@ void DirectEmitter::emit_tile(const ConvTileShape& shape) {
   begin();
   load_arguments();
   assign_registers();
-  if (plan_.last_share > 1) load_masks();
+  if (shared_.is_on()) shared_.load_masks(scratch_);
   Xbyak::Label next_tile;
   align(16);
   L(next_tile);
@@ -35,7 +35,7 @@ void DirectEmitter::emit_tile(const ConvTileShape& shape) {
   } else {
     emit_blocks();
   }
-  if (plan_.last_share > 1) part_shared();
+  if (shared_.is_on()) part_shared();
   add_earlier_visits();
   store_tile();
   step();
@@ -143,7 +143,7 @@ void DirectEmitter::assign_registers() {
   first_weight_ = all - weight_sets_ * plan_.blocks;
   broadcasts_.assign(pool_.begin() + accumulators_, pool_.begin() + first_weight_);
   for (int pixel = 0; pixel < shape_->pixels; ++pixel) {
-    if (pixel != holder_of(pixel)) broadcasts_.push_back(accumulator(pixel, plan_.blocks - 1));
+    if (!shared_.is_holder(pixel)) broadcasts_.push_back(accumulator(pixel, plan_.blocks - 1));
   }
   next_set_ = next_broadcast_ = 0;
 }
@@ -232,7 +232,7 @@ void DirectEmitter::emit_step(const ConvTapRun& tap, int64_t weights_at, int sou
     load_block(used(weight(set, block), block), block,
                weights_ + static_cast<int>(weights_at - weights_moved_ + block * vec_bytes()));
   }
-  if (plan_.last_share > 1) return multiply_shared(tap, 4 * first_channel_ + source_at - source_moved_, set);
+  if (shared_.is_on()) return multiply_shared(tap, 4 * first_channel_ + source_at - source_moved_, set);
   for (const ConvUse& use : tap.uses) {
     const Xbyak::RegExp at = source_ + static_cast<int>(use.source + 4 * first_channel_ + source_at - source_moved_);
     if (plan_.embedded) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "jit/kernels/common/shared_vector.h"
 #include "jit/kernels/conv/conv_direct.h"
 
 namespace lathe {
@@ -25,11 +26,14 @@ class DirectEmitter : public Emitter {
       : Emitter(plan.isa),
         plan_(plan),
         epilogue_(*this, plan.isa, plan.epilogue),
+        shared_(*this, plan.last_share, kFirstMask),
         pool_(claim_vecs("pool", free_vecs())) {}
 
   std::shared_ptr<const CodePages> emit(std::span<const ConvTileShape> shapes, const std::string& name);
 
  private:
+  static constexpr int kFirstMask = 1;
+
   void emit_tile(const ConvTileShape& shape);
   void emit_blocks();
   void emit_channels();
@@ -45,8 +49,6 @@ class DirectEmitter : public Emitter {
   void end_round();
   void emit_step(const ConvTapRun& tap, int64_t weights_at, int source_at, int step);
   void multiply_shared(const ConvTapRun& tap, int64_t source_at, int set);
-  void multiply_last(std::span<const Vec> values, std::span<const int> pixels, int set);
-  void load_masks();
   void part_shared();
 
   const Vec& accumulator(int pixel, int block) const {
@@ -59,10 +61,7 @@ class DirectEmitter : public Emitter {
   Vec used(const Vec& vec, int block) const {
     return is_lead_ || (plan_.half_last && block == plan_.blocks - 1) ? Vec(Xbyak::Ymm(vec.getIdx())) : vec;
   }
-  // The pixel whose register of the last block holds this one's sums.
-  int holder_of(int pixel) const { return pixel / plan_.last_share * plan_.last_share; }
-  bool is_shared(int block) const { return plan_.last_share > 1 && block == plan_.blocks - 1; }
-  Xbyak::Opmask part(int pixel) const { return Xbyak::Opmask(1 + pixel % plan_.last_share); }
+  bool is_shared(int block) const { return shared_.is_on() && block == plan_.blocks - 1; }
   void load_block(const Vec& vec, int block, const Xbyak::RegExp& at);
   Vec next_broadcast() { return broadcasts_[static_cast<size_t>(next_broadcast_++) % broadcasts_.size()]; }
   // Taps of the whole window, border or not: their weights are skipped.
@@ -101,6 +100,7 @@ class DirectEmitter : public Emitter {
 
   const ConvKernelPlan& plan_;
   ConvEpilogueEmitter epilogue_;
+  SharedVector shared_;
   const Gpr call_ = argument(0);
   const Gpr source_ = claim_gpr("source"), weights_ = claim_gpr("weights"), target_ = claim_gpr("target");
   const Gpr source_block_ = claim_gpr("source block"), target_block_ = claim_gpr("target block");

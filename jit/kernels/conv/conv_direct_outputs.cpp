@@ -16,7 +16,7 @@ void DirectEmitter::start_accumulators() {
   if (adds_bias) mov(scratch_, qword[call_ + offsetof(ConvCall, bias)]);
   for (int block = 0; block < plan_.blocks; ++block) {
     for (int pixel = 0; pixel < shape_->pixels; ++pixel) {
-      if (is_shared(block) && pixel != holder_of(pixel)) continue;
+      if (is_shared(block) && !shared_.is_holder(pixel)) continue;
       if (!adds_bias) {
         zero(accumulator(pixel, block));
       } else if (pixel == 0) {

@@ -1,5 +1,6 @@
 #include "jit/kernels/gemm/gemm.h"
 
+#include <algorithm>
 #include <cstddef>
 
 #include "jit/kernels/gemm/gemm_emitter.h"
@@ -18,6 +19,7 @@ std::shared_ptr<const CodePages> GemmTileEmitter::emit() {
   fetch_folds();
   zero_accumulators();
   multiply();
+  if (shared_.is_on()) part_shared();
   add_earlier_blocks();
   finish_tile();
   dec(qword[rsp + kTilesLeft]);
@@ -50,6 +52,7 @@ void GemmTileEmitter::load_arguments() {
     kmovw(tail_k_, b_.cvt32());
   }
   if (keeps_mask_) load_mask(*keeps_mask_);
+  if (shared_.is_on()) shared_.load_masks(tmp_);
 }
 
 void GemmTileEmitter::copy_to_frame(int to, size_t from) {
@@ -182,7 +185,9 @@ void GemmTileEmitter::rank1_updates(int steps, int lines) {
     paced.next_slot([&](int line) { prefetcht1(ptr[prefetch_ + line * kCacheLine]); });
   };
   for (int k = 0; k < steps; ++k) {
-    if (plan_.holds_a()) {
+    if (shared_.is_on()) {
+      update_sharing_last(k, pace);
+    } else if (plan_.holds_a()) {
       update_holding_a(k, pace);
     } else {
       update_holding_b(k, pace);
@@ -209,6 +214,33 @@ void GemmTileEmitter::update_holding_b(int k, Pace pace) {
     }
     pace();
   }
+}
+
+// Registers of sums that others hold are free for broadcasts until the sums are parted.
+template <class Pace>
+void GemmTileEmitter::update_sharing_last(int k, Pace pace) {
+  const int last = plan_.vecs - 1;
+  for (int v = 0; v < last; ++v) load_b(work_[static_cast<size_t>(v)], k, v);
+  const Vec& columns = work_[static_cast<size_t>(last)];
+  shared_.load_columns(columns, b_at(k, last));
+  for (int holder = 0; holder < plan_.rows; holder += plan_.last_share) {
+    std::vector<Vec> values;
+    std::vector<int> rows;
+    const int held = std::min(plan_.last_share, plan_.rows - holder);
+    for (int row = holder; row < holder + held; ++row) {
+      rows.push_back(row);
+      values.push_back(broadcasts_[next_broadcast_++ % broadcasts_.size()]);
+      broadcast(values.back(), element_of_a(row, k));
+      for (int v = 0; v < last; ++v) vfmadd231ps(acc(row, v), work_[static_cast<size_t>(v)], values.back());
+      pace();
+    }
+    shared_.multiply_add(acc(holder, last), columns, values, rows, held);
+  }
+}
+
+void GemmTileEmitter::part_shared() {
+  const int last = plan_.vecs - 1;
+  for (int row = plan_.rows - 1; row >= 0; --row) shared_.take(acc(row, last), acc(shared_.holder_of(row), last), row);
 }
 
 template <class Pace>

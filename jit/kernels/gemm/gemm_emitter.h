@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "jit/expression/epilogue.h"
+#include "jit/kernels/common/shared_vector.h"
 #include "jit/kernels/gemm/gemm.h"
 #include "jit/kernels/gemm/row_tile_emitter.h"
 
@@ -20,6 +21,10 @@ class GemmTileEmitter : public RowTileEmitter {
                                                     plan.epilogue->expression);
     }
     spills_ = must_spill();
+    broadcasts_.push_back(work_.back());
+    for (int row = 0; row < plan.rows; ++row) {
+      if (!shared_.is_holder(row)) broadcasts_.push_back(acc(row, plan.vecs - 1));
+    }
   }
 
   std::shared_ptr<const CodePages> emit();
@@ -61,6 +66,9 @@ class GemmTileEmitter : public RowTileEmitter {
 
   template <class Pace>
   void update_holding_b(int k, Pace pace);
+  template <class Pace>
+  void update_sharing_last(int k, Pace pace);
+  void part_shared();
   template <class Pace>
   void update_holding_a(int k, Pace pace);
   void load_b(const Vec& into, int k, int v);
@@ -115,6 +123,7 @@ class GemmTileEmitter : public RowTileEmitter {
   const Vec& acc(int row, int v) const { return acc_[static_cast<size_t>(row * plan_.vecs + v)]; }
 
   const GemmTilePlan plan_;
+  SharedVector shared_{*this, plan_.last_share, 2};  // behind tail_k_
   std::unique_ptr<EpilogueEmitter> epilogue_;
   const Gpr args_ = argument(0);
   const Gpr b_ = claim_gpr("b"), c_ = claim_gpr("c");
@@ -125,6 +134,8 @@ class GemmTileEmitter : public RowTileEmitter {
                                                                           : plan_.vecs + 1);
   const std::optional<Vec> keeps_mask_ =
       plan_.masked && plan_.b_in_place && !has_masks() ? std::optional<Vec>(claim_vec("mask")) : std::nullopt;
+  std::vector<Vec> broadcasts_;  // for rows that share
+  size_t next_broadcast_ = 0;
   bool spills_ = false;
   bool uses_mask_table_ = false;
   const Xbyak::Opmask tail_k_ = k1;

@@ -53,6 +53,10 @@ bool GemmTilePlan::is_valid() const {
   if (apart && (!folds_product() || vecs > 4)) return false;
   if (b_sign != 0 && b_in_place) return false;
   if (widens && !bf16) return false;
+  if (last_share > 1 && (!has_avx512(isa) || vecs < 2 || embed_broadcast || holds_a() || b_in_place || b_sign != 0 ||
+                         bf16 || a_in_chunks || folds_product())) {
+    return false;
+  }
   if (bf16 && (isa != Isa::avx512_bf16 || (accumulate && !widens) || starts_at_a || b_in_place || b_sign != 0 ||
                folds_product())) {
     return false;
@@ -75,6 +79,7 @@ std::string GemmTilePlan::key() const {
     text += kFolds[static_cast<size_t>(folds[i])];
     if (completes[i]) text += '!';
   }
+  if (last_share > 1) text += fmt::format(" share{}", last_share);
   if (fetches_folds) text += " fetched";
   if (fetches_ends) text += " fetches";
   if (apart) text += " apart";
