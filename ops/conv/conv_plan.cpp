@@ -1,6 +1,7 @@
 // The choice of plans: what a search may try, and an analytic model for when nobody searched.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "ops/conv/conv_problem.h"
 #include "ops/conv/conv_program.h"
@@ -35,6 +36,17 @@ double step_cycles(const ConvPlan& plan, int64_t pixels, int64_t blocks, int sha
   return std::max({products, loads, kLatencyCycles}) + 0.05;
 }
 
+// Of a tile whose sums run along the input's channels: products, with a load for each input, and the adding up of four
+// sums at a time across their lanes.
+double cycles_of_dots(const ConvProblem& problem, const ConvPlan& plan, int64_t pixels, const CoreRates& rates) {
+  constexpr double kTile = 10, kFourSums = 3.5;
+  const int64_t outputs = problem.out_channels, together = outputs > 2 ? 1 : 4 / outputs;
+  const auto loads = static_cast<double>(pixels + outputs), products = static_cast<double>(pixels * outputs);
+  const double step = std::max({products / products_per_cycle(plan.isa, rates), loads / 2, kLatencyCycles});
+  return step * static_cast<double>(problem.in_blocks() * problem.phases[0].taps()) + kTile +
+         kFourSums * static_cast<double>(divide_up(pixels, together)) + kStoreCycles * static_cast<double>(pixels);
+}
+
 // Cycles of the whole problem on one of `threads` threads.
 double cost_of(const ConvPlan& plan, const ConvProblem& problem, int threads, const CoreRates& rates) {
   const ConvShape& shape = problem.phases[0];
@@ -43,6 +55,10 @@ double cost_of(const ConvPlan& plan, const ConvProblem& problem, int threads, co
   int64_t tiles = 0;
   for_each_tile_size(shape, plan.rows, plan.cols, [&](int64_t pixels, int64_t count) {
     tiles += count;
+    if (plan.dots) {
+      cycles += static_cast<double>(count) * cycles_of_dots(problem, plan, pixels, rates);
+      return;
+    }
     for_each_size(problem.out_blocks(), plan.blocks, [&](int64_t blocks, int64_t groups) {
       const double tile = steps * step_cycles(plan, pixels, blocks, 1, rates) + kCallCycles +
                           kStoreCycles * static_cast<double>(pixels * blocks);
@@ -173,6 +189,22 @@ void shrink_tile(ConvPlan& plan, const ConvProblem& problem, const CoreRates& ra
   if (is_valid(small, problem)) plan = small;
 }
 
+// The widest tile of sums along the input's channels; nullopt: there are too many outputs, or too few inputs in a
+// block.
+std::optional<ConvPlan> dots_plan(const ConvProblem& problem, Isa isa) {
+  const ConvShape& shape = problem.phases[0];
+  std::optional<ConvPlan> widest;
+  for (int cols = 1; cols <= std::min<int64_t>(vector_registers(isa), shape.x.out); ++cols) {
+    ConvPlan plan{.isa = isa, .cols = static_cast<int>(largest_size(shape.x.out, cols)), .prefetch = false};
+    plan.dots = true;
+    plan.chunk = problem.most_blocks_at_once();
+    const int64_t rows = std::min<int64_t>(vector_registers(isa) / plan.cols, shape.y.out);
+    for (plan.rows = static_cast<int>(rows); plan.rows > 1 && !is_valid(plan, problem);) --plan.rows;
+    if (is_valid(plan, problem)) widest = plan;
+  }
+  return widest;
+}
+
 }  // namespace
 
 ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads, const CoreRates& rates) {
@@ -200,12 +232,15 @@ ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads, cons
   }
   shrink_tile(best, problem, rates);
   choose_blocking(best, problem);
+  const std::optional<ConvPlan> dots = dots_plan(problem, isa);
+  const double dots_cost = dots ? cost_of(*dots, problem, threads, rates) : best_cost;
   const WinogradChoice winograd = choose_winograd(problem, isa, threads, rates);
-  if (winograd.outputs > 0 &&
-      winograd.cycles < best_cost * taps_inside(shape) + stream_waits(problem, best, threads, rates)) {
+  if (winograd.outputs > 0 && winograd.cycles < std::min(best_cost, dots_cost) * taps_inside(shape) +
+                                                    stream_waits(problem, best, threads, rates)) {
     best.winograd = winograd.outputs;
     best.winograd_group = winograd.tile_group;
   }
+  if (best.winograd == 0 && dots_cost < best_cost) return *dots;
   best.prefetch = prefers_prefetch(problem);
   best.ahead = prefers_ahead(best, problem, rates);
   best.strassen = best.winograd == 0 && prefers_strassen(problem, isa, threads);
@@ -232,6 +267,7 @@ SearchSpace conv_search_space(const ConvProblem& problem, Isa isa, int threads) 
                  {"winograd", winograd_forms(problem)},
                  {"winograd_group", with_choice({0, 16, 28, 56, 112}, fallback.winograd_group)},
                  {"ahead", {0, 1}},
+                 {"dots", off_or_on(dots_plan(problem, isa).has_value())},
                  {"strassen", off_or_on(is_strassen(problem, isa))}};
   space.allowed = [problem, isa, fallback](const Candidate& candidate) {
     const ConvPlan plan = plan_of(candidate, isa);
@@ -239,7 +275,9 @@ SearchSpace conv_search_space(const ConvProblem& problem, Isa isa, int threads) 
     // What one algorithm does not read stands as in the fallback, so that no plan has two names.
     if (plan.winograd == 0 && plan.winograd_group != 0) return false;
     if (plan.winograd > 0 || plan.strassen) return is_direct_part_equal(plan, fallback);
-    const int pixels = std::max(plan.rows, 1) * plan.cols * plan.blocks;
+    if (plan.dots && (plan.unroll != fallback.unroll || plan.chunk != fallback.chunk)) return false;
+    const auto sums = plan.dots ? static_cast<int>(problem.out_channels) : plan.blocks;
+    const int pixels = std::max(plan.rows, 1) * plan.cols * sums;
     return pixels * 3 >= vector_registers(isa);
   };
   return space;

@@ -68,7 +68,10 @@ std::string to_string(const ConvPlan& plan) {
     return fmt::format("{} winograd F({}) tiles={}", name_of(plan.isa), plan.winograd, plan.winograd_group);
   return fmt::format("{} {}x({}x{}) {} unroll={} chunk={} group={}{}{}", name_of(plan.isa), plan.blocks, plan.rows,
                      plan.cols, plan.embedded ? "embedded" : "separate", plan.unroll, plan.chunk, plan.tile_group,
-                     plan.prefetch ? " prefetch" : "", plan.ahead ? " ahead" : "");
+                     plan.prefetch ? " prefetch" : "",
+                     plan.ahead  ? " ahead"
+                     : plan.dots ? " dots"
+                                 : "");
 }
 
 Candidate to_candidate(const ConvPlan& plan) {
@@ -77,7 +80,8 @@ Candidate to_candidate(const ConvPlan& plan) {
           {"unroll", plan.unroll},     {"chunk", plan.chunk},
           {"group", plan.tile_group},  {"prefetch", plan.prefetch},
           {"winograd", plan.winograd}, {"winograd_group", plan.winograd_group},
-          {"ahead", plan.ahead},       {"strassen", plan.strassen}};
+          {"ahead", plan.ahead},       {"dots", plan.dots},
+          {"strassen", plan.strassen}};
 }
 
 ConvPlan plan_of(const Candidate& candidate, Isa isa) {
@@ -94,6 +98,7 @@ ConvPlan plan_of(const Candidate& candidate, Isa isa) {
           get("winograd"),
           get("winograd_group"),
           get("ahead") != 0,
+          get("dots") != 0,
           get("strassen") != 0};
 }
 
@@ -107,6 +112,15 @@ bool is_valid(const ConvPlan& plan, const ConvProblem& problem) {
   if (plan.ahead && (problem.phases[0].taps() != 1 || plan.rows != 1)) return false;
   if (plan.strassen && (plan.winograd > 0 || !is_strassen(problem, plan.isa))) return false;
   ConvKernelPlan kernel;
+  if (plan.dots) {
+    if (problem.groups > 1 || problem.out_channels > ConvKernelPlan::kMostDots || plan.prefetch || plan.ahead ||
+        plan.winograd > 0 || plan.strassen) {
+      return false;
+    }
+    kernel.dots = static_cast<int>(problem.out_channels);
+    kernel.lanes = problem.in_lanes();
+    kernel.tail = static_cast<int>(problem.in_channels % kernel.lanes);
+  }
   kernel.isa = plan.isa;
   kernel.blocks = plan.blocks;
   kernel.embedded = plan.embedded;

@@ -91,6 +91,7 @@ struct ConvPlan {
   int winograd = 0;
   int winograd_group = 0;  // tiles of one group; 0: all
   bool ahead = false;      // prefetch what the end of a tile reads and writes; for pointwise ones
+  bool dots = false;       // sums run along the input's channels (ConvKernelPlan::dots)
   bool strassen = false;   // fewer products of blocks (conv_strassen.h) instead of all the above
   bool operator==(const ConvPlan&) const = default;
 };

@@ -82,7 +82,7 @@ ConvProgram::ConvProgram(ConvProblem problem, const ConvPlan& plan, int threads,
   split_.channels = threads_over_channels(problem_, plan_, threads);
   split_.pixels = threads / split_.channels;
   groups_ = make_block_groups(problem_, plan_.blocks, split_.channels);
-  if (plan_.chunk == 0) read_exactly(problem_, groups_);
+  if (plan_.chunk == 0 && !plan_.dots) read_exactly(problem_, groups_);
   split_.refine(problem_.flop(), threads, weight_bytes(problem_), static_cast<int64_t>(groups_.size()));
   for (const ConvBlockGroup& group : groups_) chunks_.push_back(chunks_of(group));
   int64_t weights = 0;
@@ -104,6 +104,7 @@ void ConvProgram::make_kernels(Phase& phase) {
   plan.unroll = plan_.unroll;
   plan.lanes = problem_.in_lanes();
   plan.tail = static_cast<int>(problem_.in_channels % plan.lanes);
+  if (plan_.dots) plan.dots = static_cast<int>(problem_.out_channels);
   plan.has_bias = problem_.has_bias;
   plan.epilogue = problem_.epilogue;
   if (plan_.ahead) {
@@ -130,7 +131,7 @@ void ConvProgram::make_kernels(Phase& phase) {
     plan.blocks = group.count;
     plan.channels = group.channels;
     plan.last_share = has_half_block(group) ? shared_pixels(problem_, plan_, group.count, core_rates()) : 1;
-    plan.half_last = has_half_block(group) && plan.last_share == 1;
+    plan.half_last = has_half_block(group) && plan.last_share == 1 && !plan_.dots;
     if (group.channels.count > 0) plan.ahead_lines = plan.source_lines = 0;
     const int64_t lines_per_round = int64_t{plan.unroll} * plan.blocks * problem_.lanes * 4 / kLine;
     plan.prefetch_lines =
@@ -171,6 +172,7 @@ int64_t ConvProgram::packed_size() const { return weights_at(phases_.back(), gro
 std::string ConvProgram::packing() const {
   std::string text = fmt::format("conv.1 c{}>{} {}x{} {}", problem_.in_lanes(), problem_.lanes, problem_.window_y,
                                  problem_.window_x, problem_.is_transposed ? "transposed " : "");
+  if (plan_.dots) text += "dots ";
   for (const ConvBlockGroup& group : groups_) {
     text += fmt::format("{},", group.count);
     const ConvChannels& c = group.channels;
@@ -217,6 +219,7 @@ void ConvProgram::pack(const float* weights, float* packed) const {
       for (const ConvChannelPart& part : channel_parts(group)) {
         const int64_t first_in = int64_t{group.in_first + part.block} * in_lanes + part.first;
         const int64_t channels = part.count;
+        if (plan_.dots) std::fill_n(packed, static_cast<int64_t>(taps.size()) * channels * width, 0.0f);
         for (int64_t lane = 0; lane < width; ++lane) {
           const int64_t out = int64_t{group.first} * problem_.lanes + lane;
           const int64_t own_first = out / out_each * in_each;  // input channels of this output's group
@@ -228,7 +231,9 @@ void ConvProgram::pack(const float* weights, float* packed) const {
               from = weights + window * (problem_.is_transposed ? in * out_each + out % out_each
                                                                 : out * in_each + in - own_first);
             }
-            float* to = packed + i * width + lane;
+            // Beside rows of whole vectors nothing is read of outputs that are none.
+            if (plan_.dots && !is_own) continue;
+            float* to = packed + (plan_.dots ? lane * problem_.lanes + i : i * width + lane);
             for (size_t tap = 0; tap < taps.size(); ++tap, to += channels * width)
               *to = is_own ? from[taps[tap]] : 0.0f;
           }

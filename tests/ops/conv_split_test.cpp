@@ -105,6 +105,21 @@ TEST(ConvPlan, LetsPixelsShareALastBlockOfFewChannels) {
   EXPECT_EQ(pixels_for(24, plan, 2, kTwoProducts), 1);
 }
 
+TEST(ConvPlan, SumsAlongTheInputsChannelsForFewOutputs) {
+  for (const CoreRates& rates : {kOneProduct, kTwoProducts}) {
+    const auto runs_along_inputs = [&](int64_t in, int64_t out) {
+      const ConvPlan plan = choose_conv_plan(pointwise(in, out, 1000), Isa::avx512, 1, rates);
+      EXPECT_TRUE(is_valid(plan, pointwise(in, out, 1000)));
+      return plan.dots;
+    };
+    EXPECT_TRUE(runs_along_inputs(64, 1));
+    EXPECT_TRUE(runs_along_inputs(64, 4));
+    EXPECT_TRUE(runs_along_inputs(24, 1)) << "a tail of channels";
+    EXPECT_FALSE(runs_along_inputs(64, 5));
+    EXPECT_FALSE(runs_along_inputs(66, 4)) << "fewer channels in the tail than outputs";
+  }
+}
+
 TEST(ConvPlan, MultipliesDirectlyWhereFewStepsVisitALargeOutputAgainAndAgain) {
   if (!pays_strassen(Isa::avx512)) GTEST_SKIP() << "block products do not pay here";
   const auto by_blocks = [](const ConvProblem& problem) { return choose_conv_plan(problem, Isa::avx512, 1).strassen; };

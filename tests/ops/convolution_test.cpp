@@ -194,6 +194,22 @@ ConvCase random_case(std::mt19937& random, bool is_transposed) {
   return c;
 }
 
+// Sums that run along the input's channels.
+TEST(Convolution, AgreesWithTheReferenceForFewOutputs) {
+  std::mt19937 random(2);
+  const auto pick = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  for (int i = 0; i < 100; ++i) {
+    ConvCase c = random_case(random, i % 4 == 0);
+    c.groups = 1;
+    c.in[1] = pick(6, 80);
+    c.out_channels = pick(1, 4);
+    c.in_blocked = c.out_blocked = true;
+    for (Isa isa : isas_here()) check(c, isa, random, i % 2 == 1);
+  }
+}
+
 TEST(Convolution, AgreesWithTheReferenceOverRandomShapes) {
   std::mt19937 random(1);
   for (int i = 0; i < 200; ++i) {

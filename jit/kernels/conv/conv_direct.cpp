@@ -29,12 +29,20 @@ int rounds_in(const ConvKernelPlan& plan, const ConvTileShape& shape) {
   return rounds;
 }
 
+bool fits_dots(const ConvKernelPlan& plan, int pixels) {
+  constexpr int kWork = 3;  // inputs, or what sums are added up in
+  const bool fits_tail = plan.tail == 0 || (has_avx512(plan.isa) && plan.tail >= plan.dots);
+  return pixels >= 1 && plan.dots <= ConvKernelPlan::kMostDots && plan.blocks == 1 && !plan.embedded && fits_tail &&
+         plan.lanes == vector_lanes(plan.isa) && plan.channels.count == 0 && plan.last_share == 1 &&
+         plan.prefetch_lines + plan.ahead_lines == 0 && plan.dots * (pixels + 1) + kWork <= vector_registers(plan.isa);
+}
+
 int64_t multiply_adds(const ConvKernelPlan& plan, std::span<const ConvTileShape> shapes) {
   int64_t sum = 0;
   for (const ConvTileShape& shape : shapes) {
     for (const ConvTapRun& tap : shape.taps) {
       const ConvRounds rounds = rounds_of(tap.run * plan.lanes, plan.unroll);
-      const int64_t steps = rounds.rest + (rounds.loops > 0 ? plan.unroll : 0);
+      const int64_t steps = plan.dots > 0 ? plan.dots : rounds.rest + (rounds.loops > 0 ? plan.unroll : 0);
       sum += static_cast<int64_t>(tap.uses.size()) * plan.blocks * steps;
     }
   }
@@ -59,6 +67,7 @@ std::string to_string(const ConvKernelPlan& plan) {
   const ConvBelow& b = plan.below;
   std::string extras;
   if (c.count > 0) extras += fmt::format(" channels {}-{} lead {}", c.skipped, c.skipped + c.count, c.lead);
+  if (plan.dots > 0) extras += fmt::format(" dots {}", plan.dots);
   if (b.rows > 0) extras += fmt::format(" below {}+{}*{} lines {}", b.first_byte, b.row_bytes, b.rows, b.lines);
   return fmt::format("{} blocks={} {} unroll={} lanes={}+{}{} prefetch={}+{}+{}{}{} bias={} then {}", name_of(plan.isa),
                      plan.blocks, plan.embedded ? "embedded" : "separate", plan.unroll, plan.lanes, plan.tail, extras,
@@ -70,6 +79,7 @@ std::string to_string(const ConvKernelPlan& plan) {
 bool fits_registers(const ConvKernelPlan& plan, int pixels) {
   if ((plan.embedded || plan.half_last) && !has_avx512(plan.isa)) return false;
   if (plan.last_share > 1 && (plan.embedded || plan.blocks < 2 || !has_avx512(plan.isa))) return false;
+  if (plan.dots > 0) return fits_dots(plan, pixels);
   const int broadcasts = plan.embedded ? 0 : 1;
   return pixels >= 1 && plan.blocks >= 1 && plan.blocks * (pixels + 1) + broadcasts <= vector_registers(plan.isa);
 }

@@ -29,13 +29,14 @@ void DirectEmitter::emit_tile(const ConvTileShape& shape) {
   align(16);
   L(next_tile);
   load_moving_arguments();
-  start_accumulators();
+  plan_.dots > 0 ? zero_dots() : start_accumulators();
   if (plan_.channels.count > 0) {
     emit_channels();
   } else {
     emit_blocks();
   }
   if (shared_.is_on()) part_shared();
+  if (plan_.dots > 0) sum_dots();
   add_earlier_visits();
   store_tile();
   step();
@@ -178,6 +179,7 @@ void DirectEmitter::prefetch_ahead() {
 // All taps of `lanes` channels of one input block, from first_channel_ on. Positions of the moving registers are
 // known at emission, so they are put right once, at the end.
 void DirectEmitter::emit_block(int lanes, bool more_follow, bool stays_in_block) {
+  if (plan_.dots > 0) return add_dots(lanes, more_follow);
   source_moved_ = weights_moved_ = 0;
   const int step_bytes = plan_.blocks * vec_bytes();
   for (const ConvTapRun& tap : shape_->taps) {

@@ -48,6 +48,11 @@ class DirectEmitter : public Emitter {
   void loop_tap(const ConvTapRun& tap, int64_t weights_at, int loops);
   void end_round();
   void emit_step(const ConvTapRun& tap, int64_t weights_at, int source_at, int step);
+  void zero_dots();
+  void add_dots(int lanes, bool more_follow);
+  void sum_dots();
+  void sum_four(std::span<const Vec> sums, const Vec& into);
+  const Vec& dot(int pixel, int output) const { return pool_[static_cast<size_t>(pixel * plan_.dots + output)]; }
   void multiply_shared(const ConvTapRun& tap, int64_t source_at, int set);
   void part_shared();
 
