@@ -31,7 +31,7 @@ int rounds_in(const ConvKernelPlan& plan, const ConvTileShape& shape) {
 
 bool fits_dots(const ConvKernelPlan& plan, int pixels) {
   constexpr int kWork = 3;  // inputs, or what sums are added up in
-  const bool fits_tail = plan.tail == 0 || (has_avx512(plan.isa) && plan.tail >= plan.dots);
+  const bool fits_tail = plan.tail == 0 || plan.tail >= plan.dots;
   return pixels >= 1 && plan.dots <= ConvKernelPlan::kMostDots && plan.blocks == 1 && !plan.embedded && fits_tail &&
          plan.lanes == vector_lanes(plan.isa) && plan.channels.count == 0 && plan.last_share == 1 &&
          plan.prefetch_lines + plan.ahead_lines == 0 && plan.dots * (pixels + 1) + kWork <= vector_registers(plan.isa);

@@ -72,7 +72,7 @@ struct ConvKernelPlan {
   int last_share = 1;
   // Not 0: so many channels of one output block, at most kMostDots, whose sums run along the lanes of the input's
   // blocks and are added up across them at the end. Weights then lie as [input block][tap][output][channel], each tap
-  // in as much memory as otherwise. Not embedded; a tail has no fewer channels than there are outputs (AVX-512 only).
+  // in as much memory as otherwise. Not embedded; a tail has no fewer channels than there are outputs.
   int dots = 0;
   static constexpr int kMostDots = 4;
   int source_lines = 0;  // behind the tile's pixels, of each input block: the next tile's

@@ -7,7 +7,7 @@ namespace lathe {
 
 void DirectEmitter::zero_dots() {
   for (int i = 0; i < shape_->pixels * plan_.dots; ++i) zero(pool_[static_cast<size_t>(i)]);
-  if (plan_.tail == 0) return;
+  if (plan_.tail == 0 || !has_masks()) return;
   mov(scratch_.cvt32(), (1 << plan_.tail) - 1);
   kmovw(Xbyak::Opmask(kFirstMask), scratch_.cvt32());
 }
@@ -24,9 +24,13 @@ void DirectEmitter::add_dots(int lanes, bool more_follow) {
     for (int output = 0; output < plan_.dots; ++output)
       load(weights[static_cast<size_t>(output)], weights_ + (tap.index * tap_bytes + output * vec_bytes()));
     for (const ConvUse& use : tap.uses) {
+      const Xbyak::RegExp at = source_ + use.source;
+      if (plan_.dots == 1 && lanes == plan_.lanes) {
+        vfmadd231ps(dot(use.pixel, 0), weights[0], ptr[at]);
+        continue;
+      }
       const Vec& input = inputs[next++ % inputs.size()];
-      const Xbyak::Address at = ptr[source_ + use.source];
-      lanes == plan_.lanes ? vmovups(input, at) : vmovups(input | Xbyak::Opmask(kFirstMask) | T_z, at);
+      lanes == plan_.lanes ? load(input, at) : load_tail(input, at);
       for (int output = 0; output < plan_.dots; ++output)
         vfmadd231ps(dot(use.pixel, output), input, weights[static_cast<size_t>(output)]);
     }
@@ -34,6 +38,16 @@ void DirectEmitter::add_dots(int lanes, bool more_follow) {
   if (!more_follow) return;
   add(source_, source_block_);
   add(weights_, window_taps() * tap_bytes);
+}
+
+// What lies behind the last channel may be anything.
+void DirectEmitter::load_tail(const Vec& input, const Xbyak::RegExp& at) {
+  if (has_masks()) {
+    vmovups(input | Xbyak::Opmask(kFirstMask) | T_z, ptr[at]);
+  } else {
+    zero(input);
+    vblendps(input, input, ptr[at], static_cast<uint8_t>((1 << plan_.tail) - 1));
+  }
 }
 
 // Adds up each of four vectors across its lanes: four sums in the first lanes of `into`, zeros behind them. The first

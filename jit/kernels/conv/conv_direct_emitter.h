@@ -50,6 +50,7 @@ class DirectEmitter : public Emitter {
   void emit_step(const ConvTapRun& tap, int64_t weights_at, int source_at, int step);
   void zero_dots();
   void add_dots(int lanes, bool more_follow);
+  void load_tail(const Vec& input, const Xbyak::RegExp& at);
   void sum_dots();
   void sum_four(std::span<const Vec> sums, const Vec& into);
   const Vec& dot(int pixel, int output) const { return pool_[static_cast<size_t>(pixel * plan_.dots + output)]; }
