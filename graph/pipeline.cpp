@@ -286,8 +286,6 @@ const std::vector<Pass>& specialize_passes() {
       // Behind epilogues, which must be alike.
       {"merge-convolutions", passes::merge_convolutions, 3},
       {"fuse-pointwise", passes::fuse_pointwise, 2},
-      // Behind whatever looks for convolutions.
-      {"fold-windows", passes::fold_windows, 3},
       // Last of those that change nodes: the passes above neither know nor keep layouts.
       {"choose-layouts", passes::choose_layouts, 3},
       {"absorb-reorders", passes::absorb_reorders, 3},

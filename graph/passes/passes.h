@@ -20,7 +20,6 @@ bool fold_if(Graph& graph, const PassContext& context);
 bool fold_norms(Graph& graph, const PassContext& context);
 bool fold_pads(Graph& graph, const PassContext& context);
 bool fold_slices(Graph& graph, const PassContext& context);
-bool fold_windows(Graph& graph, const PassContext& context);
 bool fuse_attention(Graph& graph, const PassContext& context);
 bool fuse_epilogue(Graph& graph, const PassContext& context);
 bool fuse_group_norm(Graph& graph, const PassContext& context);

@@ -128,41 +128,6 @@ TEST(PassSinkShuffles, ShufflesBehindDepthwiseStrides) {
   EXPECT_FALSE(is_left(strided, false));
 }
 
-TEST(PassFoldWindows, TurnsConvolutionsToFewChannelsRound) {
-  struct Case {
-    Dims in, weights, pads;
-    bool has_bias;
-  };
-  for (const Case& c :
-       {Case{{1, 64, 6, 7}, {1, 64, 3, 3}, {1, 1, 1, 1}, true}, Case{{2, 70, 9, 8}, {1, 70, 7, 5}, {0, 3, 4, 1}, false},
-        Case{{1, 64, 20}, {2, 64, 7}, {3, 3}, true}, Case{{1, 64, 20}, {1, 64, 4}, {}, false}}) {
-    Net net;
-    std::vector<ValueId> inputs{net.input(c.in), net.weights(c.weights)};
-    if (c.has_bias) inputs.push_back(net.weights({c.weights[0]}));
-    std::vector<std::pair<const char*, Attribute>> attributes;
-    if (!c.pads.empty()) attributes.emplace_back("pads", c.pads);
-    net.graph.outputs = {net.op("Conv", inputs, attributes)};
-    expect_folded(net, passes::fold_windows, 1);
-  }
-}
-
-TEST(PassFoldWindows, LeavesWhatIsFasterAsItIs) {
-  const Limits limits;
-  const auto is_left = [&](const Dims& weights, std::vector<std::pair<const char*, Attribute>> attributes) {
-    Net net;
-    net.graph.outputs = {net.op("Conv", {net.input({1, weights[1], 9, 9}), net.weights(weights)}, attributes)};
-    infer_types(net.graph);
-    return !passes::fold_windows(net.graph, {OpRegistry::builtin(), limits, 8});
-  };
-  EXPECT_FALSE(is_left({1, 64, 3, 3}, {}));
-  EXPECT_TRUE(is_left({5, 64, 3, 3}, {})) << "many channels";
-  EXPECT_TRUE(is_left({1, 4, 3, 3}, {})) << "pictures of few channels are read as they lie";
-  EXPECT_TRUE(is_left({1, 64, 1, 1}, {}));
-  EXPECT_TRUE(is_left({1, 64, 3, 3}, {{"strides", Dims{2, 2}}}));
-  EXPECT_TRUE(is_left({1, 64, 3, 3}, {{"dilations", Dims{2, 2}}}));
-  EXPECT_TRUE(is_left({1, 64, 3, 3}, {{"pads", Dims{3, 0, 0, 0}}})) << "zeros around the result";
-}
-
 Tensor random_codes(Net& net, DType dtype, const Dims& dims) {
   Tensor tensor(dtype, dims);
   for (size_t i = 0; i < tensor.bytes(); ++i)
