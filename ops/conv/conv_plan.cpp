@@ -40,10 +40,11 @@ double step_cycles(const ConvPlan& plan, int64_t pixels, int64_t blocks, int sha
 // sums at a time across their lanes.
 double cycles_of_dots(const ConvProblem& problem, const ConvPlan& plan, int64_t pixels, const CoreRates& rates) {
   constexpr double kTile = 10, kFourSums = 3.5;
-  const int64_t outputs = problem.out_channels, together = outputs > 2 ? 1 : 4 / outputs;
+  const int64_t outputs = dots_of(problem), together = outputs > 2 || problem.groups > 1 ? 1 : 4 / outputs;
   const auto loads = static_cast<double>(pixels + outputs), products = static_cast<double>(pixels * outputs);
+  const int64_t blocks = problem.groups > 1 ? 1 : problem.in_blocks();
   const double step = std::max({products / products_per_cycle(plan.isa, rates), loads / 2, kLatencyCycles});
-  return step * static_cast<double>(problem.in_blocks() * problem.phases[0].taps()) + kTile +
+  return step * static_cast<double>(blocks * problem.phases[0].taps()) + kTile +
          kFourSums * static_cast<double>(divide_up(pixels, together)) + kStoreCycles * static_cast<double>(pixels);
 }
 
@@ -56,7 +57,7 @@ double cost_of(const ConvPlan& plan, const ConvProblem& problem, int threads, co
   for_each_tile_size(shape, plan.rows, plan.cols, [&](int64_t pixels, int64_t count) {
     tiles += count;
     if (plan.dots) {
-      cycles += static_cast<double>(count) * cycles_of_dots(problem, plan, pixels, rates);
+      cycles += static_cast<double>(count * problem.out_blocks()) * cycles_of_dots(problem, plan, pixels, rates);
       return;
     }
     for_each_size(problem.out_blocks(), plan.blocks, [&](int64_t blocks, int64_t groups) {
@@ -189,8 +190,7 @@ void shrink_tile(ConvPlan& plan, const ConvProblem& problem, const CoreRates& ra
   if (is_valid(small, problem)) plan = small;
 }
 
-// The widest tile of sums along the input's channels; nullopt: there are too many outputs, or too few inputs in a
-// block.
+// The widest tile of sums along the input's channels; nullopt: they have too many outputs.
 std::optional<ConvPlan> dots_plan(const ConvProblem& problem, Isa isa) {
   const ConvShape& shape = problem.phases[0];
   std::optional<ConvPlan> widest;
@@ -240,7 +240,9 @@ ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads, cons
     best.winograd = winograd.outputs;
     best.winograd_group = winograd.tile_group;
   }
-  if (best.winograd == 0 && dots_cost < best_cost) return *dots;
+  // In narrow groups all channels of a block are multiplied otherwise.
+  const bool is_narrow = problem.groups > 1;
+  if (best.winograd == 0 && dots && (is_narrow || dots_cost < best_cost)) return *dots;
   best.prefetch = prefers_prefetch(problem);
   best.ahead = prefers_ahead(best, problem, rates);
   best.strassen = best.winograd == 0 && prefers_strassen(problem, isa, threads);
@@ -276,7 +278,7 @@ SearchSpace conv_search_space(const ConvProblem& problem, Isa isa, int threads) 
     if (plan.winograd == 0 && plan.winograd_group != 0) return false;
     if (plan.winograd > 0 || plan.strassen) return is_direct_part_equal(plan, fallback);
     if (plan.dots && (plan.unroll != fallback.unroll || plan.chunk != fallback.chunk)) return false;
-    const auto sums = plan.dots ? static_cast<int>(problem.out_channels) : plan.blocks;
+    const int sums = plan.dots ? dots_of(problem) : plan.blocks;
     const int pixels = std::max(plan.rows, 1) * plan.cols * sums;
     return pixels * 3 >= vector_registers(isa);
   };

@@ -102,6 +102,14 @@ ConvPlan plan_of(const Candidate& candidate, Isa isa) {
           get("strassen") != 0};
 }
 
+int dots_of(const ConvProblem& problem) {
+  const int64_t out_each = problem.out_channels / problem.groups;
+  if (problem.groups == 1) return out_each <= ConvKernelPlan::kMostDots ? static_cast<int>(out_each) : 0;
+  const bool is_narrow = out_each == problem.in_channels / problem.groups && out_each < problem.lanes &&
+                         (out_each == 2 || out_each == 4 || out_each == 8);
+  return is_narrow ? static_cast<int>(out_each) : 0;
+}
+
 bool is_valid(const ConvPlan& plan, const ConvProblem& problem) {
   if (plan.rows < 0 || plan.cols < 1 || plan.unroll < 1 || plan.chunk < 0 || plan.tile_group < 0) return false;
   if (plan.blocks > blocks_alike(problem)) return false;
@@ -113,11 +121,9 @@ bool is_valid(const ConvPlan& plan, const ConvProblem& problem) {
   if (plan.strassen && (plan.winograd > 0 || !is_strassen(problem, plan.isa))) return false;
   ConvKernelPlan kernel;
   if (plan.dots) {
-    if (problem.groups > 1 || problem.out_channels > ConvKernelPlan::kMostDots || plan.prefetch || plan.ahead ||
-        plan.winograd > 0 || plan.strassen) {
-      return false;
-    }
-    kernel.dots = static_cast<int>(problem.out_channels);
+    kernel.dots = dots_of(problem);
+    if (kernel.dots == 0 || plan.prefetch || plan.ahead || plan.winograd > 0 || plan.strassen) return false;
+    kernel.has_narrow_groups = problem.groups > 1;
     kernel.lanes = problem.in_lanes();
     kernel.tail = static_cast<int>(problem.in_channels % kernel.lanes);
   }

@@ -78,6 +78,9 @@ std::optional<ConvProblem> padded(const ConvProblem& problem);
 // Names what decides speed: shapes, types, epilogue. The tuner's key.
 std::string to_string(const ConvProblem& problem);
 
+// Outputs for each input that ConvKernelPlan::dots may be; 0: too many, or groups of other sizes.
+int dots_of(const ConvProblem& problem);
+
 struct ConvPlan {
   Isa isa = Isa::avx2;
   int blocks = 1;          // output blocks in registers
@@ -91,8 +94,8 @@ struct ConvPlan {
   int winograd = 0;
   int winograd_group = 0;  // tiles of one group; 0: all
   bool ahead = false;      // prefetch what the end of a tile reads and writes; for pointwise ones
-  bool dots = false;       // sums run along the input's channels (ConvKernelPlan::dots)
-  bool strassen = false;   // fewer products of blocks (conv_strassen.h) instead of all the above
+  bool dots = false;      // sums run along the input's channels (ConvKernelPlan::dots), of few outputs or narrow groups
+  bool strassen = false;  // fewer products of blocks (conv_strassen.h) instead of all the above
   bool operator==(const ConvPlan&) const = default;
 };
 

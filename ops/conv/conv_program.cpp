@@ -104,7 +104,10 @@ void ConvProgram::make_kernels(Phase& phase) {
   plan.unroll = plan_.unroll;
   plan.lanes = problem_.in_lanes();
   plan.tail = static_cast<int>(problem_.in_channels % plan.lanes);
-  if (plan_.dots) plan.dots = static_cast<int>(problem_.out_channels);
+  if (plan_.dots) {
+    plan.dots = dots_of(problem_);
+    plan.has_narrow_groups = problem_.groups > 1;
+  }
   plan.has_bias = problem_.has_bias;
   plan.epilogue = problem_.epilogue;
   if (plan_.ahead) {
@@ -233,7 +236,8 @@ void ConvProgram::pack(const float* weights, float* packed) const {
             }
             // Beside rows of whole vectors nothing is read of outputs that are none.
             if (plan_.dots && !is_own) continue;
-            float* to = packed + (plan_.dots ? lane * problem_.lanes + i : i * width + lane);
+            const int64_t row = problem_.groups > 1 ? lane ^ i : lane;
+            float* to = packed + (plan_.dots ? row * problem_.lanes + i : i * width + lane);
             for (size_t tap = 0; tap < taps.size(); ++tap, to += channels * width)
               *to = is_own ? from[taps[tap]] : 0.0f;
           }

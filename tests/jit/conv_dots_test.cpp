@@ -109,6 +109,72 @@ INSTANTIATE_TEST_SUITE_P(Tiles, ConvDots,
                                             ::testing::Values(std::pair(1, 1), std::pair(1, 2), std::pair(1, 3),
                                                               std::pair(1, 5), std::pair(5, 5))));
 
+// Groups of as many inputs as outputs, over one block of both; the last channels may be missing.
+TEST(ConvDots, StayWithinNarrowGroups) {
+  for (const Isa isa : testing::isas_here()) {
+    const int lanes = vector_lanes(isa);
+    for (int each = 2; each < lanes; each *= 2) {
+      for (const int tail : {0, each}) {
+        const int channels = tail > 0 ? tail : lanes, tap_floats = channels * lanes;
+        ConvKernelPlan plan;
+        plan.isa = isa;
+        plan.lanes = lanes;
+        plan.tail = tail;
+        plan.dots = each;
+        plan.has_narrow_groups = plan.has_bias = true;
+        const ConvTiling tiling = make_conv_tiling(window_on_square(lanes), 1,
+                                                   each == 8   ? 2
+                                                   : each == 4 ? 1
+                                                               : 3,
+                                                   lanes);
+        ASSERT_TRUE(fits_registers(plan, tiling.shapes[0].pixels));
+        const ConvKernels kernels = ConvKernels::make(plan, tiling.shapes);
+        std::vector<float> source(static_cast<size_t>(kPixels * lanes), std::numeric_limits<float>::quiet_NaN()),
+            weights(static_cast<size_t>(kWindow * kWindow * tap_floats)), bias(static_cast<size_t>(lanes)),
+            target(static_cast<size_t>(kPixels * lanes), -1.0F);
+        const auto weight = [&](int output, int input, int tap) -> float& {
+          return weights[static_cast<size_t>(tap * tap_floats + (output ^ input) * lanes + input)];
+        };
+        const auto first_of = [&](int channel) { return channel / each * each; };
+        for (int channel = 0; channel < channels; ++channel) {
+          bias[static_cast<size_t>(channel)] = static_cast<float>(channel);
+          for (int pixel = 0; pixel < kPixels; ++pixel)
+            source[static_cast<size_t>(pixel * lanes + channel)] =
+                static_cast<float>((channel * 5 + pixel * 3) % 11) - 5;
+          for (int tap = 0; tap < kWindow * kWindow; ++tap) {
+            for (int input = first_of(channel); input < first_of(channel) + each; ++input)
+              weight(channel, input, tap) = static_cast<float>((channel * 7 + tap * 5 + input * 3) % 13) - 6;
+          }
+        }
+        for (const ConvTile& tile : tiling.tiles) {
+          ConvCall call;
+          call.source = source.data() + tile.source / 4;
+          call.target = target.data() + tile.target / 4;
+          call.weights = weights.data();
+          call.bias = bias.data();
+          call.blocks = tail > 0 ? 0 : 1;
+          call.has_tail = tail > 0;
+          call.finish = 1;
+          kernels.entry(tile.shape)(&call);
+        }
+        for (int lane = 0; lane < lanes; ++lane) {
+          for (int pixel = 0; pixel < kPixels; ++pixel) {
+            float sum = bias[static_cast<size_t>(lane)];
+            for (int tap = 0; tap < kWindow * kWindow && lane < channels; ++tap) {
+              const int y = pixel / kExtent + tap / kWindow - 1, x = pixel % kExtent + tap % kWindow - 1;
+              if (y < 0 || y >= kExtent || x < 0 || x >= kExtent) continue;
+              for (int input = first_of(lane); input < first_of(lane) + each; ++input)
+                sum += source[static_cast<size_t>((y * kExtent + x) * lanes + input)] * weight(lane, input, tap);
+            }
+            ASSERT_EQ(target[static_cast<size_t>(pixel * lanes + lane)], sum)
+                << name_of(isa) << " groups of " << each << " tail " << tail << " pixel " << pixel << " lane " << lane;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(ConvDots, AreOfFewOutputsOfWholeVectors) {
   ConvKernelPlan plan;
   plan.isa = Isa::avx2;

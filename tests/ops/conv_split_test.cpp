@@ -120,6 +120,19 @@ TEST(ConvPlan, SumsAlongTheInputsChannelsForFewOutputs) {
   }
 }
 
+TEST(ConvPlan, SumsAlongTheInputsChannelsWithinNarrowGroups) {
+  const auto runs_along_inputs = [](int64_t in, int64_t out, int64_t groups) {
+    ConvProblem problem = pointwise(in, out, 1000);
+    problem.groups = groups;
+    return choose_conv_plan(problem, Isa::avx512, 1, kTwoProducts).dots;
+  };
+  EXPECT_TRUE(runs_along_inputs(128, 128, 32));
+  EXPECT_TRUE(runs_along_inputs(128, 128, 16));
+  EXPECT_FALSE(runs_along_inputs(128, 128, 8)) << "a whole block";
+  EXPECT_FALSE(runs_along_inputs(96, 96, 32)) << "groups of three lie across blocks";
+  EXPECT_FALSE(runs_along_inputs(128, 256, 32)) << "two outputs for each input";
+}
+
 TEST(ConvPlan, MultipliesDirectlyWhereFewStepsVisitALargeOutputAgainAndAgain) {
   if (!pays_strassen(Isa::avx512)) GTEST_SKIP() << "block products do not pay here";
   const auto by_blocks = [](const ConvProblem& problem) { return choose_conv_plan(problem, Isa::avx512, 1).strassen; };

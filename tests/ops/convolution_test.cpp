@@ -194,6 +194,18 @@ ConvCase random_case(std::mt19937& random, bool is_transposed) {
   return c;
 }
 
+TEST(Convolution, AgreesWithTheReferenceForNarrowGroups) {
+  std::mt19937 random(3);
+  for (int i = 0; i < 60; ++i) {
+    ConvCase c = random_case(random, i % 4 == 0);
+    const int64_t each = int64_t{2} << i % 3;
+    c.groups = std::uniform_int_distribution<int64_t>(2, 20)(random);
+    c.in[1] = c.out_channels = each * c.groups;
+    c.in_blocked = c.out_blocked = true;
+    for (Isa isa : isas_here()) check(c, isa, random, i % 2 == 1);
+  }
+}
+
 // Sums that run along the input's channels.
 TEST(Convolution, AgreesWithTheReferenceForFewOutputs) {
   std::mt19937 random(2);

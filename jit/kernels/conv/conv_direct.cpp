@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 
 #include "jit/kernels/conv/conv_direct_emitter.h"
@@ -32,7 +33,10 @@ int rounds_in(const ConvKernelPlan& plan, const ConvTileShape& shape) {
 bool fits_dots(const ConvKernelPlan& plan, int pixels) {
   constexpr int kWork = 3;  // inputs, or what sums are added up in
   const bool fits_tail = plan.tail == 0 || plan.tail >= plan.dots;
-  return pixels >= 1 && plan.dots <= ConvKernelPlan::kMostDots && plan.blocks == 1 && !plan.embedded && fits_tail &&
+  const bool is_few = plan.has_narrow_groups
+                          ? plan.dots >= 2 && plan.dots < plan.lanes && std::has_single_bit(unsigned(plan.dots))
+                          : plan.dots <= ConvKernelPlan::kMostDots;
+  return pixels >= 1 && is_few && plan.blocks == 1 && !plan.embedded && fits_tail &&
          plan.lanes == vector_lanes(plan.isa) && plan.channels.count == 0 && plan.last_share == 1 &&
          plan.prefetch_lines + plan.ahead_lines == 0 && plan.dots * (pixels + 1) + kWork <= vector_registers(plan.isa);
 }
@@ -67,7 +71,7 @@ std::string to_string(const ConvKernelPlan& plan) {
   const ConvBelow& b = plan.below;
   std::string extras;
   if (c.count > 0) extras += fmt::format(" channels {}-{} lead {}", c.skipped, c.skipped + c.count, c.lead);
-  if (plan.dots > 0) extras += fmt::format(" dots {}", plan.dots);
+  if (plan.dots > 0) extras += fmt::format(" dots {}{}", plan.dots, plan.has_narrow_groups ? " groups" : "");
   if (b.rows > 0) extras += fmt::format(" below {}+{}*{} lines {}", b.first_byte, b.row_bytes, b.rows, b.lines);
   return fmt::format("{} blocks={} {} unroll={} lanes={}+{}{} prefetch={}+{}+{}{}{} bias={} then {}", name_of(plan.isa),
                      plan.blocks, plan.embedded ? "embedded" : "separate", plan.unroll, plan.lanes, plan.tail, extras,

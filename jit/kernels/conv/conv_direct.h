@@ -74,6 +74,9 @@ struct ConvKernelPlan {
   // blocks and are added up across them at the end. Weights then lie as [input block][tap][output][channel], each tap
   // in as much memory as otherwise. Not embedded; a tail has no fewer channels than there are outputs.
   int dots = 0;
+  // With dots: they are the channels of each group of as many inputs, 2, 4 or 8. Sum number r of an input's lane i is
+  // the part of output i ^ r, and weights lie as [input block][tap][r][channel].
+  bool has_narrow_groups = false;
   static constexpr int kMostDots = 4;
   int source_lines = 0;  // behind the tile's pixels, of each input block: the next tile's
   ConvBelow below;

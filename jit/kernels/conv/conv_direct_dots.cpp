@@ -1,4 +1,4 @@
-// Few output channels: their sums run along the lanes of the input's channels, not of their own.
+// Few output channels for each input: sums run along the lanes of the input's channels, not of their own.
 #include <cstddef>
 
 #include "jit/kernels/conv/conv_direct_emitter.h"
@@ -99,13 +99,37 @@ void DirectEmitter::sum_dots() {
       }
     }
   }
-  if (!plan_.has_bias) return;
+}
+
+// Each pixel's sums to the lanes of their outputs, which lie in the same group.
+void DirectEmitter::sum_groups() {
+  const Vec& moved = pool_.back();
+  for (int pixel = 0; pixel < shape_->pixels; ++pixel) {
+    const Vec& sum = dot(pixel, 0);
+    for (int r = 1; r < plan_.dots; ++r) {
+      const int within_four = r % 4;
+      const Vec& part = dot(pixel, r);
+      // Lane i takes lane i ^ r.
+      constexpr int kIdentity = 0b11'10'01'00;
+      const auto order = static_cast<uint8_t>(kIdentity ^ (within_four * 0b01'01'01'01));
+      if (within_four > 0) vpermilps(moved, part, order);
+      const Vec& from = within_four > 0 ? moved : part;
+      if (r >= 4)
+        vshuff64x2(Xbyak::Zmm(moved.getIdx()), Xbyak::Zmm(from.getIdx()), Xbyak::Zmm(from.getIdx()), 0b10'11'00'01);
+      vaddps(sum, sum, r >= 4 ? moved : from);
+    }
+    if (pixel > 0) vmovaps(accumulator(pixel, 0), sum);
+  }
+}
+
+void DirectEmitter::add_bias_to_dots() {
+  const Vec& bias = pool_.back();
   Xbyak::Label done;
   cmp(qword[call_ + offsetof(ConvCall, accumulate)], 0);
   jne(done, T_NEAR);
   mov(scratch_, qword[call_ + offsetof(ConvCall, bias)]);
-  load(four, scratch_ + 0);
-  for (int pixel = 0; pixel < shape_->pixels; ++pixel) vaddps(accumulator(pixel, 0), accumulator(pixel, 0), four);
+  load(bias, scratch_ + 0);
+  for (int pixel = 0; pixel < shape_->pixels; ++pixel) vaddps(accumulator(pixel, 0), accumulator(pixel, 0), bias);
   L(done);
 }
 

@@ -36,7 +36,10 @@ void DirectEmitter::emit_tile(const ConvTileShape& shape) {
     emit_blocks();
   }
   if (shared_.is_on()) part_shared();
-  if (plan_.dots > 0) sum_dots();
+  if (plan_.dots > 0) {
+    plan_.has_narrow_groups ? sum_groups() : sum_dots();
+    if (plan_.has_bias) add_bias_to_dots();
+  }
   add_earlier_visits();
   store_tile();
   step();

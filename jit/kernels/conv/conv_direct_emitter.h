@@ -52,6 +52,8 @@ class DirectEmitter : public Emitter {
   void add_dots(int lanes, bool more_follow);
   void load_tail(const Vec& input, const Xbyak::RegExp& at);
   void sum_dots();
+  void sum_groups();
+  void add_bias_to_dots();
   void sum_four(std::span<const Vec> sums, const Vec& into);
   const Vec& dot(int pixel, int output) const { return pool_[static_cast<size_t>(pixel * plan_.dots + output)]; }
   void multiply_shared(const ConvTapRun& tap, int64_t source_at, int set);
