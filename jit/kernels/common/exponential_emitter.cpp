@@ -9,15 +9,16 @@
 namespace lathe {
 namespace {
 
-constexpr float kLeast = -105;          // its exponential rounds to 0
+// Below it lie the exponentials that are less than the least normal number, -126 * log(2). They become 0: an Intel core
+// takes some hundred cycles for a result that it has to round among denormals, and each masked score is one.
+constexpr float kLeast = -87.33654F;
+constexpr int kNotLess = 5;             // of vcmpps: also of NaN
 constexpr float kSixteenths = 3 << 18;  // added to |x| < 2^18, it leaves sixteenths; their number is at the end
 constexpr float kThird = 1.0F / 6, kSecond = 0.5F;  // of exp's series
 
-// On AVX2: 1.5 * 2^23 leaves whole numbers at the end of what is added to it. They are exponents, 25 too large so that
-// what is below the least normal number is one product of a normal number, which rounds it.
-constexpr float kBelow = -104.2F;  // rounds to 0; 25 more than its exponent is that of a normal number
-constexpr int kTooLarge = 25;
-constexpr float kRounder = 3 << 22, kExponents = kRounder + 127 + kTooLarge;
+// On AVX2: 1.5 * 2^23 leaves whole numbers at the end of what is added to it. They are exponents.
+constexpr float kBelow = -88;  // rounds to the exponent of 0
+constexpr float kRounder = 3 << 22, kExponents = kRounder + 127;
 // exp(r) for |r| <= ln(2)/2 as in vector_math.cpp, from the highest power on, between what comes before and behind.
 constexpr float kConstant[] = {std::numbers::log2e_v<float>,
                                std::numbers::ln2_v<float>,
@@ -27,9 +28,8 @@ constexpr float kConstant[] = {std::numbers::log2e_v<float>,
                                0.166665211F,
                                0.49999994F,
                                1.0F,
-                               1.0F,
-                               1.0F / (1 << kTooLarge)};
-constexpr size_t kLog2E = 0, kLn2 = 1, kPolynomial = 2, kPolynomialEnd = 9, kScale = 9;
+                               1.0F};
+constexpr size_t kLog2E = 0, kLn2 = 1, kPolynomial = 2, kPolynomialEnd = 9;
 
 }  // namespace
 
@@ -79,12 +79,12 @@ void ExponentialEmitter::exponential_by_polynomial(const Vec& vec) {
   with(kPolynomial, [&](const auto& first) { vmovaps(series, first); });
   for (size_t i = kPolynomial + 1; i < kPolynomialEnd; ++i)
     with(i, [&](const auto& next) { vfmadd213ps(series, vec, next); });
-  vmulps(series, series, power);
-  with(kScale, [&](const auto& scale) { vmulps(vec, series, scale); });
+  vmulps(vec, series, power);
 }
 
 void ExponentialEmitter::exponential_by_table(const Vec& vec) {
   const Vec &exponent = temps_[0], &series = temps_[1], &power = temps_[2];
+  vcmpps(normal_, vec, least_, kNotLess);
   vmaxps(vec, least_, vec);
   vmovaps(power, sixteenths_);
   vfmadd231ps(power, vec, log2_e_);
@@ -96,7 +96,7 @@ void ExponentialEmitter::exponential_by_table(const Vec& vec) {
   vfmadd213ps(series, vec, one_);
   vmulps(vec, vec, power);
   vfmadd213ps(vec, series, power);
-  vscalefps(vec, vec, exponent);  // by its floor
+  vscalefps(vec | normal_ | T_z, vec, exponent);  // by its floor
 }
 
 void ExponentialEmitter::emit_exponential_constants() {

@@ -14,8 +14,9 @@ class ExponentialEmitter : public RowEmitter {
   // Behind begin(): constants and temporaries, at least as many as asked for; at least `left` vectors stay free where
   // constants may be in memory. Clobbers `temp`.
   void claim_exponential(const Gpr& temp, int least_temporaries = 0, int left = 2);
-  // NaN stays. Requires: vec <= 0. Half the work of the general one: one product takes the logarithm of 2 off, and on
-  // AVX-512 2^(1/16) has its powers in one register. Error: 1 + |x| / 20 units in the last place, / 30 on AVX-512.
+  // NaN stays; what is less than the least normal number may become 0. Requires: vec <= 0. Clobbers k2. Half the work
+  // of the general one: one product takes the logarithm of 2 off, and on AVX-512 2^(1/16) has its powers in one
+  // register. Error: 1 + |x| / 20 units in the last place, / 30 on AVX-512.
   void exponential(const Vec& vec);
   // Behind the code's end.
   void emit_exponential_constants();
@@ -26,10 +27,11 @@ class ExponentialEmitter : public RowEmitter {
   void exponential_by_table(const Vec& vec);
   void exponential_by_polynomial(const Vec& vec);
 
+  const Xbyak::Opmask normal_ = k2;
   Vec least_;
   Vec log2_e_, ln_2_, sixteenths_, third_, second_, one_, powers_;  // on AVX-512
   Xbyak::Label powers_at_;
-  static constexpr size_t kConstants = 10;
+  static constexpr size_t kConstants = 9;
   Vec rounder_;  // on AVX2, with constants in registers while there are any
   std::vector<Vec> held_;
   std::array<Xbyak::Label, kConstants> constants_at_;

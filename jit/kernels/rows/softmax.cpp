@@ -10,7 +10,8 @@ namespace {
 
 // 2^x for x in [0, 1), off by 2.6e-6 of it (Lawson fit): enough for what is stored as bytes.
 constexpr float kPowerOfTwo[] = {0.0135340961F, 0.0520116054F, 0.241442665F, 0.693003833F, 1.00000262F};
-constexpr int kByteVectors = 4;  // that are packed together
+constexpr float kLeastPower = -126;  // of 2 that is a normal number
+constexpr int kByteVectors = 4;      // that are packed together
 
 class SoftmaxRowsEmitter : public SoftmaxEmitter {
  public:
@@ -203,6 +204,7 @@ class SoftmaxRowsEmitter : public SoftmaxEmitter {
     };
     log2_e_ = constant("log2 e", std::numbers::log2e_v<float>);
     for (const float coefficient : kPowerOfTwo) power_of_two_.push_back(constant("of 2^x", coefficient));
+    least_power_ = constant("least exponent", kLeastPower);
     broken_ = claim_vec("broken part");
   }
 
@@ -274,7 +276,8 @@ class SoftmaxRowsEmitter : public SoftmaxEmitter {
   }
 
   void sum_quick_exponentials(std::span<const QuickRow> rows) {
-    constexpr int kFloor = 9;  // of vreduceps: the distance from the largest integer below, no exceptions
+    constexpr int kNotLess = 5;  // of vcmpps: also of NaN
+    constexpr int kFloor = 9;    // of vreduceps: the distance from the largest integer below, no exceptions
     for (const QuickRow& row : rows) {
       vmulps(row.top, row.top, log2_e_);
       zero(row.sum);
@@ -286,10 +289,11 @@ class SoftmaxRowsEmitter : public SoftmaxEmitter {
         for (const QuickRow& row : rows) {
           load_part(x_, row_at(at_from_, row) + i * vec_bytes(), is_tail);
           vfmsub213ps(x_, log2_e_, row.top);
+          vcmpps(k2, x_, least_power_, kNotLess);  // else 0: no results among denormals, which take long
           vreduceps(broken_, x_, kFloor);
           vmovaps(spare_, power_of_two_[0]);
           for (size_t k = 1; k < power_of_two_.size(); ++k) vfmadd213ps(spare_, broken_, power_of_two_[k]);
-          vscalefps(x_, spare_, x_);  // by its floor
+          vscalefps(x_ | k2 | T_z, spare_, x_);  // by its floor
           if (is_tail) clear_behind_tail(x_);
           vaddps(row.sum, row.sum, x_);
           store_part(row_at(at_row_, row) + i * vec_bytes(), x_, is_tail);
@@ -302,7 +306,7 @@ class SoftmaxRowsEmitter : public SoftmaxEmitter {
 
   std::vector<QuickRow> quick_;
   Gpr at_from_, row_, bytes_at_, at_row_, three_rows_, next_;
-  Vec log2_e_, broken_;
+  Vec log2_e_, least_power_, broken_;
   std::vector<Vec> tops_, bytes_, power_of_two_;
 };
 
