@@ -245,7 +245,7 @@ ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads, cons
   if (best.winograd == 0 && dots && (is_narrow || dots_cost < best_cost)) return *dots;
   best.prefetch = prefers_prefetch(problem);
   best.ahead = prefers_ahead(best, problem, rates);
-  best.strassen = best.winograd == 0 && prefers_strassen(problem, isa, threads);
+  best.strassen = best.winograd == 0 && prefers_strassen(problem, isa, threads, rates);
   return best;
 }
 

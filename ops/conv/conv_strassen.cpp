@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ops/core_cycles.h"
 #include "ops/work_split.h"
 #include "src/base/divide.h"
 
@@ -17,9 +18,15 @@ int64_t pixels_at_once(const ConvProblem& problem) { return pixels_of(problem) %
 
 void choose_tile(StrassenShape& shape) {
   const int64_t columns = shape.n / shape.scheme->columns;
+  const bool is_packed_strassen = shape.scheme == &kPackedStrassen222;
   shape.vecs = 2;
   shape.rows = has_avx512(shape.isa) ? 14 : 6;
   if (!has_avx512(shape.isa)) return;
+  if (columns % 64 == 0 && is_packed_strassen) {
+    shape.vecs = 4;
+    shape.rows = 6;
+    return;
+  }
   if (columns % 48 == 0) {  // fewer broadcasts
     shape.vecs = 3;
     shape.rows = 8;
@@ -77,7 +84,9 @@ StrassenShape shape_by(const BilinearScheme& scheme, const ConvProblem& problem,
   return shape;
 }
 
-constexpr double kOverhead = 7;  // strassen_gain()
+// strassen_gain(): where additions take the multipliers' turns, sums cost more.
+double overhead_of(const CoreRates& rates) { return rates.adds_beside ? 7 : 13; }
+
 constexpr int64_t kFewPixels = 256;
 
 bool has_few_pixels(const ConvProblem& problem, int threads) {
@@ -100,10 +109,14 @@ bool can_use_thirds(const StrassenShape& shape, const ConvProblem& problem, int 
 }
 
 // Of `pixels` of an image; for all of its pieces by the same scheme and in the same panels.
-StrassenShape shape_of(const ConvProblem& problem, Isa isa, int threads, int64_t pixels) {
+StrassenShape shape_of(const ConvProblem& problem, Isa isa, int threads, int64_t pixels,
+                       const CoreRates& rates = core_rates()) {
   // Fifteen products for eighteen gain more than seven for eight.
   const StrassenShape thirds = shape_by(kHopcroftKerr233, problem, isa, pixels);
-  return can_use_thirds(thirds, problem, threads) ? thirds : shape_by(kStrassen222, problem, isa, pixels);
+  if (can_use_thirds(thirds, problem, threads)) return thirds;
+  // Two multipliers wait for sums that are made while B is loaded.
+  const bool packs = has_two_wide_products(isa, rates) && pixels_at_once(problem) == 2;
+  return shape_by(packs ? kPackedStrassen222 : kStrassen222, problem, isa, pixels);
 }
 
 // More, for threads that are held up, where all pieces stay long and even: each reads all weights again.
@@ -127,10 +140,10 @@ int64_t count_pieces(const ConvProblem& problem, Isa isa, int threads) {
 }
 
 // The least part of the time that shall be saved by the rule of thumb, strassen_gain().
-double least_gain(const ConvProblem& problem, const StrassenShape& shape, int threads) {
+double least_gain(const ConvProblem& problem, const StrassenShape& shape, int threads, const CoreRates& rates) {
   const int64_t pixels = pixels_of(problem);
-  // Threads read all weights each, for fewer pixels.
-  double gain = threads > 1 ? 0.065 : 0.02;
+  // Threads read all weights each, for fewer pixels. (Where overhead_of() is larger, less of this is left to be added.)
+  double gain = threads == 1 ? 0.02 : rates.adds_beside ? 0.065 : 0.04;
   // C is visited several times: 128 channels to 512 of 28x28 pixels and a residual, 1.6 MB, take no longer directly.
   if (pixels * shape.n * 4 > static_cast<int64_t>(cpu_facts().l2_bytes)) gain = std::max(gain, 0.06);
   // Large pictures are out of the caches.
@@ -157,17 +170,21 @@ bool is_strassen(const ConvProblem& problem, Isa isa) {
          has_quadrants(shape_of(problem, isa, 1, pixels_of(problem)));
 }
 
-bool prefers_strassen(const ConvProblem& problem, Isa isa, int threads) {
+bool prefers_strassen(const ConvProblem& problem, Isa isa, int threads, const CoreRates& rates) {
   constexpr int64_t kFewestChannels = 128;
-  const StrassenShape shape = shape_of(problem, isa, threads, pixels_of(problem));
-  if (!pays_strassen(isa) || !is_strassen(problem, isa) || !has_quadrants(shape)) return false;
+  const StrassenShape shape = shape_of(problem, isa, threads, pixels_of(problem), rates);
+  if (!pays_strassen(isa, rates) || !is_strassen(problem, isa) || !has_quadrants(shape)) return false;
+  const bool is_of_two = has_two_wide_products(isa, rates);
+  // Zen 5 was not measured with packed sums; with sums made on the way it loses 3 to 7 %.
+  if (is_of_two && (rates.adds_beside || !shape.scheme->packs_sums)) return false;
   const int64_t pixels = pixels_of(problem) / pieces_for(problem, threads);
-  const int64_t fewest_pixels = has_avx512(isa) ? 48 : shape.scheme->packs_sums ? 64 : 128;
+  const int64_t fewest_pixels = is_of_two ? 96 : has_avx512(isa) ? 48 : shape.scheme->packs_sums ? 64 : 128;
   if (pixels < fewest_pixels) return false;
   // What threads wait for the weights is little only beside many channels.
   const bool has_few = has_few_pixels(problem, threads);
   return shape.k >= (has_few ? 512 : kFewestChannels) && shape.n >= (has_few ? 256 : kFewestChannels) &&
-         strassen_gain(*shape.scheme, shape.n, shape.k, kOverhead) >= least_gain(problem, shape, threads);
+         strassen_gain(*shape.scheme, shape.n, shape.k, overhead_of(rates)) >=
+             least_gain(problem, shape, threads, rates);
 }
 
 StrassenConv::StrassenConv(ConvProblem problem, Isa isa, int threads, std::vector<int64_t> operand_batch_bytes)

@@ -15,7 +15,7 @@ namespace lathe {
 // One tap, stride 1, whole blocks of channels with even halves or thirds, and an accuracy level that allows it.
 bool is_strassen(const ConvProblem& problem, Isa isa);
 // Untuned: it pays.
-bool prefers_strassen(const ConvProblem& problem, Isa isa, int threads);
+bool prefers_strassen(const ConvProblem& problem, Isa isa, int threads, const CoreRates& rates);
 
 class StrassenConv {
  public:

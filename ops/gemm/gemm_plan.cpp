@@ -71,8 +71,13 @@ bool splits_columns_evenly(const GemmProblem& problem, const GemmPlan& fast) {
   return imbalance(problem.n / width, problem.threads) <= kMostImbalance;
 }
 
-// Rows of one thread that pay for packed sums beside two multipliers: seven products for eight save less.
-int64_t fewest_of_two(const GemmPlan& fast) { return fast.fast == FastProduct::hopcroft_kerr ? 48 : 80; }
+// Rows of one thread that pay for packed sums beside two multipliers: seven products for eight save less, and memory
+// has to bring 1.67 to 1.75 times the bytes in the meantime.
+int64_t fewest_of_two(const GemmPlan& fast, const CoreRates& rates) {
+  constexpr double kRowsForBytes = 384;  // 48 rows at 8 bytes a cycle, 87 at 4.4
+  const auto streamed = static_cast<int64_t>(kRowsForBytes / rates.memory_bytes);
+  return std::max<int64_t>(streamed, fast.fast == FastProduct::hopcroft_kerr ? 48 : 80);
+}
 
 // Threads with rows of their own make A's sums of these only, and read what they wrote themselves, product after
 // product; but each streams all of B, so that the rows have to be many. Two multipliers want more of them yet: in tiles
@@ -81,31 +86,33 @@ bool splits_rows(const GemmProblem& problem, const GemmPlan& fast, const CoreRat
   constexpr int64_t kFewest = 64, kManyOfTwo = 192;
   if (!pays_own_copies(problem.threads)) return false;
   if (!has_two_wide_products(problem.isa, rates)) return problem.m >= kFewest * problem.threads;
-  return problem.m >= problem.threads * (splits_columns_evenly(problem, fast) ? kManyOfTwo : fewest_of_two(fast));
+  return problem.m >=
+         problem.threads * (splits_columns_evenly(problem, fast) ? kManyOfTwo : fewest_of_two(fast, rates));
 }
 
 // Two multipliers are through with B so soon that fewer rows wait for its packed sums: of 32 rows and 768 by 768 the
 // plain product takes 12 % less, of 48 about 5 % more. Sums of A and visits to C count for more, too.
-bool prefers_packed_sums(const GemmProblem& problem, const GemmPlan& fast) {
-  constexpr double kOverhead = 22;
+// Where additions take the multipliers' turns, sums cost more still.
+bool prefers_packed_sums(const GemmProblem& problem, const GemmPlan& fast, const CoreRates& rates) {
+  const double overhead = rates.adds_beside ? 22 : 30;
   const BilinearScheme& scheme = scheme_of(fast.fast);
-  const double gain = strassen_gain(scheme, problem.n, problem.k, kOverhead);
+  const double gain = strassen_gain(scheme, problem.n, problem.k, overhead);
   // A split by rows has as many for each thread: splits_rows().
   if (problem.threads == 1 || fast.split == GemmSplit::rows) {
     constexpr double kLeastGain = 0.02;
-    return problem.m >= fewest_of_two(fast) && gain >= kLeastGain;
+    return problem.m >= fewest_of_two(fast, rates) && gain >= kLeastGain;
   }
   if (!splits_columns_evenly(problem, fast)) return false;
   constexpr int64_t kFewestRows = 96;
   if (pays_own_copies(problem.threads)) {  // near each other
     constexpr int64_t kFewestNear = 64;
     const double least_gain = problem.m >= kFewestRows ? 0.035 : 0.08;
-    return problem.m >= std::max(kFewestNear, fewest_of_two(fast)) && gain >= least_gain;
+    return problem.m >= std::max(kFewestNear, fewest_of_two(fast, rates)) && gain >= least_gain;
   }
   constexpr int64_t kMostSumsBytes = 4 << 20;
   constexpr double kLeastGain = 0.08;
   return problem.m >= kFewestRows && problem.m * scheme.sums_per_row(problem.k) * 4 <= kMostSumsBytes &&
-         strassen_gain(scheme, problem.n / problem.threads, problem.k, kOverhead) >= kLeastGain;
+         strassen_gain(scheme, problem.n / problem.threads, problem.k, overhead) >= kLeastGain;
 }
 
 // Packed sums of B are 1.67 or 1.75 times what B is: with few rows for each thread the memory would not keep up. Sums
@@ -115,7 +122,7 @@ bool prefers_fast(const GemmProblem& problem, const GemmPlan& fast, const CoreRa
   constexpr double kOverhead = 14;
   const BilinearScheme& scheme = scheme_of(fast.fast);
   const bool is_packed = scheme.packs_sums;
-  if (has_two_wide_products(problem.isa, rates)) return prefers_packed_sums(problem, fast);
+  if (has_two_wide_products(problem.isa, rates)) return prefers_packed_sums(problem, fast, rates);
   const bool is_costly = !is_packed && !has_avx512(problem.isa);  // lower tiles of narrower vectors load B more often
   const bool by_rows = fast.split == GemmSplit::rows;
   // Threads with many rows of their own gain as one does: 256 rows by 256 to 1,024 columns and k 2 to 17 % at 2
@@ -278,7 +285,7 @@ GemmPlan default_gemm_plan(const GemmProblem& problem, const CoreRates& rates) {
   plan.pack_b = problem.b == GemmOperandB::row_major && problem.m >= 4 * plan.rows &&
                 (problem.n >= 512 || shares_cache_set(problem.b_stride > 0 ? problem.b_stride : problem.n));
   while (!is_valid(plan, problem) && plan.vecs > 1) --plan.vecs;  // AVX2's mask takes a register
-  return problem.allows_strassen && adds_beside_products() ? fast_plan(problem, plan, rates) : plan;
+  return problem.allows_strassen && pays_strassen(problem.isa, rates) ? fast_plan(problem, plan, rates) : plan;
 }
 
 GemmPlan choose_gemm_plan(const GemmProblem& problem, PlanSource& plans) {

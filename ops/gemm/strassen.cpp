@@ -44,11 +44,7 @@ int64_t parts_of_k(const StrassenShape& shape) {
   return 0;
 }
 
-bool adds_beside_products() { return cpu_facts().vendor == "AuthenticAMD"; }
-
-bool pays_strassen(Isa isa, const CoreRates& rates) {
-  return adds_beside_products() && !has_two_wide_products(isa, rates);
-}
+bool pays_strassen(Isa isa, const CoreRates& rates) { return rates.adds_beside || products_per_cycle(isa, rates) > 1; }
 
 double strassen_gain(const BilinearScheme& scheme, int64_t n, int64_t k, double overhead) {
   const auto products = static_cast<double>(scheme.products.size());

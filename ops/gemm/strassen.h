@@ -46,10 +46,7 @@ bool has_quadrants(const StrassenShape& shape);
 // Into how many parts k is cut by k_block; 0: none have blocks of whole vectors.
 int64_t parts_of_k(const StrassenShape& shape);
 
-// Untuned: this CPU adds beside its multiply-adds.
-bool adds_beside_products();
-
-// It does, and multiplies no faster than it can visit C again and make B's sums on the way.
+// Untuned: additions cost this core less than the multiplications that they save.
 bool pays_strassen(Isa isa, const CoreRates& rates = core_rates());
 
 // Untuned: the part of the plain product's time that is saved. Sums of A take as long as `overhead` columns of B, and

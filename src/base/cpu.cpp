@@ -136,9 +136,10 @@ CoreRates core_rates(const CpuFacts& facts) {
     const bool has_halves = facts.family < 26 || (facts.family == 26 && (series == 2 || series == 6));
     if (!has_halves) rates = {2, 8, 10, 40};
   } else if (facts.vendor == "GenuineIntel") {
+    rates.adds_beside = false;
     static constexpr std::array kOneMultiplier = {0x66, 0x7d, 0x7e, 0x8c, 0x8d, 0xa7};
     const bool has_one = std::find(kOneMultiplier.begin(), kOneMultiplier.end(), facts.model) != kOneMultiplier.end();
-    if (!has_one) rates = {2, 4.4, 8.8, 12};
+    if (!has_one) rates = {2, 4.4, 8.8, 12, false};
   }
   return rates;
 }

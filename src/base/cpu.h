@@ -34,7 +34,8 @@ struct CoreRates {
   double wide_products = 1;  // multiply-adds or dot products on 512 bits; on 256 bits all do two
   double memory_bytes = 8;   // read from memory by one core
   double all_memory_bytes = 9;
-  double l3_bytes = 12;  // to and from L3, by one core
+  double l3_bytes = 12;     // to and from L3, by one core
+  bool adds_beside = true;  // additions have ports of their own beside the multiply-adds'
   bool operator==(const CoreRates&) const = default;
 };
 CoreRates core_rates(const CpuFacts& facts = cpu_facts());

@@ -91,6 +91,7 @@ TEST(CoreRates, KnowCoresWithTwoWideMultipliers) {
   EXPECT_EQ(rates_of("GenuineIntel", 6, 207).wide_products, 2) << "Emerald Rapids";
   EXPECT_LT(rates_of("GenuineIntel", 6, 207).memory_bytes, CoreRates().memory_bytes);
   EXPECT_EQ(rates_of("GenuineIntel", 6, 0x8c).wide_products, 1) << "Tiger Lake";
+  EXPECT_FALSE(rates_of("GenuineIntel", 6, 207).adds_beside || rates_of("GenuineIntel", 6, 0x8c).adds_beside);
   EXPECT_EQ(rates_of("SomebodyElse", 1, 1), CoreRates());
 }
 

@@ -134,13 +134,28 @@ TEST(ConvPlan, SumsAlongTheInputsChannelsWithinNarrowGroups) {
 }
 
 TEST(ConvPlan, MultipliesDirectlyWhereFewStepsVisitALargeOutputAgainAndAgain) {
-  if (!pays_strassen(Isa::avx512)) GTEST_SKIP() << "block products do not pay here";
-  const auto by_blocks = [](const ConvProblem& problem) { return choose_conv_plan(problem, Isa::avx512, 1).strassen; };
+  const auto by_blocks = [](const ConvProblem& problem) {
+    return choose_conv_plan(problem, Isa::avx512, 1, kOneProduct).strassen;
+  };
   const auto pixels = static_cast<int64_t>(cpu_facts().l2_bytes) / 4 / 512;  // as many as L2 holds outputs
   EXPECT_TRUE(by_blocks(pointwise(256, 512, 900)));
   if (pixels > 1000) return;
   EXPECT_TRUE(by_blocks(pointwise(128, 512, pixels - 16)));
   EXPECT_FALSE(by_blocks(pointwise(128, 512, pixels + 16)));
+}
+
+TEST(ConvPlan, TakesFewerProductsOfBlocksBesideTwoMultipliersThatAlsoAdd) {
+  const CoreRates xeon{2, 4.4, 8.8, 12, false};
+  const auto by_blocks = [](int64_t in, int64_t out, int64_t pixels, int threads, const CoreRates& rates) {
+    return choose_conv_plan(pointwise(in, out, pixels), Isa::avx512, threads, rates).strassen;
+  };
+  EXPECT_TRUE(by_blocks(1024, 512, 196, 1, xeon));
+  EXPECT_FALSE(by_blocks(1024, 512, 196, 1, kTwoProducts)) << "not measured there";
+  EXPECT_FALSE(by_blocks(512, 2048, 49, 1, xeon)) << "an odd row has no packed sums";
+  EXPECT_FALSE(by_blocks(512, 128, 784, 1, xeon)) << "sums of A for few outputs";
+  EXPECT_TRUE(by_blocks(256, 1024, 196, 1, xeon));
+  EXPECT_FALSE(by_blocks(256, 1024, 196, 2, xeon)) << "each thread reads all weights for few pixels";
+  EXPECT_TRUE(by_blocks(1024, 512, 196, 2, xeon));
 }
 
 }  // namespace

@@ -241,19 +241,19 @@ TEST_P(StrassenTest, IsRefusedWhereTheAccuracyLevelOrTheExtentsForbidIt) {
 
 constexpr CoreRates kOneMultiplier = {.wide_products = 1}, kTwoMultipliers = {.wide_products = 2};
 
-TEST_P(StrassenTest, IsTheRuleForLargeProductsOnlyAndWhereAddersAreFree) {
+TEST_P(StrassenTest, IsTheRuleForLargeProductsOnly) {
   const auto rule = [](const GemmProblem& problem) { return default_gemm_plan(problem, kOneMultiplier).fast; };
   GemmProblem problem{1, 128, 768, 768, GemmOperandB::packed, {}, GetParam()};
   EXPECT_EQ(rule(problem), FastProduct::none);
   problem.allows_strassen = true;
-  EXPECT_EQ(rule(problem), adds_beside_products() ? FastProduct::hopcroft_kerr : FastProduct::none);
+  EXPECT_EQ(rule(problem), FastProduct::hopcroft_kerr);
   problem.n = 1024;  // has no thirds
-  EXPECT_EQ(rule(problem), adds_beside_products() ? FastProduct::strassen : FastProduct::none);
+  EXPECT_EQ(rule(problem), FastProduct::strassen);
   problem.m = 16;
   EXPECT_EQ(rule(problem), FastProduct::none);
   problem = {1, 64, 768, 192, GemmOperandB::packed, {}, GetParam()};
   problem.allows_strassen = true;
-  EXPECT_EQ(rule(problem), adds_beside_products() ? FastProduct::hopcroft_kerr : FastProduct::none);
+  EXPECT_EQ(rule(problem), FastProduct::hopcroft_kerr);
   problem.k = 96;  // sums of A and visits to C cost more than is saved
   EXPECT_EQ(rule(problem), FastProduct::none);
   // One panel for two threads.
@@ -272,7 +272,7 @@ TEST_P(StrassenTest, FewThreadsHaveRowsOfTheirOwnWhereThereAreMany) {
     problem.threads = threads;
     return default_gemm_plan(problem, kOneMultiplier).split;
   };
-  EXPECT_EQ(split(128, 2), adds_beside_products() ? GemmSplit::rows : GemmSplit::columns);
+  EXPECT_EQ(split(128, 2), GemmSplit::rows);
   EXPECT_EQ(split(128, 1), GemmSplit::columns);
   EXPECT_EQ(split(64, 2), GemmSplit::columns);    // each streams all of B
   EXPECT_EQ(split(4096, 8), GemmSplit::columns);  // too many for the memory
@@ -289,11 +289,32 @@ TEST_P(StrassenTest, ThreadsWithManyRowsOfTheirOwnTakeSmallGains) {
   EXPECT_EQ(rule(256, 2), single);
   EXPECT_EQ(rule(196, 2), FastProduct::none);
   EXPECT_EQ(rule(4096, 8), FastProduct::none);  // not by rows
-  EXPECT_EQ(single, GetParam() != Isa::avx2 && adds_beside_products() ? FastProduct::strassen : FastProduct::none);
+  EXPECT_EQ(single, GetParam() != Isa::avx2 ? FastProduct::strassen : FastProduct::none);
+}
+
+// As of Emerald Rapids: half the bytes from memory, and additions in the multipliers' turns.
+TEST_P(StrassenTest, CoresThatAddInTheMultipliersTurnsTakeLargerProductsOnly) {
+  const auto rule = [](int64_t m, int64_t n, int64_t k, const CoreRates& rates) {
+    GemmProblem problem{1, m, n, k, GemmOperandB::packed, {}, GetParam()};
+    problem.allows_strassen = true;
+    return default_gemm_plan(problem, rates).fast;
+  };
+  constexpr CoreRates kXeon{2, 4.4, 8.8, 12, false}, kOneOfTheClients{.adds_beside = false};
+  EXPECT_EQ(rule(128, 768, 768, kXeon), FastProduct::hopcroft_kerr);
+  if (!has_avx512(GetParam())) {
+    EXPECT_EQ(rule(128, 768, 768, kOneOfTheClients), FastProduct::hopcroft_kerr);
+    return;
+  }
+  EXPECT_EQ(rule(128, 768, 768, kOneOfTheClients), FastProduct::none);
+  EXPECT_EQ(rule(64, 768, 768, kXeon), FastProduct::none) << "waits for the sums of B";
+  EXPECT_EQ(rule(64, 768, 768, kTwoMultipliers), FastProduct::hopcroft_kerr);
+  EXPECT_EQ(rule(128, 512, 512, kXeon), FastProduct::none);
+  EXPECT_EQ(rule(128, 512, 512, kTwoMultipliers), FastProduct::packed_strassen);
+  EXPECT_EQ(rule(128, 1024, 1024, kXeon), FastProduct::packed_strassen);
 }
 
 TEST_P(StrassenTest, TwoMultipliersTakePackedSumsOnlyAndMoreRows) {
-  if (!has_avx512(GetParam()) || !adds_beside_products()) GTEST_SKIP() << "the rule knows no such core";
+  if (!has_avx512(GetParam())) GTEST_SKIP() << "the rule knows no such core";
   const auto rule = [](int64_t m, int64_t n, int64_t k, int threads = 1) {
     GemmProblem problem{1, m, n, k, GemmOperandB::packed, {}, GetParam()};
     problem.allows_strassen = true;
