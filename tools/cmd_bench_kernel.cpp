@@ -65,13 +65,15 @@ struct Job {
   Candidate plan;
 };
 
-// What is wrong with a task is said before the first is timed; of many, those for other instruction sets are left out.
+// What is wrong with a task is said before the machine is measured (of many, with a node when its turn comes); of many,
+// those for other instruction sets are left out.
 std::vector<Job> jobs_of(const KernelOptions& options, CachedPlans& plans) {
   std::vector<Job> jobs;
   const std::vector<std::string> tasks = tasks_of(options);
   if (tasks.empty()) throw Error(ErrorCode::invalid_argument, "no task: give one, or --tasks FILE");
   for (const std::string& text : tasks) {
     if (is_node_task(text)) {
+      if (tasks.size() == 1) (void)choose(options, parse_node_task(text, options.threads, plans), plans);
       jobs.push_back({text, std::nullopt, {}});
       continue;
     }
