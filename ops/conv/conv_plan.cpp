@@ -159,24 +159,29 @@ bool prefers_ahead(const ConvPlan& plan, const ConvProblem& problem, const CoreR
 // with it.
 bool prefers_prefetch(const ConvProblem& problem) { return problem.batch * problem.out_pixels() > 2; }
 
+int64_t steps_of(const ConvProblem& problem) { return problem.in_channels / problem.groups * problem.phases[0].taps(); }
+
+// The output's way to memory binds.
+bool has_very_few_steps(const ConvProblem& problem) { return steps_of(problem) < 16; }
+
 // Of few steps for each output, the end of a tile is a large part: small tiles let it run beside the next one's
 // multiply-adds.
 void shrink_tile(ConvPlan& plan, const ConvProblem& problem, const CoreRates& rates) {
-  constexpr int64_t kFewSteps = 150, kFewOfTwo = 64, kFewest = 16;
+  constexpr int64_t kFewSteps = 150, kFewOfTwo = 64;
   const ConvShape& shape = problem.phases[0];
-  const int64_t steps = problem.in_channels / problem.groups * shape.taps();
+  const int64_t steps = steps_of(problem);
   const bool runs_over_rows = plan.rows == 0 && shape.y.out > 1;
   if (!has_avx512(plan.isa) || steps > kFewSteps || runs_over_rows || shape.x.out < 12) return;
   const int64_t alike = blocks_alike(problem);
   ConvPlan small = plan;
   if (has_two_wide_products(plan.isa, rates)) {
     // Two blocks find loads enough for two multiply-adds in a cycle: 16 > 96 channels at 112x112 take 9 % less than
-    // with 14 pixels, 64 > 256 at 56x56 4 %, 3x3 stems 6 %. Of fewer than 16 steps the output's way to memory binds,
-    // and 8 pixels are best: 12 > 96 at 160x160 take 18 % less than with one block of 31 pixels.
+    // with 14 pixels, 64 > 256 at 56x56 4 %, 3x3 stems 6 %. Where very few steps are left 8 pixels are
+    // best: 12 > 96 at 160x160 take 18 % less than with one block of 31 pixels.
     if (alike < 2 || alike == 3 || (shape.taps() == 1 && steps > kFewOfTwo)) return;
     small.blocks = 2;
     small.rows = shape.taps() > 1 && shape.y.out > 1 ? 4 : 1;
-    small.cols = small.rows > 1 ? 2 : steps < kFewest ? 8 : 6;
+    small.cols = small.rows > 1 ? 2 : has_very_few_steps(problem) ? 8 : 6;
     small.embedded = false;
   } else {
     // Two blocks of outputs read the input once: 96 > 24 channels at 56x56 takes 5 % less than with one, 64 > 18 6 %,
@@ -188,6 +193,26 @@ void shrink_tile(ConvPlan& plan, const ConvProblem& problem, const CoreRates& ra
     small.unroll = 16;
   }
   if (is_valid(small, problem)) plan = small;
+}
+
+// Beside two multipliers, what comes slowly from beyond L2 (Xeons) is asked for as seldom as registers allow: four or
+// three blocks of outputs read a large picture half as often as two do. 256 > 64 channels at 56x56 take 7 % less, 96 >
+// 96 at 80x80 7 %, 16 > 96 at 112x112 17 %; of 784 pixels nothing is gained.
+bool reads_picture_seldom(const ConvPlan& plan, const ConvProblem& problem, const CoreRates& rates) {
+  constexpr int64_t kFewestPixels = 900;
+  constexpr double kSlowBytes = 20;
+  const int64_t alike = blocks_alike(problem);
+  return has_two_wide_products(plan.isa, rates) && rates.l3_bytes < kSlowBytes && problem.phases[0].taps() == 1 &&
+         problem.phases[0].x.out >= kFewestPixels && (alike % 4 == 0 || alike % 3 == 0);
+}
+
+void widen_tile(ConvPlan& plan, const ConvProblem& problem) {
+  ConvPlan wide = plan;
+  wide.blocks = blocks_alike(problem) % 4 == 0 ? 4 : 3;
+  wide.rows = 1;
+  wide.cols = wide.blocks == 4 ? 6 : 8;
+  wide.embedded = false;
+  if (is_valid(wide, problem)) plan = wide;
 }
 
 // The widest tile of sums along the input's channels; nullopt: they have too many outputs.
@@ -230,7 +255,8 @@ ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads, cons
       }
     }
   }
-  shrink_tile(best, problem, rates);
+  const bool is_wide = reads_picture_seldom(best, problem, rates);
+  is_wide ? widen_tile(best, problem) : shrink_tile(best, problem, rates);
   choose_blocking(best, problem);
   const std::optional<ConvPlan> dots = dots_plan(problem, isa);
   const double dots_cost = dots ? cost_of(*dots, problem, threads, rates) : best_cost;
@@ -244,7 +270,7 @@ ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads, cons
   const bool is_narrow = problem.groups > 1;
   if (best.winograd == 0 && dots && (is_narrow || dots_cost < best_cost)) return *dots;
   best.prefetch = prefers_prefetch(problem);
-  best.ahead = prefers_ahead(best, problem, rates);
+  best.ahead = prefers_ahead(best, problem, rates) && !(is_wide && !has_very_few_steps(problem));
   best.strassen = best.winograd == 0 && prefers_strassen(problem, isa, threads, rates);
   return best;
 }

@@ -45,7 +45,11 @@ double weight_bytes(const ConvProblem& problem) {
 
 }  // namespace
 
+// Threads that split the channels read each other's pixels: of many pixels, one tile more for a thread costs less (64
+// channels at 40x40, 267 tiles: 79 us by channels, 54 by pixels).
 int threads_over_channels(const ConvProblem& problem, const ConvPlan& plan, int threads, int64_t few_pixels) {
+  constexpr double kWorth = 1.1;
+  const bool has_few = problem.out_pixels() <= few_pixels;
   const int64_t tiles = tiles_of(problem.phases[0], plan) * problem.batch;
   const int64_t groups = divide_up(problem.out_blocks(), plan.blocks);
   int best = 1;
@@ -53,7 +57,9 @@ int threads_over_channels(const ConvProblem& problem, const ConvPlan& plan, int 
   for (int over_channels = 1; over_channels <= threads; ++over_channels) {
     if (threads % over_channels != 0) continue;
     const int64_t cost = divide_up(groups, over_channels) * divide_up(tiles, threads / over_channels);
-    if (best_cost < 0 || cost < best_cost || (cost == best_cost && problem.out_pixels() <= few_pixels)) {
+    const bool is_better =
+        has_few ? cost <= best_cost : static_cast<double>(cost) * kWorth < static_cast<double>(best_cost);
+    if (best_cost < 0 || is_better) {
       best = over_channels;
       best_cost = cost;
     }

@@ -30,6 +30,9 @@ TEST(ConvSplit, CutsLargeWeightsForThreadsThatKeepTheirPixels) {
   }
 }
 
+// As of Zen 4, of Zen 5, of Emerald Rapids.
+constexpr CoreRates kOneProduct{1, 8, 9, 12}, kTwoProducts{2, 8, 10, 40}, kXeon{2, 4.4, 8.8, 12, false};
+
 // A pointwise convolution of `pixels` pixels.
 ConvProblem pointwise(int64_t in, int64_t out, int64_t pixels) {
   ConvProblem problem;
@@ -42,15 +45,15 @@ ConvProblem pointwise(int64_t in, int64_t out, int64_t pixels) {
 }
 
 TEST(ConvPlan, FetchesLargeOutputsAheadWhereFewChannelsAreMultiplied) {
-  const auto is_ahead = [](const ConvProblem& problem) { return choose_conv_plan(problem, Isa::avx512, 1).ahead; };
+  const auto is_ahead = [](const ConvProblem& problem) {
+    return choose_conv_plan(problem, Isa::avx512, 1, kOneProduct).ahead;
+  };
   EXPECT_TRUE(is_ahead(pointwise(16, 96, 160 * 160)));
   EXPECT_TRUE(is_ahead(pointwise(64, 256, 56 * 56)));
   EXPECT_FALSE(is_ahead(pointwise(64, 256, 8 * 8))) << "stays in the cache";
   EXPECT_FALSE(is_ahead(pointwise(16, 96, static_cast<int64_t>(cpu_facts().l2_bytes) / 4 / 96)));
   EXPECT_FALSE(is_ahead(pointwise(1024, 256, 56 * 56))) << "has time to be fetched";
 }
-
-constexpr CoreRates kOneProduct{1, 8, 9, 12}, kTwoProducts{2, 8, 10, 40};  // as of Zen 4, of Zen 5
 
 TEST(ConvPlan, FetchesAPictureThatIsAddedAheadWhereTwoProductsTakeACycle) {
   const auto is_ahead = [](ConvProblem problem, const CoreRates& rates) {
@@ -144,18 +147,37 @@ TEST(ConvPlan, MultipliesDirectlyWhereFewStepsVisitALargeOutputAgainAndAgain) {
   EXPECT_FALSE(by_blocks(pointwise(128, 512, pixels + 16)));
 }
 
+TEST(ConvSplit, GivesThreadsPixelsOfTheirOwnThoughOneTileIsOver) {
+  const ConvPlan plan{.isa = Isa::avx512, .blocks = 2, .rows = 1, .cols = 6};
+  EXPECT_EQ(threads_over_channels(pointwise(64, 64, 1600), plan, 2), 1) << "267 tiles";
+  EXPECT_EQ(threads_over_channels(pointwise(64, 64, 18), plan, 2), 2) << "3 tiles, and a small picture";
+  EXPECT_EQ(threads_over_channels(pointwise(64, 64, 1600), {.isa = Isa::avx512, .blocks = 2, .cols = 1600}, 2), 2)
+      << "one tile";
+}
+
+TEST(ConvPlan, ReadsLargePicturesSeldomWhereTheyComeSlowly) {
+  const auto chosen = [](int64_t in, int64_t out, int64_t pixels, const CoreRates& rates) {
+    return choose_conv_plan(pointwise(in, out, pixels), Isa::avx512, 1, rates);
+  };
+  EXPECT_EQ(chosen(256, 64, 56 * 56, kXeon).blocks, 4);
+  EXPECT_FALSE(chosen(64, 256, 56 * 56, kXeon).ahead);
+  EXPECT_EQ(chosen(16, 96, 112 * 112, kXeon).blocks, 3);
+  EXPECT_TRUE(chosen(12, 96, 160 * 160, kXeon).ahead) << "the output's way to memory binds";
+  EXPECT_EQ(chosen(256, 64, 28 * 28, kXeon).blocks, 2);
+  EXPECT_EQ(chosen(256, 64, 56 * 56, kTwoProducts).blocks, 2);
+}
+
 TEST(ConvPlan, TakesFewerProductsOfBlocksBesideTwoMultipliersThatAlsoAdd) {
-  const CoreRates xeon{2, 4.4, 8.8, 12, false};
   const auto by_blocks = [](int64_t in, int64_t out, int64_t pixels, int threads, const CoreRates& rates) {
     return choose_conv_plan(pointwise(in, out, pixels), Isa::avx512, threads, rates).strassen;
   };
-  EXPECT_TRUE(by_blocks(1024, 512, 196, 1, xeon));
+  EXPECT_TRUE(by_blocks(1024, 512, 196, 1, kXeon));
   EXPECT_FALSE(by_blocks(1024, 512, 196, 1, kTwoProducts)) << "not measured there";
-  EXPECT_FALSE(by_blocks(512, 2048, 49, 1, xeon)) << "an odd row has no packed sums";
-  EXPECT_FALSE(by_blocks(512, 128, 784, 1, xeon)) << "sums of A for few outputs";
-  EXPECT_TRUE(by_blocks(256, 1024, 196, 1, xeon));
-  EXPECT_FALSE(by_blocks(256, 1024, 196, 2, xeon)) << "each thread reads all weights for few pixels";
-  EXPECT_TRUE(by_blocks(1024, 512, 196, 2, xeon));
+  EXPECT_FALSE(by_blocks(512, 2048, 49, 1, kXeon)) << "an odd row has no packed sums";
+  EXPECT_FALSE(by_blocks(512, 128, 784, 1, kXeon)) << "sums of A for few outputs";
+  EXPECT_TRUE(by_blocks(256, 1024, 196, 1, kXeon));
+  EXPECT_FALSE(by_blocks(256, 1024, 196, 2, kXeon)) << "each thread reads all weights for few pixels";
+  EXPECT_TRUE(by_blocks(1024, 512, 196, 2, kXeon));
 }
 
 }  // namespace
