@@ -18,8 +18,9 @@ constexpr double kEfficiency = 0.97;           // of the multipliers, in either 
 constexpr int64_t kGroupBytes = 700 << 10;     // frequencies of a group, and weights beside them
 constexpr int64_t kOneGroupBytes = 900 << 10;  // of all tiles, where they are one group: most of L2
 constexpr int64_t kFewestTiles = 14;           // rows of a matrix product that keep the multipliers busy
-constexpr double kMadeBytesPerCycle = 26;      // of weights' frequencies, into L2
-constexpr int kGain = 8;                       // percent that it must be faster
+// Of weights' frequencies, into L2; less where additions take the same ports as all else.
+constexpr double kMadeBytesPerCycle = 26, kMadeBytesOfXeons = 13;
+constexpr int kGain = 8;  // percent that it must be faster
 
 // Cycles of one multiplication of a vector with the other's lanes.
 double cycles_of_dot(Isa isa, Int8Dot dot, const CoreRates& rates) {
@@ -90,7 +91,8 @@ std::optional<WinogradInt8Plan> choose_winograd_int8(const WinogradInt8Problem& 
   const double transforms_each = transforms / threads;
   double winograd = std::max(products / threads, stream) + transforms_each;
   // Nothing is multiplied while weights are made; against weights that come from memory at its full speed.
-  const double made = products / threads + weights / kMadeBytesPerCycle / threads;
+  const double made_bytes = rates.adds_beside ? kMadeBytesPerCycle : kMadeBytesOfXeons;
+  const double made = products / threads + weights / made_bytes / threads;
   const bool makes = can_make(problem, rows == tiles, group, threads) &&
                      made < weights / (threads > 1 ? rates.all_memory_bytes : rates.memory_bytes);
   if (makes) winograd = std::min(winograd, made + transforms_each);

@@ -6,7 +6,7 @@
 namespace lathe {
 namespace {
 
-constexpr CoreRates kOneProduct{1, 8, 9}, kTwoProducts{2, 8, 9};
+constexpr CoreRates kOneProduct{1, 8, 9}, kTwoProducts{2, 8, 9}, kXeon{2, 4.4, 8.8, 12, false};
 
 ConvAxis points(int64_t count) { return {.in = count, .out = count}; }
 
@@ -88,6 +88,16 @@ TEST(ConvInt8Plan, LongSumsHideTheirOutputsOnlyWhereBlocksShareBroadcasts) {
   EXPECT_TRUE(overlapped_conv_int8_tiles(deep, kOneProduct).empty());
   EXPECT_FALSE(overlapped_conv_int8_tiles(deep, kTwoProducts).empty());
   EXPECT_TRUE(overlapped_conv_int8_tiles(pointwise(64, 64, 20, false), kTwoProducts).empty());
+}
+
+TEST(ConvInt8Plan, NothingIsHiddenWhereAdditionsTakeTheMultipliersTurns) {
+  for (const bool has_residual : {false, true}) {
+    const ConvInt8Problem problem = pointwise(64, 256, 3136, has_residual);
+    EXPECT_TRUE(overlapped_conv_int8_tiles(problem, kXeon).empty());
+    const ConvInt8Tile tile = choose_conv_int8_tile(problem, kXeon);
+    EXPECT_GT(tile.blocks * tile.cols, 14) << "loads little";
+    EXPECT_FALSE(tile.ahead);
+  }
 }
 
 TEST(ConvInt8Plan, TablesTakeThePlaceOfMultiplicationsWhereOneProductPassesInACycle) {

@@ -221,6 +221,16 @@ TEST(WinogradInt8, CountsTheWeightsOfEachGroup) {
   EXPECT_FALSE(pays(Isa::avx512_vnni, 384, 14));
 }
 
+// As measured on an Emerald Rapids: 256 channels of 14x14 pixels take 0.28 ms directly and 0.33 by Winograd.
+TEST(WinogradInt8, LeavesManyChannelsOfSmallPicturesToXeonsOwnProducts) {
+  const auto pays_there = [](int64_t channels, int64_t extent, int threads) {
+    const WinogradInt8Problem problem = plain_problem(Isa::avx512_vnni, channels, extent);
+    return choose_winograd_int8(problem, Int8Dot::u8s8, threads, {2, 4.4, 8.8, 12, false}).has_value();
+  };
+  EXPECT_TRUE(pays_there(128, 28, 1));
+  for (const int threads : {1, 2}) EXPECT_FALSE(pays_there(256, 14, threads)) << threads;
+}
+
 // 4.7 MB of frequencies; cores that multiply twice a cycle wait for them.
 TEST(WinogradInt8, MakesFrequenciesOfWeightsWhereMemoryIsSlowerThanThat) {
   const WinogradInt8Problem problem = plain_problem(Isa::avx512_vnni, 256, 14);
