@@ -9,10 +9,9 @@
 namespace lathe {
 namespace {
 
-// Below it lie the exponentials that are less than the least normal number, -126 * log(2). They become 0: an Intel core
-// takes some hundred cycles for a result that it has to round among denormals, and each masked score is one.
+// Below it lie the exponentials that are less than the least normal number, -126 * log(2). They become 0, as each
+// masked score is one.
 constexpr float kLeast = -87.33654F;
-constexpr int kNotLess = 5;             // of vcmpps: also of NaN
 constexpr float kSixteenths = 3 << 18;  // added to |x| < 2^18, it leaves sixteenths; their number is at the end
 constexpr float kThird = 1.0F / 6, kSecond = 0.5F;  // of exp's series
 
@@ -84,7 +83,7 @@ void ExponentialEmitter::exponential_by_polynomial(const Vec& vec) {
 
 void ExponentialEmitter::exponential_by_table(const Vec& vec) {
   const Vec &exponent = temps_[0], &series = temps_[1], &power = temps_[2];
-  vcmpps(normal_, vec, least_, kNotLess);
+  find_normal(vec, least_);
   vmaxps(vec, least_, vec);
   vmovaps(power, sixteenths_);
   vfmadd231ps(power, vec, log2_e_);

@@ -276,8 +276,7 @@ class SoftmaxRowsEmitter : public SoftmaxEmitter {
   }
 
   void sum_quick_exponentials(std::span<const QuickRow> rows) {
-    constexpr int kNotLess = 5;  // of vcmpps: also of NaN
-    constexpr int kFloor = 9;    // of vreduceps: the distance from the largest integer below, no exceptions
+    constexpr int kFloor = 9;  // of vreduceps: the distance from the largest integer below, no exceptions
     for (const QuickRow& row : rows) {
       vmulps(row.top, row.top, log2_e_);
       zero(row.sum);
@@ -289,11 +288,11 @@ class SoftmaxRowsEmitter : public SoftmaxEmitter {
         for (const QuickRow& row : rows) {
           load_part(x_, row_at(at_from_, row) + i * vec_bytes(), is_tail);
           vfmsub213ps(x_, log2_e_, row.top);
-          vcmpps(k2, x_, least_power_, kNotLess);  // else 0: no results among denormals, which take long
+          find_normal(x_, least_power_);
           vreduceps(broken_, x_, kFloor);
           vmovaps(spare_, power_of_two_[0]);
           for (size_t k = 1; k < power_of_two_.size(); ++k) vfmadd213ps(spare_, broken_, power_of_two_[k]);
-          vscalefps(x_ | k2 | T_z, spare_, x_);  // by its floor
+          vscalefps(x_ | normal_ | T_z, spare_, x_);  // by its floor
           if (is_tail) clear_behind_tail(x_);
           vaddps(row.sum, row.sum, x_);
           store_part(row_at(at_row_, row) + i * vec_bytes(), x_, is_tail);
