@@ -138,13 +138,30 @@ bool prefers(const ConvPlan& plan, const ConvProblem& problem) {
   return plan.rows != 0 || problem.out_pixels() <= 10 * 10;
 }
 
+int64_t steps_of(const ConvProblem& problem) { return problem.in_channels / problem.groups * problem.phases[0].taps(); }
+
+// The output's way to memory binds.
+bool has_very_few_steps(const ConvProblem& problem) { return steps_of(problem) < 16; }
+
+// Beside two multipliers, what comes slowly from beyond L2 (Xeons) is asked for as seldom as registers allow: four or
+// three blocks of outputs read a large picture half as often as two do. 256 > 64 channels at 56x56 take 7 % less, 96 >
+// 96 at 80x80 7 %, 16 > 96 at 112x112 17 %; of 784 pixels nothing is gained.
+bool reads_picture_seldom(const ConvPlan& plan, const ConvProblem& problem, const CoreRates& rates) {
+  constexpr int64_t kFewestPixels = 900;
+  constexpr double kSlowBytes = 20;
+  const int64_t alike = blocks_alike(problem);
+  return has_two_wide_products(plan.isa, rates) && rates.l3_bytes < kSlowBytes && problem.phases[0].taps() == 1 &&
+         problem.phases[0].x.out >= kFewestPixels && (alike % 4 == 0 || alike % 3 == 0);
+}
+
 // Few channels to multiply for each output: the end of a tile waits for memory. 12 > 96 channels at 160x160 take 14 %
 // less. Of few steps each line that is fetched counts: only where the output is not found in L2 afterwards either.
 // Two products in a cycle leave less time for what is read beside them: 512 > 1024 channels at 14x14 plus such a
-// picture take 5 % less, at 2 threads 9 %.
+// picture take 5 % less, at 2 threads 9 %. What is read seldom comes in time, unless hardly anything is multiplied.
 bool prefers_ahead(const ConvPlan& plan, const ConvProblem& problem, const CoreRates& rates) {
   constexpr int64_t kVeryFewChannels = 64, kFewChannels = 256, kLargeOutput = 512 << 10, kLargeOperand = 256 << 10;
   if (problem.phases[0].taps() != 1 || plan.rows != 1) return false;
+  if (reads_picture_seldom(plan, problem, rates) && !has_very_few_steps(problem)) return false;
   const int64_t output = problem.out_blocks() * problem.target_block_bytes();
   const std::vector<ConvOperand>& operands = problem.epilogue.operands;
   const bool reads_picture = std::find(operands.begin(), operands.end(), ConvOperand::full) != operands.end();
@@ -158,11 +175,6 @@ bool prefers_ahead(const ConvPlan& plan, const ConvProblem& problem, const CoreR
 // own prefetching likes it: lines asked for out of order cost 5 to 15 % (Zen 5). Four pixels are level, eight better
 // with it.
 bool prefers_prefetch(const ConvProblem& problem) { return problem.batch * problem.out_pixels() > 2; }
-
-int64_t steps_of(const ConvProblem& problem) { return problem.in_channels / problem.groups * problem.phases[0].taps(); }
-
-// The output's way to memory binds.
-bool has_very_few_steps(const ConvProblem& problem) { return steps_of(problem) < 16; }
 
 // Of few steps for each output, the end of a tile is a large part: small tiles let it run beside the next one's
 // multiply-adds.
@@ -193,17 +205,6 @@ void shrink_tile(ConvPlan& plan, const ConvProblem& problem, const CoreRates& ra
     small.unroll = 16;
   }
   if (is_valid(small, problem)) plan = small;
-}
-
-// Beside two multipliers, what comes slowly from beyond L2 (Xeons) is asked for as seldom as registers allow: four or
-// three blocks of outputs read a large picture half as often as two do. 256 > 64 channels at 56x56 take 7 % less, 96 >
-// 96 at 80x80 7 %, 16 > 96 at 112x112 17 %; of 784 pixels nothing is gained.
-bool reads_picture_seldom(const ConvPlan& plan, const ConvProblem& problem, const CoreRates& rates) {
-  constexpr int64_t kFewestPixels = 900;
-  constexpr double kSlowBytes = 20;
-  const int64_t alike = blocks_alike(problem);
-  return has_two_wide_products(plan.isa, rates) && rates.l3_bytes < kSlowBytes && problem.phases[0].taps() == 1 &&
-         problem.phases[0].x.out >= kFewestPixels && (alike % 4 == 0 || alike % 3 == 0);
 }
 
 void widen_tile(ConvPlan& plan, const ConvProblem& problem) {
@@ -255,8 +256,7 @@ ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads, cons
       }
     }
   }
-  const bool is_wide = reads_picture_seldom(best, problem, rates);
-  is_wide ? widen_tile(best, problem) : shrink_tile(best, problem, rates);
+  reads_picture_seldom(best, problem, rates) ? widen_tile(best, problem) : shrink_tile(best, problem, rates);
   choose_blocking(best, problem);
   const std::optional<ConvPlan> dots = dots_plan(problem, isa);
   const double dots_cost = dots ? cost_of(*dots, problem, threads, rates) : best_cost;
@@ -270,7 +270,7 @@ ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads, cons
   const bool is_narrow = problem.groups > 1;
   if (best.winograd == 0 && dots && (is_narrow || dots_cost < best_cost)) return *dots;
   best.prefetch = prefers_prefetch(problem);
-  best.ahead = prefers_ahead(best, problem, rates) && !(is_wide && !has_very_few_steps(problem));
+  best.ahead = prefers_ahead(best, problem, rates);
   best.strassen = best.winograd == 0 && prefers_strassen(problem, isa, threads, rates);
   return best;
 }

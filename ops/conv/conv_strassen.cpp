@@ -142,7 +142,7 @@ int64_t count_pieces(const ConvProblem& problem, Isa isa, int threads) {
 // The least part of the time that shall be saved by the rule of thumb, strassen_gain().
 double least_gain(const ConvProblem& problem, const StrassenShape& shape, int threads, const CoreRates& rates) {
   const int64_t pixels = pixels_of(problem);
-  // Threads read all weights each, for fewer pixels. (Where overhead_of() is larger, less of this is left to be added.)
+  // Threads read all weights each, for fewer pixels. A part of that is in the larger overhead_of() already.
   double gain = threads == 1 ? 0.02 : rates.adds_beside ? 0.065 : 0.04;
   // C is visited several times: 128 channels to 512 of 28x28 pixels and a residual, 1.6 MB, take no longer directly.
   if (pixels * shape.n * 4 > static_cast<int64_t>(cpu_facts().l2_bytes)) gain = std::max(gain, 0.06);
