@@ -72,20 +72,25 @@ void write_again(Tensor& tensor, int thread, int threads) {
 
 }  // namespace
 
-void ModelCaches::prepare(ThreadTeam& team, Tensor& input, const Tensor& weights, std::span<Tensor> scratch) {
+void ModelCaches::prepare(ThreadTeam& team, Tensor& input, const Tensor& weights, std::span<Tensor> scratch,
+                          int64_t planes) {
   const auto lines = static_cast<long>(other_.bytes()) / kLine;
   team.run(team.size(), [&](int thread) {
     const auto* line = static_cast<const volatile char*>(other_.raw());
     for (long i = 0; i < lines; ++i) (void)line[i * kLine];
     for (Tensor& used : scratch)
       if (used.defined()) write_again(used, thread, team.size());
-    const Range range = split_evenly(static_cast<long>(input.size()), thread, team.size());
-    if (input.dtype() == DType::f32) {
-      auto* values = input.mutable_data<float>();
-      std::fill(values + range.begin, values + range.end, 0.25F);
-    } else {
-      auto* values = static_cast<char*>(input.mutable_raw());
-      std::fill(values + range.begin, values + range.end, char{1});
+    const auto plane_size = static_cast<long>(input.size() / planes);
+    const Range range = split_evenly(plane_size, thread, team.size());
+    for (int64_t plane = 0; plane < planes; ++plane) {
+      const long begin = plane * plane_size + range.begin, end = plane * plane_size + range.end;
+      if (input.dtype() == DType::f32) {
+        auto* values = input.mutable_data<float>();
+        std::fill(values + begin, values + end, 0.25F);
+      } else {
+        auto* values = static_cast<char*>(input.mutable_raw());
+        std::fill(values + begin, values + end, char{1});
+      }
     }
     const auto* head = static_cast<const char*>(weights.raw());
     const int64_t prefetched =

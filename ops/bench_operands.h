@@ -35,11 +35,12 @@ class ColdWeights {
 
 // Brings the caches of all threads into the state that a step in the middle of a model finds: other steps' code and
 // data have been there, the step before has used the same scratch memory and written `input`, while the first of
-// `weights` were prefetched.
+// `weights` were prefetched. `planes`: equal parts of the input, of each of which every thread has written its share.
 class ModelCaches {
  public:
   ModelCaches();
-  void prepare(ThreadTeam& team, Tensor& input, const Tensor& weights, std::span<Tensor> scratch = {});
+  void prepare(ThreadTeam& team, Tensor& input, const Tensor& weights, std::span<Tensor> scratch = {},
+               int64_t planes = 1);
 
   // The same for several inputs, which keep their elements; the first was written last. `constants` come from memory.
   struct Memory {

@@ -79,7 +79,6 @@ void ConvInt8Program::cut(const ConvInt8Tile& tile) {
   split.blocks = plan_.blocks;
   split.rows = plan_.rows;
   split.cols = plan_.cols;
-  constexpr int64_t kFewPixelsOfBytes = 14 * 14;  // sooner exchanged than floats
   split_.channels = threads_over_channels(problem_.shape, split, threads_, kFewPixelsOfBytes);
   split_.pixels = threads_ / split_.channels;
   set_groups();

@@ -68,6 +68,8 @@ struct ConvInt8Arguments {
   bool is_first = true;                // of the shares that follow each other on a thread
 };
 
+constexpr int64_t kFewPixelsOfBytes = 14 * 14;  // kFewPixels of conv_program.h; sooner exchanged than floats
+
 class ConvInt8Program {
  public:
   // `operand_batch_bytes`: from one image to the next in each operand of the epilogue. `tile`: nullopt: the rule's.

@@ -37,6 +37,7 @@ class Bench {
   Bench(const ConvInt8Problem& problem, const std::optional<ConvInt8Tile>& tile, int threads)
       : program_(problem, threads, operand_batch_bytes(problem), tile),
         team_(threads),
+        planes_(planes_shared(problem.shape, kFewPixelsOfBytes)),
         source_(bench_tensor(DType::u8, source_bytes(problem))),
         target_(bench_tensor(DType::u8, target_bytes(problem))),
         init_(bench_tensor(DType::i32, problem.shape.out_blocks() * problem.shape.lanes)),
@@ -56,7 +57,7 @@ class Bench {
 
   void prepare() {
     weights_.advance();
-    caches_.prepare(team_, source_, weights_.current());
+    caches_.prepare(team_, source_, weights_.current(), {}, planes_);
   }
   void run() {
     arguments_.weights = weights_.current().raw();
@@ -67,6 +68,7 @@ class Bench {
  private:
   ConvInt8Program program_;
   ThreadTeam team_;
+  int64_t planes_;
   Tensor source_, target_, init_, terms_, channels_;
   std::vector<Tensor> operands_;
   ColdWeights weights_;

@@ -30,6 +30,10 @@ struct ConvScratch {
 constexpr int64_t kFewPixels = 10 * 10;
 int threads_over_channels(const ConvProblem& problem, const ConvPlan& plan, int threads,
                           int64_t few_pixels = kFewPixels);
+// Equal parts of the input, of each of which every thread has written its share, if the step before splits alike.
+inline int64_t planes_shared(const ConvProblem& problem, int64_t few_pixels = kFewPixels) {
+  return problem.out_pixels() > few_pixels ? problem.batch * problem.in_blocks() : 1;
+}
 
 // Shares of a convolution's work. Each thread begins with a run of neighbours, which have the channels in common, or
 // the pixels: then it reads and writes lines that no other thread does.

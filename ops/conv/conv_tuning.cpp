@@ -83,6 +83,7 @@ class Bench {
   Bench(const ConvProblem& problem, const ConvPlan& plan, int threads)
       : program_(problem, plan, threads),
         team_(threads),
+        planes_(planes_shared(problem)),
         source_(bench_tensor(DType::f32, source_size(problem))),
         target_(bench_tensor(DType::f32, target_size(problem))),
         channels_(bench_tensor(DType::f32, problem.out_blocks() * problem.lanes)),
@@ -99,7 +100,7 @@ class Bench {
 
   void prepare() {
     weights_.advance();
-    caches_.prepare(team_, source_, weights_.current(), program_.scratch());
+    caches_.prepare(team_, source_, weights_.current(), program_.scratch(), planes_);
   }
   void run() {
     arguments_.weights = weights_.current().data<float>();
@@ -110,6 +111,7 @@ class Bench {
  private:
   AnyProgram program_;
   ThreadTeam team_;
+  int64_t planes_;
   Tensor source_, target_, channels_, operand_;
   ColdWeights weights_;
   ModelCaches caches_;
