@@ -10,28 +10,48 @@ namespace lathe {
 namespace {
 
 constexpr int64_t kNearBytes = 1200 << 10;  // frequencies of a group that stay in L2, for the most part
+constexpr int64_t kFewestTiles = 14;        // rows of a matrix product that keep the multipliers busy
+constexpr int64_t kGoodTiles[] = {16, 28, 56};
 
 // In cycles, as the model of direct convolutions (conv_plan.cpp).
 struct Costs {
-  double input;           // of one vector through the input transform
-  double output;          // of one frequency's vector through the output transform
-  double tile_call;       // start and store of one register tile of products
-  double adding_call;     // of one that adds to sums that were stored
-  double product;         // start of one frequency's product
-  double again_part;      // of the time that weights take to come again from L3: waiting is seen
-  double join;            // all threads wait for each other
-  double exchange;        // bytes a cycle: frequencies that other threads made
-  double own_streams;     // of threads that read the same weights each for itself, over those that share them
-  double adding_streams;  // of products that add to sums that were stored
-  double near_bytes;      // frequencies of a group that leave L2 at no cost
+  double input;              // of one vector through the input transform
+  double output;             // of one frequency's vector through the output transform
+  double tile_call;          // start and store of one register tile of products
+  double adding_call;        // of one that adds to sums that were stored
+  double product;            // start of one frequency's product
+  double again_part;         // of the time that weights take to come again from L3: waiting is seen
+  double join;               // all threads wait for each other
+  double exchange;           // bytes a cycle: frequencies that other threads made
+  double own_streams;        // of threads that read the same weights each for itself, over those that share them
+  double adding_streams;     // of products that add to sums that were stored
+  double near_bytes;         // frequencies of a group, and weights, that stay in L2
+  double kept_bytes = 0;     // of frequencies that leave L2, so much stays there
+  double passing_bytes = 0;  // of which weights that come by take so much
+  double traffic = 2;        // bytes moved for each byte that does not stay
+  int64_t unit = 1;          // tiles of a group are a multiple of it, but for the division of all tiles into groups
 };
 // Fitted to both forms of 78 tasks, in groups of all sizes, at 1 and 2 threads, on Zen 4; and to 62 on Zen 5, which
 // reads twice while it adds and multiplies twice.
 constexpr Costs kOneProduct = {5.5, 4.4, 66, 66, 80, 0.1, 9500, 14, 1, 1, kNearBytes};
 constexpr Costs kTwoProducts = {6.6, 3.5, 39, 310, 65, 0.2, 10000, 13.5, 1.5, 1.3, 1400 << 10};
+// To seven sizes of groups of 28 tasks at 1 thread, on Emerald Rapids: an L2 of 2 MB, and an L3 that is slow.
+constexpr Costs costs_of_xeons() {
+  Costs costs = kTwoProducts;
+  costs.again_part = 0.5;
+  costs.near_bytes = kNearBytes;
+  costs.kept_bytes = 1900 << 10;
+  costs.passing_bytes = 600 << 10;
+  costs.traffic = 3;
+  costs.unit = kFewestTiles;
+  return costs;
+}
+constexpr Costs kXeons = costs_of_xeons();
 
-constexpr int64_t kFewestTiles = 14;  // rows of a matrix product that keep the multipliers busy
-constexpr int64_t kGoodTiles[] = {16, 28, 56};
+const Costs& costs_of(Isa isa, const CoreRates& rates) {
+  if (!has_two_wide_products(isa, rates)) return kOneProduct;
+  return rates.adds_beside ? kTwoProducts : kXeons;
+}
 
 // What an algorithm handles, for one channel or one pair of channels.
 struct Extent {
@@ -73,7 +93,7 @@ double cycles_of(const ConvProblem& problem, Isa isa, int threads, const Extent&
   const auto out_blocks = static_cast<double>(problem.out_blocks()), lanes = static_cast<double>(problem.lanes);
   const auto tiles = static_cast<double>(extent.tiles), groups = static_cast<double>(extent.groups);
   const double per_cycle = products_per_cycle(isa, rates);
-  const Costs& costs = has_two_wide_products(isa, rates) ? kTwoProducts : kOneProduct;
+  const Costs& costs = costs_of(isa, rates);
   const int64_t tile_rows = has_avx512(isa) ? 14 : 6;
   // Below eight rows the panels are wide, and wait for the weights.
   const double rows = std::max(8.0, static_cast<double>(extent.group)) / static_cast<double>(extent.group);
@@ -91,8 +111,11 @@ double cycles_of(const ConvProblem& problem, Isa isa, int threads, const Extent&
   const double streams = slower * weights / (threads > 1 ? rates.all_memory_bytes : rates.memory_bytes);
   const double group_bytes =
       static_cast<double>(extent.group) * (extent.inputs * in_blocks + extent.frequencies * out_blocks) * lanes * 4;
-  const double traffic =
-      group_bytes / (is_all ? threads : 1) > costs.near_bytes ? 2 * group_bytes * groups / rates.l3_bytes : 0;
+  const double leaving =
+      group_bytes + std::min(weights, costs.passing_bytes) - costs.kept_bytes * (is_all ? threads : 1);
+  const double traffic = group_bytes / (is_all ? threads : 1) > costs.near_bytes
+                             ? costs.traffic * std::max(0.0, leaving) * groups / rates.l3_bytes
+                             : 0;
   const double again = weights + group_bytes > costs.near_bytes
                            ? weights / rates.l3_bytes * std::max(0.0, groups * part - 1) * costs.again_part
                            : 0;
@@ -139,7 +162,8 @@ WinogradChoice choose_winograd(const ConvProblem& problem, Isa isa, int threads,
       const auto fitting = static_cast<int64_t>(static_cast<double>(kNearBytes) / tile_bytes);
       std::vector<int64_t> sizes = {std::max(kFewestTiles, fitting)};
       sizes.insert(sizes.end(), std::begin(kGoodTiles), std::end(kGoodTiles));
-      for (const int64_t wanted : sizes) {
+      for (const int64_t size : sizes) {
+        const int64_t unit = costs_of(isa, rates).unit, wanted = std::max(kFewestTiles, size / unit * unit);
         extent.groups = all ? 1 : divide_up(divide_up(extent.tiles, wanted), threads) * threads;
         extent.groups = std::min(extent.groups, extent.tiles);
         extent.group = divide_up(extent.tiles, extent.groups);

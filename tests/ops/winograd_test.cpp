@@ -412,5 +412,22 @@ TEST(Winograd, ReadsTheWeightsOnceForTwoThreadsOfTwoProductsACycle) {
   EXPECT_GE(chosen(128, 128, 28, 2).winograd_group, 25) << "12 % less than in groups of 13";
 }
 
+// As measured on an Emerald Rapids, at one thread.
+TEST(Winograd, KeepsLargerGroupsInTheL2OfAXeon) {
+  const auto chosen = [](int64_t in, int64_t out, int64_t pixels) {
+    const ConvAxis both = axis(pixels, 3, 1, 1);
+    ConvProblem problem = problem_of(1, in, out, 3, both, both, Isa::avx512);
+    problem.most_winograd = 4;
+    return choose_conv_plan(problem, Isa::avx512, 1, {2, 4.4, 8.8, 12, false});
+  };
+  EXPECT_EQ(chosen(256, 256, 56).winograd_group, 0) << "9 % less than in groups of 16, whose weights come from L3";
+  EXPECT_EQ(chosen(128, 256, 56).winograd_group, 28) << "22 tiles are no whole tiles of rows";
+  EXPECT_EQ(chosen(128, 128, 112).winograd_group, 28) << "6 % less than in groups of 33";
+  EXPECT_EQ(chosen(64, 64, 224).winograd_group, 28) << "7 % less than in groups of 56, 26 % less than of 98";
+  const ConvPlan small = chosen(256, 256, 14);
+  EXPECT_EQ(small.winograd, 2);
+  EXPECT_EQ(small.winograd_group, 0) << "7 % less than in groups of 25";
+}
+
 }  // namespace
 }  // namespace lathe
