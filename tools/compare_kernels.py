@@ -152,7 +152,8 @@ class Layer:
         x = {"x": x}
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        copies = max(1, min(16, COLD_BYTES // ((1 if self.columns else 4) * math.prod(self.w_shape))))
+        streams = math.prod(self.w_shape) * (1 if self.columns else 4) >= STREAMED_BYTES
+        copies = 1 if streams else 16  # smaller ones take turns
         sessions = []
         for seed in range(copies):
             constants = [numpy_helper.from_array(np.asarray(value), name) for name, value in self.ort_constants(seed).items()]
@@ -161,7 +162,6 @@ class Layer:
             model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
             sessions.append(onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]))
         times = []
-        streams = math.prod(self.w_shape) * (1 if self.columns else 4) >= STREAMED_BYTES
         while len(times) < 7 or sum(times) < seconds * 1e3:
             session = sessions[len(times) % len(sessions)]
             if streams:

@@ -135,6 +135,7 @@ bool shares_weights(const ConvProblem& problem, const WinogradForm& form, int th
 }
 
 WinogradChoice choose_winograd(const ConvProblem& problem, Isa isa, int threads, const CoreRates& rates) {
+  const int64_t unit = costs_of(isa, rates).unit;
   WinogradChoice best;
   for (int outputs = 2; outputs <= problem.most_winograd; ++outputs) {
     if (is_winograd_stem(problem, outputs)) {
@@ -160,10 +161,10 @@ WinogradChoice choose_winograd(const ConvProblem& problem, Isa isa, int threads,
                                  extent.frequencies * static_cast<double>(problem.out_blocks())) *
                                 problem.lanes * 4;
       const auto fitting = static_cast<int64_t>(static_cast<double>(kNearBytes) / tile_bytes);
-      std::vector<int64_t> sizes = {std::max(kFewestTiles, fitting)};
+      std::vector<int64_t> sizes = {fitting};
       sizes.insert(sizes.end(), std::begin(kGoodTiles), std::end(kGoodTiles));
       for (const int64_t size : sizes) {
-        const int64_t unit = costs_of(isa, rates).unit, wanted = std::max(kFewestTiles, size / unit * unit);
+        const int64_t wanted = std::max(kFewestTiles, size / unit * unit);
         extent.groups = all ? 1 : divide_up(divide_up(extent.tiles, wanted), threads) * threads;
         extent.groups = std::min(extent.groups, extent.tiles);
         extent.group = divide_up(extent.tiles, extent.groups);
