@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "jit/kernels/gemm/bfp20.h"
+#include "ops/gemm/bfp20_pack.h"
 #include "ops/gemm/dot_lower.h"
 #include "ops/gemm/gemm_node.h"
 #include "ops/gemm/gemm_pack.h"
@@ -51,27 +53,32 @@ GemmProblem problem_of(const LowerContext& context, const ProductNode& product, 
 }
 
 // Panel after panel, so many at a time that little of a large matrix is in memory beside what is packed.
-void pack_in_parts(const LowerContext& context, const MatrixView& view, const PanelFormat& format, float alpha,
+void pack_in_parts(const LowerContext& context, const MatrixView& view, const GemmProduct& product, float alpha,
                    float* packed) {
   constexpr int64_t kPartBytes = 8 << 20;
-  const int64_t panel_bytes = std::max<int64_t>(1, view.rows * format.panel_columns * 4);
+  const PanelFormat format = product.format();
+  const int64_t panel_elements = product.packed_rows(view.rows) * format.panel_columns;
+  const int64_t panel_bytes = std::max<int64_t>(1, panel_elements * 4);
   const int64_t panels = format.panels(view.columns), at_a_time = std::max<int64_t>(1, kPartBytes / panel_bytes);
   for (int64_t first = 0; first < panels; first += at_a_time) {
     const int64_t end = std::min(panels, first + at_a_time);
-    pack_panels(view, format, first, end, alpha, packed + first * view.rows * format.panel_columns);
+    const auto pack = product.plan().bfp20 ? pack_bfp20 : pack_panels;
+    pack(view, format, first, end, alpha, packed + first * panel_elements);
     if (end < panels) context.has_packed(static_cast<size_t>((end - first) * panel_bytes));
   }
 }
 
-Tensor pack_constant(const LowerContext& context, const ConstantMatrix& b, const PanelFormat& format) {
+Tensor pack_constant(const LowerContext& context, const ConstantMatrix& b, const GemmProduct& product) {
   const int64_t k = b.view.rows, n = b.view.columns;
-  const std::string text = fmt::format("gemm {} {}x{} lanes {} {}", format.panel_columns, k, n, format.lanes, b.text);
+  const PanelFormat format = product.format();
+  const std::string text = fmt::format("gemm {}{} {}x{} lanes {} {}", product.plan().bfp20 ? "bfp20 " : "",
+                                       format.panel_columns, k, n, format.lanes, b.text);
   return context.packed(b.constant, text, [&] {
-    const int64_t size = format.elements(k, n);
+    const int64_t size = product.packed_elements();
     Tensor packed = allocate_weights(DType::f32, {b.count * size});
     MatrixView view = b.view;
     for (int64_t i = 0; i < b.count; ++i, view.data += k * n) {
-      pack_in_parts(context, view, format, b.scale, packed.mutable_data<float>() + i * size);
+      pack_in_parts(context, view, product, b.scale, packed.mutable_data<float>() + i * size);
     }
     return packed;
   });
@@ -121,6 +128,22 @@ BufferId turned_a(LowerContext& context, const ProductNode& product) {
   return to;
 }
 
+// Whether the accuracy level and B's elements allow block floating point. Of what caches hold, nobody waits for memory.
+bool allows_bfp20(const LowerContext& context, const GemmProblem& problem, const ConstantMatrix& b) {
+  constexpr int64_t kLeastBytes = 1 << 20;
+  if (context.target.accuracy == Accuracy::strict || problem.m > kFewRows || problem.batches > 1 || b.count > 1) {
+    return false;
+  }
+  if (problem.k % Bfp20::kGroupRows != 0 || problem.n * problem.k * 4 < kLeastBytes) return false;
+  const std::string text = fmt::format("fits bfp20 {}x{} {}", b.view.rows, b.view.columns, b.text);
+  const Tensor answer = context.packed(b.constant, text, [&] {
+    Tensor fits(DType::boolean, {1});
+    *fits.mutable_data<bool>() = fits_bfp20(b.view, b.scale);
+    return fits;
+  });
+  return *answer.data<bool>();
+}
+
 // None: there is no code for it.
 std::optional<EmittedProduct> emit(const LowerContext& context, const ProductNode& product, const GemmProblem& problem,
                                    const std::optional<ConstantMatrix>& b) {
@@ -140,7 +163,7 @@ void add_steps(const LowerContext& context, const GemmProblem& problem, const Em
   if (product.blocks) return add_block_product(context, problem, product.blocks, *b, std::move(buffers));
   Tensor weights;
   if (b) {
-    weights = pack_constant(context, *b, product.plain->format());
+    weights = pack_constant(context, *b, *product.plain);
     buffers.b = context.constant_buffer(weights);
   }
   add_product(context, problem, product.plain, std::move(buffers), weights);
@@ -186,7 +209,7 @@ bool lower_product(LowerContext& context, const MatMulShape& shape, const Produc
   const ProductNode& product = *described;
   if (product.shape.batches() > kMostBatches) return false;
 
-  const GemmProblem problem = problem_of(context, product, is_packed);
+  GemmProblem problem = problem_of(context, product, is_packed);
   if (!form.transpose_a &&
       lower_thin_product(context, product, problem,
                          {context.buffer(context.input(0)), context.buffer(context.input(1)),
@@ -195,6 +218,7 @@ bool lower_product(LowerContext& context, const MatMulShape& shape, const Produc
   }
   std::optional<ConstantMatrix> b;
   if (is_packed) b = constant_b(context, product);
+  problem.allows_bfp20 = b && allows_bfp20(context, problem, *b);
   const std::optional<EmittedProduct> emitted = emit(context, product, problem, b);
   if (!emitted) return false;
   ProductBuffers buffers = bind_buffers(context, product);
@@ -222,13 +246,14 @@ bool lower_strided_product(LowerContext& context, const StridedProduct& strided)
   const bool is_packed = strided.constant_b != ValueId::none && is_shared;
   if (product.shape.batches() > kMostBatches) return false;
 
-  const GemmProblem problem = problem_of(context, product, is_packed);
+  GemmProblem problem = problem_of(context, product, is_packed);
   if (lower_thin_product(context, product, problem,
                          {strided.a, strided.b, strided.c, is_packed ? strided.constant_b : ValueId::none})) {
     return true;
   }
   std::optional<ConstantMatrix> b;
   if (is_packed) b = strided_b(context, strided);
+  problem.allows_bfp20 = b && allows_bfp20(context, problem, *b);
   const std::optional<EmittedProduct> emitted = emit(context, product, problem, b);
   if (!emitted) return false;
   ProductBuffers buffers;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "jit/kernels/gemm/bfp20.h"
 #include "ops/core_cycles.h"
 #include "ops/gemm/gemm_strassen.h"
 #include "ops/gemm/gemm_tuning.h"
@@ -13,6 +14,8 @@
 namespace lathe {
 namespace {
 
+constexpr int64_t kFewRows = 8;  // of a product that only streams B
+
 // Rows this far apart fall into one set of L1.
 bool shares_cache_set(int64_t row_stride) { return row_stride > 0 && row_stride % 1024 == 0; }
 
@@ -21,8 +24,8 @@ bool shares_cache_set(int64_t row_stride) { return row_stride > 0 && row_stride 
 void choose_tile(const GemmProblem& problem, const CoreRates& rates, GemmPlan& plan) {
   if (has_avx512(problem.isa)) {
     static constexpr int kVecs[] = {0, 12, 10, 7, 6, 5, 4, 3, 3};
-    plan.vecs = problem.m <= 8 ? kVecs[problem.m] : 2;
-    plan.rows = problem.m <= 8 ? static_cast<int>(problem.m) : 14;
+    plan.vecs = problem.m <= kFewRows ? kVecs[problem.m] : 2;
+    plan.rows = problem.m <= kFewRows ? static_cast<int>(problem.m) : 14;
     // Rows of A a multiple of 4 KiB apart share one set of L1, which has 8 ways or more: 98 % of peak against 84.
     // Otherwise, too, fewer broadcasts gain 1 to 4 %, where panels of 48 columns leave little over. A model's own
     // products take them for few rows as well: sequences of all lengths then share packed weights.
@@ -43,6 +46,15 @@ void choose_tile(const GemmProblem& problem, const CoreRates& rates, GemmPlan& p
   }
   const int lanes = vector_lanes(problem.isa);
   plan.vecs = static_cast<int>(std::min<int64_t>(plan.vecs, divide_up(problem.n, lanes)));
+}
+
+// Of block floating point, all rows at once: an element is decoded for all of them.
+void choose_bfp20_tile(const GemmProblem& problem, GemmPlan& plan) {
+  static constexpr int kVecs[] = {0, 4, 4, 3, 2, 2, 2, 2, 2}, kVecsOfAvx2[] = {0, 4, 3, 2, 2, 2, 1, 1, 1};
+  const auto* vecs = has_avx512(problem.isa) ? kVecs : kVecsOfAvx2;
+  plan.bfp20 = true;
+  plan.rows = static_cast<int>(problem.m);
+  plan.vecs = static_cast<int>(std::min<int64_t>(vecs[problem.m], divide_up(problem.n, vector_lanes(problem.isa))));
 }
 
 // How much longer the thread with most of these items takes than it would if all were cut.
@@ -168,6 +180,11 @@ GemmPlan fast_plan(const GemmProblem& problem, const GemmPlan& plan, const CoreR
   return plan;
 }
 
+bool can_use_bfp20(const GemmProblem& problem, const GemmPlan& plan) {
+  return problem.allows_bfp20 && problem.b == GemmOperandB::packed && problem.batches == 1 && problem.k > 0 &&
+         problem.k % Bfp20::kGroupRows == 0 && plan.fast == FastProduct::none && plan.k_block >= 2 * Bfp20::kBlockRows;
+}
+
 }  // namespace
 
 std::string GemmProblem::key() const {
@@ -177,6 +194,7 @@ std::string GemmProblem::key() const {
   if (a_stride > 0) text += fmt::format(" lda{}", a_stride);
   if (b_stride > 0) text += fmt::format(" ldb{}", b_stride);
   if (allows_strassen) text += " strassen";
+  if (allows_bfp20) text += " bfp20";
   if (accumulates) text += " accumulates";
   if (zero_columns > 0) text += fmt::format(" zeros{}", zero_columns);
   if (longest_sum > 0) text += fmt::format(" sums{}", longest_sum);
@@ -190,8 +208,9 @@ std::string GemmPlan::key() const {
   if (fast != FastProduct::none)
     return fmt::format("gemm {} {}x{} kb{} rb{}{}{}", kFast[static_cast<size_t>(fast)], rows, vecs, k_block, row_block,
                        embed_broadcast ? " embed" : "", split == GemmSplit::rows ? " rows" : "");
-  return fmt::format("gemm {}x{} k{} kb{} rb{}{}{} {}", rows, vecs, k_unroll, k_block, row_block,
-                     embed_broadcast ? " embed" : "", pack_b ? " pack" : "", kSplits[static_cast<size_t>(split)]);
+  return fmt::format("gemm {}x{} k{} kb{} rb{}{}{}{} {}", rows, vecs, k_unroll, k_block, row_block,
+                     embed_broadcast ? " embed" : "", pack_b ? " pack" : "", bfp20 ? " bfp20" : "",
+                     kSplits[static_cast<size_t>(split)]);
 }
 
 Candidate GemmPlan::to_candidate() const {
@@ -202,6 +221,7 @@ Candidate GemmPlan::to_candidate() const {
           {"row_block", row_block},
           {"embed", embed_broadcast},
           {"pack_b", pack_b},
+          {"bfp20", bfp20},
           {"split_rows", split == GemmSplit::rows},
           {"strassen", static_cast<int>(fast)}};
 }
@@ -219,6 +239,7 @@ GemmPlan GemmPlan::from_candidate(const Candidate& candidate) {
   plan.row_block = get("row_block", plan.row_block);
   plan.embed_broadcast = get("embed", 0) != 0;
   plan.pack_b = get("pack_b", 0) != 0;
+  plan.bfp20 = get("bfp20", 0) != 0;
   plan.split = get("split_rows", 0) != 0 ? GemmSplit::rows : GemmSplit::columns;
   plan.fast = static_cast<FastProduct>(std::clamp(get("strassen", 0), 0, 3));
   return plan;
@@ -227,6 +248,7 @@ GemmPlan GemmPlan::from_candidate(const Candidate& candidate) {
 bool is_valid(const GemmPlan& plan, const GemmProblem& problem) {
   if (plan.k_block < 1 || plan.row_block < 1 || problem.m < 1 || problem.n < 1 || problem.k < 0) return false;
   if (problem.longest_sum > 0 && std::min<int64_t>(plan.k_block, problem.k) > problem.longest_sum) return false;
+  if (plan.bfp20 && !can_use_bfp20(problem, plan)) return false;
   if (plan.fast != FastProduct::none && !can_use_strassen(problem, plan)) return false;
   GemmTilePlan tile;
   tile.isa = problem.isa;
@@ -234,6 +256,7 @@ bool is_valid(const GemmPlan& plan, const GemmProblem& problem) {
   tile.vecs = plan.vecs;
   tile.k_unroll = plan.k_unroll;
   tile.embed_broadcast = plan.embed_broadcast;
+  tile.bfp20 = plan.bfp20;
   tile.b_in_place = problem.b == GemmOperandB::row_major && !plan.pack_b;
   tile.masked = problem.n % vector_lanes(problem.isa) != 0;
   tile.epilogue = problem.epilogue;
@@ -285,6 +308,11 @@ GemmPlan default_gemm_plan(const GemmProblem& problem, const CoreRates& rates) {
   plan.pack_b = problem.b == GemmOperandB::row_major && problem.m >= 4 * plan.rows &&
                 (problem.n >= 512 || shares_cache_set(problem.b_stride > 0 ? problem.b_stride : problem.n));
   while (!is_valid(plan, problem) && plan.vecs > 1) --plan.vecs;  // AVX2's mask takes a register
+  if (problem.allows_bfp20 && problem.m <= kFewRows) {
+    GemmPlan rounded = plan;
+    choose_bfp20_tile(problem, rounded);
+    if (is_valid(rounded, problem)) return rounded;
+  }
   return problem.allows_strassen && pays_strassen(problem.isa, rates) ? fast_plan(problem, plan, rates) : plan;
 }
 

@@ -24,6 +24,7 @@ struct GemmProblem {
   int threads = 1;
   int64_t a_stride = 0, b_stride = 0;  // of rows, in elements; 0: dense
   bool allows_strassen = false;        // whether the accuracy level does
+  bool allows_bfp20 = false;           // whether the accuracy level and the elements of B do
   int longest_sum = 0;                 // products in one float32 sum, at most; 0: any number
   bool accumulates = false;            // onto C as it was
   int zero_columns = 0;                // of a packed B, the last ones: fewer than a vector
@@ -61,6 +62,7 @@ struct GemmPlan {
   bool pack_b = false;  // a run-time B in row-major order: copy each panel first
   GemmSplit split = GemmSplit::columns;
   FastProduct fast = FastProduct::none;
+  bool bfp20 = false;  // a packed B is rounded to block floating point (bfp20.h): few rows, which wait for memory
 
   bool operator==(const GemmPlan&) const = default;
   Candidate to_candidate() const;

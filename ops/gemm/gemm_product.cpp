@@ -48,7 +48,7 @@ GemmProduct::GemmProduct(const GemmProblem& problem, const GemmPlan& plan, std::
   const int64_t last_columns = problem.n - (panels_ - 1) * panel_columns;
   tail_vecs_ = static_cast<int>(divide_up(last_columns, lanes_));
   tail_lanes_ = static_cast<int>(last_columns % lanes_);
-  if (tail_vecs_ > 1 && !plan.embed_broadcast) last_share_ = rows_that_share(problem);
+  if (tail_vecs_ > 1 && !plan.embed_broadcast && !plan.bfp20) last_share_ = rows_that_share(problem);
   has_tail_ = tail_lanes_ > 0 || tail_vecs_ != plan.vecs || last_share_ > 1;
   // A panel is used by so many tile calls: each prefetches its share of the next one.
   const int64_t sharing = std::min(tiles_in_block_, tiles_.count) * together_;
@@ -64,6 +64,8 @@ GemmProduct::GemmProduct(const GemmProblem& problem, const GemmPlan& plan, std::
 
 PanelFormat GemmProduct::format() const { return {int64_t{plan_.vecs} * lanes_, lanes_}; }
 
+int64_t GemmProduct::packed_elements() const { return format().elements(packed_rows(problem_.k), problem_.n); }
+
 int64_t GemmProduct::scratch_elements() const {
   if (problem_.b == GemmOperandB::packed || (problem_.b == GemmOperandB::row_major && !plan_.pack_b)) return 0;
   return problem_.k * format().panel_columns;
@@ -77,6 +79,7 @@ GemmTilePlan GemmProduct::tile_plan(int rows, int phase, bool is_tail, bool pref
   tile.k_unroll = plan_.k_unroll;
   tile.prefetch_lines = prefetches ? prefetch_lines_ : 0;
   tile.embed_broadcast = plan_.embed_broadcast;
+  tile.bfp20 = plan_.bfp20;
   tile.accumulate = problem_.accumulates || phase == kMiddle || phase == kLast;
   tile.masked = is_tail && tail_lanes_ > 0;
   tile.b_in_place = problem_.b == GemmOperandB::row_major && !plan_.pack_b;
@@ -134,6 +137,11 @@ void GemmProduct::copy_panel(const GemmOperands& operands, const float* b, int64
         operands.b_stride * 4, width * 4, width, problem_.k);
 }
 
+int64_t GemmProduct::first_row_of(int64_t k_block) const {
+  const int64_t row = problem_.k * k_block / k_blocks_;
+  return plan_.bfp20 ? std::min(problem_.k, round_up(row, Bfp20::kBlockRows)) : row;
+}
+
 void GemmProduct::run_panel(const GemmOperands& operands, std::span<const GemmOffsets> offsets, int64_t index,
                             const Range& tiles, const void* next) const noexcept {
   Panel panel{};
@@ -144,18 +152,19 @@ void GemmProduct::run_panel(const GemmOperands& operands, std::span<const GemmOf
   panel.width = format().width_of(index, problem_.n);
   const int64_t column = index * format().panel_columns;
   const float* b = operands.b + offsets[0].b;
-  const float* packed = b + column * problem_.k;
+  const float* packed = b + column * packed_rows(problem_.k);
   if (problem_.b != GemmOperandB::packed && scratch_elements() > 0) {
     copy_panel(operands, b, index);
     packed = operands.scratch;
   }
   GemmTileArgs args;
   for (int64_t block = 0; block < k_blocks_; ++block) {
-    panel.k_begin = problem_.k * block / k_blocks_;
-    panel.k_end = problem_.k * (block + 1) / k_blocks_;
+    panel.k_begin = first_row_of(block);
+    panel.k_end = first_row_of(block + 1);
     const bool in_place = problem_.b == GemmOperandB::row_major && !plan_.pack_b;
-    panel.b = in_place ? b + panel.k_begin * operands.b_stride + column : packed + panel.k_begin * panel.width;
-    panel.next = panel.b + (panel.k_end - panel.k_begin) * panel.width;
+    panel.b =
+        in_place ? b + panel.k_begin * operands.b_stride + column : packed + packed_rows(panel.k_begin) * panel.width;
+    panel.next = packed + packed_rows(panel.k_end) * panel.width;
     if (next && block + 1 == k_blocks_) panel.next = next;
     const int phase = k_blocks_ == 1 ? kOnly : block == 0 ? kFirst : block + 1 == k_blocks_ ? kLast : kMiddle;
     run_chunk(args, operands, offsets, panel, phase);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "jit/kernels/copy/transpose.h"
+#include "jit/kernels/gemm/bfp20.h"
 #include "ops/gemm/gemm_pack.h"
 #include "ops/gemm/gemm_plan.h"
 #include "ops/gemm/panel_walk.h"
@@ -37,6 +38,9 @@ class GemmProduct {
   GemmProduct(const GemmProblem& problem, const GemmPlan& plan, std::vector<GemmOffsets> offsets = {});
 
   PanelFormat format() const;
+  // What so many rows of a panel take, in floats of each of its columns.
+  int64_t packed_rows(int64_t k) const { return plan_.bfp20 ? Bfp20::words(k) : k; }
+  int64_t packed_elements() const;   // of one B, in floats
   int64_t scratch_elements() const;  // for each thread
   void run(const GemmOperands& operands, int share, int shares) const noexcept;
   // Where a share begins to read the packed weights `b`.
@@ -59,15 +63,17 @@ class GemmProduct {
   void run_chunk(GemmTileArgs& args, const GemmOperands& operands, std::span<const GemmOffsets> offsets,
                  const Panel& panel, int phase) const noexcept;
   const float* packed_panel(const float* b, int64_t product, int64_t panel) const {
-    return b + offsets_[static_cast<size_t>(product * together_)].b + panel * format().panel_columns * problem_.k;
+    return b + offsets_[static_cast<size_t>(product * together_)].b +
+           panel * format().panel_columns * packed_rows(problem_.k);
   }
+  int64_t first_row_of(int64_t k_block) const;
   // Copies a panel of a run-time B into the scratch memory.
   void copy_panel(const GemmOperands& operands, const float* b, int64_t panel) const noexcept;
   // What few rows stream the CPU fetches ahead by itself, and is only held up by being asked as well: 4 rows by
   // 4096x4096 from memory 1.8 ms against 3.5, a row by 1024x1024 43 us against 54.
   bool can_prefetch() const {
     constexpr int64_t kFewRows = 8;
-    return problem_.b == GemmOperandB::packed && problem_.m > kFewRows;
+    return problem_.b == GemmOperandB::packed && problem_.m > kFewRows && !plan_.bfp20;
   }
 
   size_t result_bytes() const {

@@ -44,7 +44,8 @@ class AnyProduct {
   int64_t scratch_elements() const { return strassen_ ? strassen_->scratch_elements() : plain_->scratch_elements(); }
   // Of a packed B: some schemes have sums of its blocks in place of B.
   int64_t packed_elements(const GemmProblem& problem) const {
-    return strassen_ ? strassen_->packed_elements() : b_elements(problem);
+    if (strassen_) return strassen_->packed_elements();
+    return plain_->plan().bfp20 ? plain_->packed_elements() : b_elements(problem);
   }
   void run(const GemmOperands& operands, ThreadTeam& team) {
     const auto mine = [&](int thread) {
@@ -128,6 +129,12 @@ class Bench {
   GemmOperands operands_;
 };
 
+// So many sums at a time hide the latency of their products; decoding takes as long as several.
+int fewest_sums(const GemmPlan& plan, Isa isa) {
+  if (plan.bfp20) return 2;
+  return has_avx512(isa) ? 12 : 6;
+}
+
 }  // namespace
 
 TuningTask gemm_tuning_task(const GemmProblem& problem) {
@@ -152,13 +159,15 @@ TuningTask gemm_tuning_task(const GemmProblem& problem) {
                       {"embed", off_or_on(wide)},
                       {"pack_b", off_or_on(problem.b == GemmOperandB::row_major)},
                       {"split_rows", off_or_on(problem.threads > 1)},
+                      {"bfp20", off_or_on(problem.allows_bfp20)},
                       {"strassen", problem.allows_strassen ? std::vector<int>{0, 1, 2, 3} : std::vector<int>{0}}};
   task.space.fallback = rule.to_candidate();
   task.space.allowed = [problem, rule](const Candidate& candidate) {
     const GemmPlan plan = GemmPlan::from_candidate(candidate);
     // What one algorithm does not read stands as in the rule, so that no plan has two names.
     if (plan.fast != FastProduct::none && plan.k_unroll != rule.k_unroll) return false;
-    return is_valid(plan, problem) && plan.rows * plan.vecs >= (has_avx512(problem.isa) ? 12 : 6);
+    if (plan.bfp20 && (plan.k_unroll != rule.k_unroll || plan.fast != FastProduct::none)) return false;
+    return is_valid(plan, problem) && plan.rows * plan.vecs >= fewest_sums(plan, problem.isa);
   };
   task.build = [problem](const Candidate& candidate) {
     return bench_runner<Bench>(problem, GemmPlan::from_candidate(candidate));

@@ -162,6 +162,7 @@ void GemmTileEmitter::multiply() {
   if (plan_.prefetch_lines) mov(prefetch_, ptr[rsp + kPrefetch]);
   if (plan_.b_sign != 0) mov(tmp_, ptr[args_ + offsetof(GemmTileArgs, b_second_bytes)]);
   mov(k_left_, ptr[args_ + offsetof(GemmTileArgs, k)]);
+  if (plan_.bfp20) return multiply_bfp20();
   const auto body = [&](int steps, bool prefetches) { rank1_updates(steps, prefetches ? plan_.prefetch_lines : 0); };
   plan_.a_in_chunks ? for_chunks(body) : for_steps(k_left_, plan_.k_unroll, body);
   if (plan_.prefetch_lines) mov(ptr[rsp + kPrefetch], prefetch_);

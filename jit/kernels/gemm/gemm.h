@@ -63,6 +63,7 @@ struct GemmTilePlan {
   // pair of each column; k counts pairs (AVX512-BF16).
   bool bf16 = false;
   bool widens = false;  // with bf16: C is float32
+  bool bfp20 = false;   // B is block floating point (bfp20.h); k a multiple of its groups, k_unroll is not read
   std::optional<GemmEpilogue> epilogue;
   // Into C and into further matrices, GemmTileArgs::inputs[0], [1], [2], all unmasked. All none: the product goes to C
   // alone, by what stands above.
@@ -79,6 +80,7 @@ struct GemmTilePlan {
   // Few rows: A's broadcasts stay in registers and B is streamed through one. Many: a row of B stays, A is broadcast
   // one by one.
   bool holds_a() const;
+  int work_registers() const;  // vectors beside the sums
   bool is_valid() const;
   std::string key() const;
 

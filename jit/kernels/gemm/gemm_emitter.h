@@ -72,6 +72,15 @@ class GemmTileEmitter : public RowTileEmitter {
   template <class Pace>
   void update_holding_a(int k, Pace pace);
   void load_b(const Vec& into, int k, int v);
+  // gemm_bfp20.cpp
+  void multiply_bfp20();
+  void add_bfp20_row(int k);
+  void shift_words(const Vec& into, const Xbyak::RegExp& from, int left);
+  const Vec& bfp_weights() const { return work_[0]; }
+  const Vec& bfp_lower() const { return work_[1]; }
+  const Vec& bfp_upper_mask() const { return work_[2]; }
+  const Vec& bfp_lower_mask() const { return work_[3]; }
+  const Vec& bfp_scale(int v) const { return work_[static_cast<size_t>(4 + v)]; }
   // y may lie in memory.
   void multiply_add(const Vec& sum, const Vec& x, const Xbyak::Operand& y) {
     plan_.bf16 ? vdpbf16ps(sum, x, y) : vfmadd231ps(sum, x, y);
@@ -129,9 +138,7 @@ class GemmTileEmitter : public RowTileEmitter {
   const Gpr b_ = claim_gpr("b"), c_ = claim_gpr("c");
   const Gpr k_left_ = claim_gpr("k_left"), prefetch_ = claim_gpr("prefetch"), tmp_ = claim_gpr("tmp");
   const std::vector<Vec> acc_ = claim_vecs("acc", plan_.rows* plan_.vecs);
-  const std::vector<Vec> work_ = claim_vecs("work", plan_.embed_broadcast ? plan_.vecs
-                                                    : plan_.holds_a()     ? plan_.rows + 1
-                                                                          : plan_.vecs + 1);
+  const std::vector<Vec> work_ = claim_vecs("work", plan_.work_registers());
   const std::optional<Vec> keeps_mask_ =
       plan_.masked && plan_.b_in_place && !has_masks() ? std::optional<Vec>(claim_vec("mask")) : std::nullopt;
   std::vector<Vec> broadcasts_;  // for rows that share

@@ -11,14 +11,20 @@ namespace {
 constexpr int kMostRows = 36;  // four registers for A's rows
 
 int vec_registers_needed(const GemmTilePlan& plan) {
-  const int work = plan.embed_broadcast ? plan.vecs : plan.holds_a() ? plan.rows + 1 : plan.vecs + 1;
   const bool keeps_mask = plan.masked && plan.b_in_place && !has_avx512(plan.isa);
-  return plan.rows * plan.vecs + work + keeps_mask;
+  return plan.rows * plan.vecs + plan.work_registers() + keeps_mask;
 }
 
 }  // namespace
 
 bool GemmTilePlan::holds_a() const { return !embed_broadcast && rows < vecs; }
+
+int GemmTilePlan::work_registers() const {
+  constexpr int kDecoding = 4;  // and the scales
+  if (bfp20) return vecs + kDecoding;
+  if (embed_broadcast) return vecs;
+  return holds_a() ? rows + 1 : vecs + 1;
+}
 
 int GemmTilePlan::fold_count() const {
   return static_cast<int>(std::find(folds.begin(), folds.end(), GemmFold::none) - folds.begin());
@@ -61,6 +67,10 @@ bool GemmTilePlan::is_valid() const {
                folds_product())) {
     return false;
   }
+  if (bfp20 && (prefetch_lines > 0 || embed_broadcast || b_in_place || b_sign != 0 || last_share > 1 || bf16 ||
+                a_in_chunks || folds_product())) {
+    return false;
+  }
   return vec_registers_needed(*this) <= vector_registers(isa);
 }
 
@@ -86,6 +96,7 @@ std::string GemmTilePlan::key() const {
   if (a_in_chunks) text += " chunks";
   if (fetch_rows > 0) text += fmt::format(" fetch{}x{}", fetch_rows, fetch_matrices);
   if (bf16) text += widens ? " bf16 to f32" : " bf16";
+  if (bfp20) text += " bfp20";
   if (b_sign != 0) text += b_sign > 0 ? " B+" : " B-";
   if (epilogue) text += " " + to_string(*epilogue);
   return text;

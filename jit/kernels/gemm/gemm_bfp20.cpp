@@ -1,0 +1,86 @@
+// Products with a B of block floating point (bfp20.h), whose elements become float32 in registers.
+#include "jit/kernels/gemm/bfp20.h"
+#include "jit/kernels/gemm/gemm_emitter.h"
+
+namespace lathe {
+namespace {
+
+constexpr int kCodeAt = 32 - 20;  // the lowest bit of a code in the integer that it becomes
+// Bytes of B: between loads that wait, decoding leaves the CPU's own prefetching too little to see. On a Xeon 1 to 16
+// KB give 1.30 to 1.39 times the plain product, none 1.20.
+constexpr int kAhead = 4096;
+
+}  // namespace
+
+void GemmTileEmitter::multiply_bfp20() {
+  constexpr auto block_rows = static_cast<int>(Bfp20::kBlockRows), group_rows = static_cast<int>(Bfp20::kGroupRows);
+  fill(bfp_upper_mask(), 0xFFFF0000, tmp_);
+  fill(bfp_lower_mask(), ((1u << Bfp20::kLowerBits) - 1) << kCodeAt, tmp_);
+  Xbyak::Label next_block, next_group;
+  L(next_block);
+  for (int v = 0; v < plan_.vecs; ++v) load(bfp_scale(v), b_ + v * vec_bytes());
+  add(b_, plan_.vecs * vec_bytes());
+  mov(tmp_, block_rows);
+  cmp(k_left_, tmp_);
+  cmovl(tmp_, k_left_);
+  sub(k_left_, tmp_);
+  align(32);
+  L(next_group);
+  for (int k = 0; k < group_rows; ++k) add_bfp20_row(k);
+  advance_a(group_rows);
+  add(b_, static_cast<int>(Bfp20::kGroupWords) * plan_.vecs * vec_bytes());
+  sub(tmp_, group_rows);
+  jnz(next_group, T_NEAR);
+  test(k_left_, k_left_);
+  jnz(next_block, T_NEAR);
+}
+
+// Row k of a group.
+void GemmTileEmitter::add_bfp20_row(int k) {
+  const Vec &weights = bfp_weights(), &lower = bfp_lower();
+  for (int v = 0; v < plan_.vecs; ++v) {
+    const Xbyak::RegExp group = b_ + v * static_cast<int>(Bfp20::kGroupWords) * vec_bytes();
+    const Xbyak::RegExp upper = group + (1 + k / 2) * vec_bytes();
+    if (k % 2 == 0) prefetcht0(ptr[upper + kAhead]);
+    if (k == 0) prefetcht0(ptr[group + kAhead]);
+    if (k % 2 == 0) {
+      shift_words(weights, upper, 16);
+    } else if (has_masks()) {
+      vpandd(weights, bfp_upper_mask(), ptr[upper]);
+    } else {
+      vpand(weights, bfp_upper_mask(), ptr[upper]);
+    }
+    shift_words(lower, group, kCodeAt - k * Bfp20::kLowerBits);
+    if (has_masks()) {
+      constexpr uint8_t kOrOfAnd = 0xF8;
+      vpternlogd(weights, lower, bfp_lower_mask(), kOrOfAnd);
+    } else {
+      vpand(lower, lower, bfp_lower_mask());
+      vpor(weights, weights, lower);
+    }
+    vcvtdq2ps(weights, weights);
+    vmulps(weights, weights, bfp_scale(v));
+    for (int row = 0; row < plan_.rows; ++row) {
+      if (has_masks()) {
+        vfmadd231ps(acc(row, v), weights, ptr_b[a_at(row, k)]);
+      } else {
+        broadcast(lower, a_at(row, k));
+        vfmadd231ps(acc(row, v), weights, lower);
+      }
+    }
+  }
+}
+
+// 32 bits each, to the left; to the right where `left` is negative.
+void GemmTileEmitter::shift_words(const Vec& into, const Xbyak::RegExp& from, int left) {
+  const auto by = static_cast<uint8_t>(left > 0 ? left : -left);
+  if (has_masks() && left != 0) {
+    left > 0 ? vpslld(into, ptr[from], by) : vpsrld(into, ptr[from], by);
+    return;
+  }
+  load(into, from);
+  if (left > 0) vpslld(into, into, by);
+  if (left < 0) vpsrld(into, into, by);
+}
+
+}  // namespace lathe

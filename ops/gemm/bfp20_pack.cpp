@@ -1,0 +1,108 @@
+#include "ops/gemm/bfp20_pack.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "jit/kernels/gemm/bfp20.h"
+
+namespace lathe {
+namespace {
+
+constexpr float kUnitOfUpperBits = 0x1p-12F;  // codes are used as the upper 20 bits of integers
+// Scales are this by 2^-31, and normal numbers.
+constexpr float kLeastLargest = 0x1p-90F;
+
+MatrixView rows_of(const MatrixView& matrix, int64_t begin, int64_t end) {
+  MatrixView rows = matrix;
+  rows.data += begin * matrix.row_stride;
+  rows.rows = end - begin;
+  return rows;
+}
+
+// Of each column. NaN where one is in it.
+void find_largest(const MatrixView& block, std::vector<float>& largest) {
+  std::fill(largest.begin(), largest.end(), 0.F);
+  const auto larger = [](float a, float b) { return a > b || std::isnan(a) ? a : b; };
+  if (block.column_stride == 1) {
+    for (int64_t row = 0; row < block.rows; ++row) {
+      const float* in = block.data + row * block.row_stride;
+      for (size_t c = 0; c < largest.size(); ++c) largest[c] = larger(largest[c], std::abs(in[c]));
+    }
+    return;
+  }
+  for (size_t c = 0; c < largest.size(); ++c) {
+    const float* in = block.data + static_cast<int64_t>(c) * block.column_stride;
+    for (int64_t row = 0; row < block.rows; ++row) largest[c] = larger(largest[c], std::abs(in[row]));
+  }
+}
+
+// Dense rows of a panel to codes; `codes` has room for as many.
+void round_rows(const float* block, int64_t rows, int64_t width, float* scales, int32_t* codes) {
+  constexpr auto kLargest = static_cast<float>(Bfp20::kLargestCode);
+  std::vector<float> largest(static_cast<size_t>(width)), units(static_cast<size_t>(width));
+  find_largest({block, rows, width, width, 1}, largest);
+  for (size_t c = 0; c < units.size(); ++c) {
+    units[c] = largest[c] > 0 ? kLargest / largest[c] : 0.F;
+    scales[c] = largest[c] / kLargest * kUnitOfUpperBits;
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t c = 0; c < width; ++c) {
+      const float in_units = block[row * width + c] * units[static_cast<size_t>(c)];
+      codes[row * width + c] = static_cast<int32_t>(in_units + (in_units < 0 ? -0.5F : 0.5F));
+    }
+  }
+}
+
+// One group of rows of one vector of columns.
+void write_group(const int32_t* codes, int64_t width, int64_t lanes, float* out) {
+  constexpr uint32_t kLower = (1u << Bfp20::kLowerBits) - 1;
+  for (int64_t lane = 0; lane < lanes; ++lane) {
+    uint32_t lower = 0, upper[Bfp20::kGroupWords - 1] = {};
+    for (int row = 0; row < Bfp20::kGroupRows; ++row) {
+      const auto code = static_cast<uint32_t>(codes[row * width + lane]);
+      lower |= (code & kLower) << (row * Bfp20::kLowerBits);
+      upper[row / 2] |= (code >> Bfp20::kLowerBits & 0xFFFFu) << (row % 2 * 16);
+    }
+    std::memcpy(out + lane, &lower, sizeof lower);
+    for (int64_t i = 0; i < Bfp20::kGroupWords - 1; ++i)
+      std::memcpy(out + (1 + i) * lanes + lane, &upper[i], sizeof lower);
+  }
+}
+
+}  // namespace
+
+bool fits_bfp20(const MatrixView& b, float scale) {
+  std::vector<float> largest(static_cast<size_t>(b.columns));
+  for (int64_t row = 0; row < b.rows; row += Bfp20::kBlockRows) {
+    find_largest(rows_of(b, row, std::min(b.rows, row + Bfp20::kBlockRows)), largest);
+    for (const float each : largest) {
+      const float scaled = std::abs(each * scale);
+      if (!(scaled == 0 || (scaled >= kLeastLargest && scaled <= std::numeric_limits<float>::max()))) return false;
+    }
+  }
+  return true;
+}
+
+void pack_bfp20(const MatrixView& b, const PanelFormat& format, int64_t first, int64_t last, float scale, float* out) {
+  const auto block_elements = static_cast<size_t>(Bfp20::kBlockRows * format.panel_columns);
+  std::vector<float> block(block_elements);
+  std::vector<int32_t> codes(block_elements);
+  for (int64_t panel = first; panel < last; ++panel) {
+    const int64_t width = format.width_of(panel, b.columns);
+    for (int64_t row = 0; row < b.rows; row += Bfp20::kBlockRows) {
+      const int64_t end = std::min(b.rows, row + Bfp20::kBlockRows);
+      pack_panels(rows_of(b, row, end), format, panel, panel + 1, scale, block.data());
+      round_rows(block.data(), end - row, width, out, codes.data());
+      out += width;
+      for (int64_t group = 0; group < end - row; group += Bfp20::kGroupRows) {
+        for (int64_t c = 0; c < width; c += format.lanes, out += Bfp20::kGroupWords * format.lanes)
+          write_group(codes.data() + group * width + c, width, format.lanes, out);
+      }
+    }
+  }
+}
+
+}  // namespace lathe

@@ -1,0 +1,177 @@
+// Products of few rows whose B is rounded to block floating point.
+#include "jit/kernels/gemm/bfp20.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "ops/gemm/bfp20_pack.h"
+#include "ops/gemm/gemm_product.h"
+#include "tests/jit/guarded_floats.h"
+
+namespace lathe::testing {
+namespace {
+
+class Bfp20Test : public ::testing::TestWithParam<Isa> {};
+
+GemmEpilogue bias_and_relu() {
+  GemmEpilogue epilogue;
+  Expression& e = epilogue.expression;
+  e.inputs = {DType::f32, DType::f32};
+  const int sum = e.add({ExprOp::add, e.add({ExprOp::input, 0}), e.add({ExprOp::input, 1})});
+  e.add({ExprOp::max, sum, e.add({.op = ExprOp::constant, .value = 0})});
+  epilogue.inputs = {GemmInputAccess::columns};
+  return epilogue;
+}
+
+struct Case {
+  int64_t m, n, k, gap;  // gap: elements between rows of A and C
+  bool is_turned, has_epilogue;
+  int threads;
+};
+
+// Columns of sizes far apart: each has scales of its own.
+float element(std::mt19937& random, int64_t column) {
+  return std::ldexp(std::normal_distribution<float>()(random), static_cast<int>(column % 40) - 20);
+}
+
+void check(Isa isa, const Case& test, unsigned seed) {
+  std::mt19937 random(seed);
+  const int64_t stride = test.k + test.gap, c_stride = test.n + test.gap;
+  GuardedFloats a(static_cast<size_t>((test.m - 1) * stride + test.k)),
+      c(static_cast<size_t>((test.m - 1) * c_stride + test.n));
+  GuardedFloats b(static_cast<size_t>(test.k * test.n)), bias(static_cast<size_t>(test.n));
+  a.randomize(random, -1, 1);
+  c.randomize(random, -1, 1);
+  bias.randomize(random, -1, 1);
+  const MatrixView view{b.data(), test.k, test.n, test.is_turned ? 1 : test.n, test.is_turned ? test.k : 1};
+  const auto place = [&](int64_t row, int64_t column) {
+    return static_cast<size_t>(row * view.row_stride + column * view.column_stride);
+  };
+  for (int64_t row = 0; row < test.k; ++row)
+    for (int64_t column = 0; column < test.n; ++column) b[place(row, column)] = element(random, column);
+  const std::vector<float> before(c.data(), c.data() + c.size());
+
+  GemmProblem problem{1, test.m, test.n, test.k, GemmOperandB::packed, {}, isa, test.threads};
+  problem.allows_bfp20 = true;
+  if (test.has_epilogue) problem.epilogue = bias_and_relu();
+  const GemmPlan plan = default_gemm_plan(problem);
+  ASSERT_TRUE(plan.bfp20) << plan.key();
+  const GemmProduct product(problem, plan);
+  constexpr float kScale = -2;
+  ASSERT_TRUE(fits_bfp20(view, kScale));
+  GuardedFloats packed(static_cast<size_t>(product.packed_elements()));
+  pack_bfp20(view, product.format(), 0, product.format().panels(test.n), kScale, packed.data());
+  GemmOperands operands;
+  operands.a = a.data();
+  operands.b = packed.data();
+  operands.c = c.data();
+  operands.a_stride = stride;
+  operands.c_stride = c_stride;
+  operands.inputs[0] = bias.data();
+  for (int share = 0; share < test.threads; ++share) product.run(operands, share, test.threads);
+
+  for (int64_t row = 0; row < test.m; ++row) {
+    for (int64_t column = 0; column < test.n; ++column) {
+      double sum = 0, allowed = 0, magnitude = 0, largest = 0;
+      for (int64_t i = test.k; i-- > 0;) {  // from a block's end
+        if ((i + 1) % Bfp20::kBlockRows == 0 || i + 1 == test.k) {
+          largest = 0;
+          for (int64_t j = i / Bfp20::kBlockRows * Bfp20::kBlockRows; j <= i; ++j)
+            largest = std::max(largest, std::abs(double(b[place(j, column)]) * kScale));
+        }
+        const double x = a[static_cast<size_t>(row * stride + i)], term = x * double(b[place(i, column)]) * kScale;
+        sum += term;
+        magnitude += std::abs(term);
+        allowed += std::abs(x) * largest * (0x1p-20 + 0x1p-23);  // half a unit, and of the scale's own rounding
+      }
+      allowed += magnitude * static_cast<double>(test.k + 8) * 0x1p-24;
+      if (test.has_epilogue) {
+        sum = std::max(0.0, sum + double(bias[static_cast<size_t>(column)]));
+        allowed += 0x1p-22;
+      }
+      ASSERT_NEAR(c[static_cast<size_t>(row * c_stride + column)], sum, allowed) << row << ", " << column;
+    }
+    for (int64_t i = row * c_stride + test.n;
+         i < std::min<int64_t>((row + 1) * c_stride, static_cast<int64_t>(c.size())); ++i)
+      ASSERT_EQ(c[static_cast<size_t>(i)], before[static_cast<size_t>(i)]) << "behind row " << row;
+  }
+}
+
+TEST_P(Bfp20Test, IsWithinHalfAUnitOfEachBlocksLargest) {
+  std::mt19937 random(2026);
+  const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+  for (int round = 0; round < 120; ++round) {
+    const Case test{
+        pick(1, 8),      pick(1, 150), pick(1, 60) * Bfp20::kGroupRows, pick(0, 1) * pick(1, 20), pick(0, 1) == 1,
+        pick(0, 1) == 1, pick(1, 3)};
+    SCOPED_TRACE(::testing::Message() << test.m << "x" << test.k << "x" << test.n << " gap " << test.gap << " turned "
+                                      << test.is_turned << " threads " << test.threads);
+    check(GetParam(), test, static_cast<unsigned>(round));
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(Bfp20Test, AddsUpSeveralBlocksOfK) { check(GetParam(), {3, 37, 4104, 0, true, true, 1}, 1); }
+
+TEST_P(Bfp20Test, ColumnsOfZerosStayZeros) {
+  GemmProblem problem{1, 1, 20, 16, GemmOperandB::packed, {}, GetParam()};
+  problem.allows_bfp20 = true;
+  const GemmProduct product(problem, default_gemm_plan(problem));
+  const std::vector<float> b(16 * 20, 0.F), a(16, 3.F);
+  std::vector<float> packed(static_cast<size_t>(product.packed_elements())), c(20, 1.F);
+  pack_bfp20({b.data(), 16, 20, 20, 1}, product.format(), 0, product.format().panels(20), 1, packed.data());
+  GemmOperands operands;
+  operands.a = a.data();
+  operands.b = packed.data();
+  operands.c = c.data();
+  product.run(operands, 0, 1);
+  EXPECT_EQ(c, std::vector<float>(20, 0.F));
+}
+
+TEST_P(Bfp20Test, IsNeverTheRuleUnlessAllowed) {
+  GemmProblem problem{1, 1, 4096, 4096, GemmOperandB::packed, {}, GetParam()};
+  EXPECT_FALSE(default_gemm_plan(problem).bfp20);
+  GemmPlan plan = default_gemm_plan(problem);
+  plan.bfp20 = true;
+  EXPECT_FALSE(is_valid(plan, problem));
+  problem.allows_bfp20 = true;
+  EXPECT_TRUE(default_gemm_plan(problem).bfp20);
+  problem.m = 9;
+  EXPECT_FALSE(default_gemm_plan(problem).bfp20);
+  problem.m = 1;
+  problem.k = 4100;  // ends within a group of rows
+  EXPECT_FALSE(default_gemm_plan(problem).bfp20);
+  EXPECT_TRUE(is_valid(default_gemm_plan(problem), problem));
+}
+
+INSTANTIATE_TEST_SUITE_P(Isas, Bfp20Test, ::testing::ValuesIn(isas_here()),
+                         [](const auto& isa) { return std::string(name_of(isa.param)); });
+
+TEST(Bfp20, RefusesWhatItCannotHold) {
+  std::vector<float> b(128 * 3, 0.5F);
+  const auto fits = [&](float scale) {
+    return fits_bfp20({b.data(), 128, 3, 3, 1}, scale) && fits_bfp20({b.data(), 128, 3, 1, 128}, scale);
+  };
+  EXPECT_TRUE(fits(1));
+  EXPECT_FALSE(fits(0x1p-100F));
+  EXPECT_FALSE(fits(std::numeric_limits<float>::infinity()));
+  for (const float value : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::quiet_NaN()}) {
+    b[200] = value;
+    EXPECT_FALSE(fits(1)) << value;
+  }
+  b[200] = 0x1p-120F;  // beside larger ones
+  EXPECT_TRUE(fits(1));
+  std::fill(b.begin(), b.end(), 0x1p-120F);
+  EXPECT_FALSE(fits(1));
+  std::fill(b.begin(), b.end(), 0.F);
+  EXPECT_TRUE(fits(1));
+}
+
+}  // namespace
+}  // namespace lathe::testing
