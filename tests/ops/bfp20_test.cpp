@@ -118,6 +118,37 @@ TEST_P(Bfp20Test, IsWithinHalfAUnitOfEachBlocksLargest) {
 
 TEST_P(Bfp20Test, AddsUpSeveralBlocksOfK) { check(GetParam(), {3, 37, 4104, 0, true, true, 1}, 1); }
 
+// Rows of A with a single one read the elements as they were rounded.
+TEST_P(Bfp20Test, EveryElementIsWithinHalfAUnit) {
+  constexpr int64_t kRows = 8, kColumns = 33, kDepth = Bfp20::kBlockRows;
+  GemmProblem problem{1, kRows, kColumns, kDepth, GemmOperandB::packed, {}, GetParam()};
+  problem.allows_bfp20 = true;
+  const GemmProduct product(problem, default_gemm_plan(problem));
+  std::mt19937 random(7);
+  std::vector<float> b(kDepth * kColumns);
+  for (float& each : b) each = element(random, &each - b.data());
+  std::vector<float> packed(static_cast<size_t>(product.packed_elements()));
+  pack_bfp20({b.data(), kDepth, kColumns, kColumns, 1}, product.format(), 0, product.format().panels(kColumns), 1,
+             packed.data());
+  std::vector<double> largest(kColumns);
+  for (size_t i = 0; i < b.size(); ++i) largest[i % kColumns] = std::max(largest[i % kColumns], std::abs(double(b[i])));
+  for (int64_t first = 0; first < kDepth; first += kRows) {
+    std::vector<float> a(kRows * kDepth, 0.F), c(kRows * kColumns);
+    for (int64_t row = 0; row < kRows; ++row) a[static_cast<size_t>(row * kDepth + first + row)] = 1;
+    GemmOperands operands;
+    operands.a = a.data();
+    operands.b = packed.data();
+    operands.c = c.data();
+    operands.a_stride = kDepth;
+    operands.c_stride = kColumns;
+    product.run(operands, 0, 1);
+    for (size_t i = 0; i < c.size(); ++i) {
+      const double allowed = largest[i % kColumns] * (0x1p-20 + 0x1p-23);
+      ASSERT_NEAR(c[i], b[static_cast<size_t>(first * kColumns) + i], allowed) << first << ", " << i;
+    }
+  }
+}
+
 TEST_P(Bfp20Test, ColumnsOfZerosStayZeros) {
   GemmProblem problem{1, 1, 20, 16, GemmOperandB::packed, {}, GetParam()};
   problem.allows_bfp20 = true;
