@@ -11,7 +11,6 @@
 namespace lathe {
 namespace {
 
-constexpr float kUnitOfUpperBits = 0x1p-12F;  // codes are used as the upper 20 bits of integers
 // Scales are this by 2^-31, and normal numbers.
 constexpr float kLeastLargest = 0x1p-90F;
 
@@ -46,7 +45,7 @@ void round_rows(const float* block, int64_t rows, int64_t width, float* scales, 
   find_largest({block, rows, width, width, 1}, largest);
   for (size_t c = 0; c < units.size(); ++c) {
     units[c] = largest[c] > 0 ? kLargest / largest[c] : 0.F;
-    scales[c] = largest[c] / kLargest * kUnitOfUpperBits;
+    scales[c] = std::ldexp(largest[c] / kLargest, -Bfp20::kCodeAt);
   }
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t c = 0; c < width; ++c) {
@@ -58,12 +57,11 @@ void round_rows(const float* block, int64_t rows, int64_t width, float* scales, 
 
 // One group of rows of one vector of columns.
 void write_group(const int32_t* codes, int64_t width, int64_t lanes, float* out) {
-  constexpr uint32_t kLower = (1u << Bfp20::kLowerBits) - 1;
   for (int64_t lane = 0; lane < lanes; ++lane) {
     uint32_t lower = 0, upper[Bfp20::kGroupWords - 1] = {};
     for (int row = 0; row < Bfp20::kGroupRows; ++row) {
       const auto code = static_cast<uint32_t>(codes[row * width + lane]);
-      lower |= (code & kLower) << (row * Bfp20::kLowerBits);
+      lower |= (code & Bfp20::kLowerMask) << (row * Bfp20::kLowerBits);
       upper[row / 2] |= (code >> Bfp20::kLowerBits & 0xFFFFu) << (row % 2 * 16);
     }
     std::memcpy(out + lane, &lower, sizeof lower);

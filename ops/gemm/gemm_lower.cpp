@@ -20,7 +20,6 @@ namespace lathe {
 namespace {
 
 constexpr int64_t kMostBatches = 1 << 20;  // their offsets are kept
-constexpr int64_t kFewRows = 8;            // products of so many wait for B
 
 GemmProblem problem_of(const LowerContext& context, const ProductNode& product, bool is_packed) {
   GemmProblem problem;
@@ -35,7 +34,7 @@ GemmProblem problem_of(const LowerContext& context, const ProductNode& product, 
   }
   problem.isa = context.target.isa;
   problem.threads = worthwhile_threads(problem.flop(), context.target.threads);
-  if (problem.m <= kFewRows) {
+  if (problem.has_few_rows()) {
     const double streamed = 4.0 * static_cast<double>(problem.batches * problem.n * problem.k);
     problem.threads = std::max(problem.threads, worthwhile_readers(streamed, context.target.threads));
   }
@@ -131,17 +130,11 @@ BufferId turned_a(LowerContext& context, const ProductNode& product) {
 // Whether the accuracy level and B's elements allow block floating point. Of what caches hold, nobody waits for memory.
 bool allows_bfp20(const LowerContext& context, const GemmProblem& problem, const ConstantMatrix& b) {
   constexpr int64_t kLeastBytes = 1 << 20;
-  if (context.target.accuracy == Accuracy::strict || problem.m > kFewRows || problem.batches > 1 || b.count > 1) {
+  if (context.target.accuracy == Accuracy::strict || !problem.has_few_rows() || problem.batches > 1 || b.count > 1) {
     return false;
   }
   if (problem.k % Bfp20::kGroupRows != 0 || problem.n * problem.k * 4 < kLeastBytes) return false;
-  const std::string text = fmt::format("fits bfp20 {}x{} {}", b.view.rows, b.view.columns, b.text);
-  const Tensor answer = context.packed(b.constant, text, [&] {
-    Tensor fits(DType::boolean, {1});
-    *fits.mutable_data<bool>() = fits_bfp20(b.view, b.scale);
-    return fits;
-  });
-  return *answer.data<bool>();
+  return is_true_of(context, b, "fits bfp20", [&] { return fits_bfp20(b.view, b.scale); });
 }
 
 // None: there is no code for it.

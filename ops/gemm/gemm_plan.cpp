@@ -14,8 +14,6 @@
 namespace lathe {
 namespace {
 
-constexpr int64_t kFewRows = 8;  // of a product that only streams B
-
 // Rows this far apart fall into one set of L1.
 bool shares_cache_set(int64_t row_stride) { return row_stride > 0 && row_stride % 1024 == 0; }
 
@@ -24,8 +22,8 @@ bool shares_cache_set(int64_t row_stride) { return row_stride > 0 && row_stride 
 void choose_tile(const GemmProblem& problem, const CoreRates& rates, GemmPlan& plan) {
   if (has_avx512(problem.isa)) {
     static constexpr int kVecs[] = {0, 12, 10, 7, 6, 5, 4, 3, 3};
-    plan.vecs = problem.m <= kFewRows ? kVecs[problem.m] : 2;
-    plan.rows = problem.m <= kFewRows ? static_cast<int>(problem.m) : 14;
+    plan.vecs = problem.has_few_rows() ? kVecs[problem.m] : 2;
+    plan.rows = problem.has_few_rows() ? static_cast<int>(problem.m) : 14;
     // Rows of A a multiple of 4 KiB apart share one set of L1, which has 8 ways or more: 98 % of peak against 84.
     // Otherwise, too, fewer broadcasts gain 1 to 4 %, where panels of 48 columns leave little over. A model's own
     // products take them for few rows as well: sequences of all lengths then share packed weights.
@@ -308,7 +306,7 @@ GemmPlan default_gemm_plan(const GemmProblem& problem, const CoreRates& rates) {
   plan.pack_b = problem.b == GemmOperandB::row_major && problem.m >= 4 * plan.rows &&
                 (problem.n >= 512 || shares_cache_set(problem.b_stride > 0 ? problem.b_stride : problem.n));
   while (!is_valid(plan, problem) && plan.vecs > 1) --plan.vecs;  // AVX2's mask takes a register
-  if (problem.allows_bfp20 && problem.m <= kFewRows) {
+  if (problem.allows_bfp20 && problem.has_few_rows()) {
     GemmPlan rounded = plan;
     choose_bfp20_tile(problem, rounded);
     if (is_valid(rounded, problem)) return rounded;

@@ -29,7 +29,8 @@ struct GemmProblem {
   bool accumulates = false;            // onto C as it was
   int zero_columns = 0;                // of a packed B, the last ones: fewer than a vector
 
-  std::string key() const;  // the tuning task's text
+  std::string key() const;                      // the tuning task's text
+  bool has_few_rows() const { return m <= 8; }  // it waits for B
   double flop() const { return 2.0 * static_cast<double>(batches) * double(m) * double(n) * double(k); }
 };
 

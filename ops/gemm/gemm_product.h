@@ -71,10 +71,7 @@ class GemmProduct {
   void copy_panel(const GemmOperands& operands, const float* b, int64_t panel) const noexcept;
   // What few rows stream the CPU fetches ahead by itself, and is only held up by being asked as well: 4 rows by
   // 4096x4096 from memory 1.8 ms against 3.5, a row by 1024x1024 43 us against 54.
-  bool can_prefetch() const {
-    constexpr int64_t kFewRows = 8;
-    return problem_.b == GemmOperandB::packed && problem_.m > kFewRows && !plan_.bfp20;
-  }
+  bool can_prefetch() const { return problem_.b == GemmOperandB::packed && !problem_.has_few_rows() && !plan_.bfp20; }
 
   size_t result_bytes() const {
     return sizeof(float) * offsets_.size() * static_cast<size_t>(problem_.m) * static_cast<size_t>(problem_.n);

@@ -165,8 +165,8 @@ TuningTask gemm_tuning_task(const GemmProblem& problem) {
   task.space.allowed = [problem, rule](const Candidate& candidate) {
     const GemmPlan plan = GemmPlan::from_candidate(candidate);
     // What one algorithm does not read stands as in the rule, so that no plan has two names.
-    if (plan.fast != FastProduct::none && plan.k_unroll != rule.k_unroll) return false;
-    if (plan.bfp20 && (plan.k_unroll != rule.k_unroll || plan.fast != FastProduct::none)) return false;
+    const bool unrolls = plan.fast == FastProduct::none && !plan.bfp20;
+    if (!unrolls && plan.k_unroll != rule.k_unroll) return false;
     return is_valid(plan, problem) && plan.rows * plan.vecs >= fewest_sums(plan, problem.isa);
   };
   task.build = [problem](const Candidate& candidate) {

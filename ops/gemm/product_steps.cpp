@@ -104,22 +104,22 @@ void add_sums_step(const LowerContext& context, const GemmProblem& problem, cons
   context.add(std::move(step));
 }
 
-// Of the constant: read once, also when it is packed for further shapes.
-bool has_even_columns(const LowerContext& context, const ConstantMatrix& b) {
-  const std::string text = fmt::format("even columns of {}x{} {}", b.view.rows, b.view.columns, b.text);
-  const Tensor answer = context.packed(b.constant, text, [&] {
-    Tensor even(DType::boolean, {1});
-    *even.mutable_data<bool>() = lathe::has_even_columns(b.view);
-    return even;
-  });
-  return *answer.data<bool>();
-}
-
 void add_thread_scratch(const LowerContext& context, int64_t elements, ProductBuffers& buffers) {
   if (elements > 0) buffers.scratch = context.thread_scratch(checked_bytes(DType::f32, {elements}));
 }
 
 }  // namespace
+
+bool is_true_of(const LowerContext& context, const ConstantMatrix& b, const std::string& question,
+                const std::function<bool()>& find) {
+  const std::string text = fmt::format("{} of {}x{} {}", question, b.view.rows, b.view.columns, b.text);
+  const Tensor answer = context.packed(b.constant, text, [&] {
+    Tensor found(DType::boolean, {1});
+    *found.mutable_data<bool>() = find();
+    return found;
+  });
+  return *answer.data<bool>();
+}
 
 GemmOperands ProductBuffers::bind(const StepArgs& args) const {
   GemmOperands bound = operands;
@@ -143,7 +143,8 @@ void add_product(const LowerContext& context, const GemmProblem& problem, std::s
 
 EmittedProduct emit_product(const LowerContext& context, const GemmProblem& problem, const GemmPlan& plan,
                             const ConstantMatrix* b, const std::vector<GemmOffsets>& offsets) {
-  if (b != nullptr && plan.fast != FastProduct::none && has_even_columns(context, *b)) {
+  if (b != nullptr && plan.fast != FastProduct::none &&
+      is_true_of(context, *b, "even columns", [&] { return has_even_columns(b->view); })) {
     try {
       return {std::make_shared<const StrassenProduct>(problem, plan), nullptr};
     } catch (const JitError&) {

@@ -1,6 +1,7 @@
 #pragma once
 // The steps of one matrix product C = epilogue(A * B) once its plan is chosen: for MatMul's and Gemm's nodes, and for
 // other families whose layers begin with a product by constant weights.
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,6 +41,10 @@ struct ConstantMatrix {
   int64_t count = 1;  // matrices, one behind the other
   float scale = 1;
 };
+
+// The answer to a question about B's elements, which are read once, also when B is packed for further shapes.
+bool is_true_of(const LowerContext& context, const ConstantMatrix& b, const std::string& question,
+                const std::function<bool()>& find);
 
 // One of both.
 struct EmittedProduct {

@@ -39,6 +39,14 @@ float element(std::mt19937& random, int64_t column) {
   return std::ldexp(std::normal_distribution<float>()(random), static_cast<int>(column % 40) - 20);
 }
 
+// C = A * B * scale, B packed before.
+void multiply(const GemmProduct& product, const MatrixView& b, float scale, GemmOperands operands, int threads) {
+  GuardedFloats packed(static_cast<size_t>(product.packed_elements()));
+  pack_bfp20(b, product.format(), 0, product.format().panels(b.columns), scale, packed.data());
+  operands.b = packed.data();
+  for (int share = 0; share < threads; ++share) product.run(operands, share, threads);
+}
+
 void check(Isa isa, const Case& test, unsigned seed) {
   std::mt19937 random(seed);
   const int64_t stride = test.k + test.gap, c_stride = test.n + test.gap;
@@ -64,16 +72,9 @@ void check(Isa isa, const Case& test, unsigned seed) {
   const GemmProduct product(problem, plan);
   constexpr float kScale = -2;
   ASSERT_TRUE(fits_bfp20(view, kScale));
-  GuardedFloats packed(static_cast<size_t>(product.packed_elements()));
-  pack_bfp20(view, product.format(), 0, product.format().panels(test.n), kScale, packed.data());
-  GemmOperands operands;
-  operands.a = a.data();
-  operands.b = packed.data();
-  operands.c = c.data();
-  operands.a_stride = stride;
-  operands.c_stride = c_stride;
-  operands.inputs[0] = bias.data();
-  for (int share = 0; share < test.threads; ++share) product.run(operands, share, test.threads);
+  multiply(product, view, kScale,
+           {.a = a.data(), .c = c.data(), .a_stride = stride, .c_stride = c_stride, .inputs = {bias.data()}},
+           test.threads);
 
   for (int64_t row = 0; row < test.m; ++row) {
     for (int64_t column = 0; column < test.n; ++column) {
@@ -127,21 +128,13 @@ TEST_P(Bfp20Test, EveryElementIsWithinHalfAUnit) {
   std::mt19937 random(7);
   std::vector<float> b(kDepth * kColumns);
   for (float& each : b) each = element(random, &each - b.data());
-  std::vector<float> packed(static_cast<size_t>(product.packed_elements()));
-  pack_bfp20({b.data(), kDepth, kColumns, kColumns, 1}, product.format(), 0, product.format().panels(kColumns), 1,
-             packed.data());
   std::vector<double> largest(kColumns);
   for (size_t i = 0; i < b.size(); ++i) largest[i % kColumns] = std::max(largest[i % kColumns], std::abs(double(b[i])));
   for (int64_t first = 0; first < kDepth; first += kRows) {
     std::vector<float> a(kRows * kDepth, 0.F), c(kRows * kColumns);
     for (int64_t row = 0; row < kRows; ++row) a[static_cast<size_t>(row * kDepth + first + row)] = 1;
-    GemmOperands operands;
-    operands.a = a.data();
-    operands.b = packed.data();
-    operands.c = c.data();
-    operands.a_stride = kDepth;
-    operands.c_stride = kColumns;
-    product.run(operands, 0, 1);
+    multiply(product, {b.data(), kDepth, kColumns, kColumns, 1}, 1,
+             {.a = a.data(), .c = c.data(), .a_stride = kDepth, .c_stride = kColumns}, 1);
     for (size_t i = 0; i < c.size(); ++i) {
       const double allowed = largest[i % kColumns] * (0x1p-20 + 0x1p-23);
       ASSERT_NEAR(c[i], b[static_cast<size_t>(first * kColumns) + i], allowed) << first << ", " << i;
@@ -154,13 +147,8 @@ TEST_P(Bfp20Test, ColumnsOfZerosStayZeros) {
   problem.allows_bfp20 = true;
   const GemmProduct product(problem, default_gemm_plan(problem));
   const std::vector<float> b(16 * 20, 0.F), a(16, 3.F);
-  std::vector<float> packed(static_cast<size_t>(product.packed_elements())), c(20, 1.F);
-  pack_bfp20({b.data(), 16, 20, 20, 1}, product.format(), 0, product.format().panels(20), 1, packed.data());
-  GemmOperands operands;
-  operands.a = a.data();
-  operands.b = packed.data();
-  operands.c = c.data();
-  product.run(operands, 0, 1);
+  std::vector<float> c(20, 1.F);
+  multiply(product, {b.data(), 16, 20, 20, 1}, 1, {.a = a.data(), .c = c.data()}, 1);
   EXPECT_EQ(c, std::vector<float>(20, 0.F));
 }
 

@@ -17,8 +17,10 @@ namespace lathe {
 struct Bfp20 {
   static constexpr int64_t kGroupRows = 8, kBlockRows = 64;
   static constexpr int64_t kGroupWords = 5;  // of a column
-  static constexpr int kLowerBits = 4;
-  static constexpr int32_t kLargestCode = (1 << 19) - 1;
+  static constexpr int kBits = 20, kLowerBits = 4;
+  static constexpr uint32_t kLowerMask = (1u << kLowerBits) - 1;
+  static constexpr int32_t kLargestCode = (1 << (kBits - 1)) - 1;
+  static constexpr int kCodeAt = 32 - kBits;  // its lowest bit in the integer that it becomes
 
   // Of a column of k rows. Requires: k is a multiple of kGroupRows.
   static constexpr int64_t words(int64_t k) { return divide_up(k, kBlockRows) + k / kGroupRows * kGroupWords; }
