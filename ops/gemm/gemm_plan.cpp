@@ -46,13 +46,27 @@ void choose_tile(const GemmProblem& problem, const CoreRates& rates, GemmPlan& p
   plan.vecs = static_cast<int>(std::min<int64_t>(plan.vecs, divide_up(problem.n, lanes)));
 }
 
-// Of block floating point, all rows at once: an element is decoded for all of them.
-void choose_bfp20_tile(const GemmProblem& problem, GemmPlan& plan) {
-  static constexpr int kVecs[] = {0, 4, 4, 3, 2, 2, 2, 2, 2}, kVecsOfAvx2[] = {0, 4, 3, 2, 2, 2, 1, 1, 1};
-  const auto* vecs = has_avx512(problem.isa) ? kVecs : kVecsOfAvx2;
+// Of block floating point, all rows at once: an element is decoded for all of them. On Zen 4 two vectors take two
+// thirds of the time of four, which are best on Xeons.
+void choose_bfp20_tile(const GemmProblem& problem, const CoreRates& rates, GemmPlan& plan) {
+  static constexpr int kVecsOfXeons[] = {0, 4, 4, 3, 2, 2, 2, 2, 2}, kVecsOfAvx2[] = {0, 4, 3, 2, 2, 2, 1, 1, 1};
+  int vecs = has_avx512(problem.isa) ? kVecsOfXeons[problem.m] : kVecsOfAvx2[problem.m];
+  if (has_avx512(problem.isa) && rates.adds_beside) vecs = 2;
   plan.bfp20 = true;
   plan.rows = static_cast<int>(problem.m);
-  plan.vecs = static_cast<int>(std::min<int64_t>(vecs[problem.m], divide_up(problem.n, vector_lanes(problem.isa))));
+  plan.vecs = static_cast<int>(std::min<int64_t>(vecs, divide_up(problem.n, vector_lanes(problem.isa))));
+}
+
+// Whether an element is decoded and multiplied in less time than it takes to come from memory as float32. By AVX2
+// float32 of more than four rows takes as long for other reasons: two vectors wait for each other.
+bool pays_bfp20(const GemmProblem& problem, const CoreRates& rates) {
+  constexpr int64_t kWideRowsOfAvx2 = 4;
+  const bool is_wide = has_avx512(problem.isa);
+  if (!is_wide && problem.m > kWideRowsOfAvx2) return true;
+  const double decoding = is_wide ? 3 : 6;  // as many multiply-adds take as long
+  const double cycles = (static_cast<double>(problem.m) + decoding) / products_per_cycle(problem.isa, rates);
+  const double bytes = problem.threads > 1 ? rates.all_memory_bytes / problem.threads : rates.memory_bytes;
+  return cycles < vector_lanes(problem.isa) * 4 / bytes;
 }
 
 // How much longer the thread with most of these items takes than it would if all were cut.
@@ -306,9 +320,9 @@ GemmPlan default_gemm_plan(const GemmProblem& problem, const CoreRates& rates) {
   plan.pack_b = problem.b == GemmOperandB::row_major && problem.m >= 4 * plan.rows &&
                 (problem.n >= 512 || shares_cache_set(problem.b_stride > 0 ? problem.b_stride : problem.n));
   while (!is_valid(plan, problem) && plan.vecs > 1) --plan.vecs;  // AVX2's mask takes a register
-  if (problem.allows_bfp20 && problem.has_few_rows()) {
+  if (problem.allows_bfp20 && problem.has_few_rows() && pays_bfp20(problem, rates)) {
     GemmPlan rounded = plan;
-    choose_bfp20_tile(problem, rounded);
+    choose_bfp20_tile(problem, rates, rounded);
     if (is_valid(rounded, problem)) return rounded;
   }
   return problem.allows_strassen && pays_strassen(problem.isa, rates) ? fast_plan(problem, plan, rates) : plan;

@@ -2,11 +2,10 @@
 #include <gtest/gtest.h>
 
 #include "ops/conv/conv_int8_program.h"
+#include "tests/ops/core_rates.h"
 
 namespace lathe {
 namespace {
-
-constexpr CoreRates kOneProduct{1, 8, 9}, kTwoProducts{2, 8, 9}, kXeon{2, 4.4, 8.8, 12, false};
 
 ConvAxis points(int64_t count) { return {.in = count, .out = count}; }
 
@@ -49,11 +48,11 @@ bool fits(const ConvInt8Problem& problem, const ConvInt8Tile& tile) {
 TEST(ConvInt8Plan, BlocksShareBroadcastsWhereTwoProductsPassInACycle) {
   for (const bool has_residual : {false, true}) {
     const ConvInt8Problem problem = pointwise(64, 256, 3136, has_residual);
-    const std::vector<ConvInt8Tile> one = overlapped_conv_int8_tiles(problem, kOneProduct);
+    const std::vector<ConvInt8Tile> one = overlapped_conv_int8_tiles(problem, kZen4);
     ASSERT_EQ(one.size(), 1U);
     EXPECT_EQ(one[0].blocks, 1);
     EXPECT_EQ(one[0].cols, 14);
-    const std::vector<ConvInt8Tile> two = overlapped_conv_int8_tiles(problem, kTwoProducts);
+    const std::vector<ConvInt8Tile> two = overlapped_conv_int8_tiles(problem, kZen5);
     ASSERT_EQ(two.size(), 2U);
     EXPECT_EQ(two[0].blocks, 2);
     EXPECT_EQ(two[0].cols, 7);
@@ -72,7 +71,7 @@ TEST(ConvInt8Plan, OverlappedTilesFitThePictureAndTheChannels) {
   for (const int64_t outputs : {16, 32, 48, 64, 80}) {
     for (const int64_t pixels : {49, 50, 53, 100, 196, 1000}) {
       const ConvInt8Problem problem = pointwise(64, outputs, pixels, false);
-      for (const CoreRates& rates : {kOneProduct, kTwoProducts}) {
+      for (const CoreRates& rates : {kZen4, kZen5}) {
         for (const ConvInt8Tile& tile : overlapped_conv_int8_tiles(problem, rates)) {
           EXPECT_LE(tile.blocks * 16, outputs);
           EXPECT_GE(pixels, 7 * tile.cols) << "few tiles hide little";
@@ -85,9 +84,9 @@ TEST(ConvInt8Plan, OverlappedTilesFitThePictureAndTheChannels) {
 
 TEST(ConvInt8Plan, LongSumsHideTheirOutputsOnlyWhereBlocksShareBroadcasts) {
   const ConvInt8Problem deep = pointwise(2048, 512, 196, false);
-  EXPECT_TRUE(overlapped_conv_int8_tiles(deep, kOneProduct).empty());
-  EXPECT_FALSE(overlapped_conv_int8_tiles(deep, kTwoProducts).empty());
-  EXPECT_TRUE(overlapped_conv_int8_tiles(pointwise(64, 64, 20, false), kTwoProducts).empty());
+  EXPECT_TRUE(overlapped_conv_int8_tiles(deep, kZen4).empty());
+  EXPECT_FALSE(overlapped_conv_int8_tiles(deep, kZen5).empty());
+  EXPECT_TRUE(overlapped_conv_int8_tiles(pointwise(64, 64, 20, false), kZen5).empty());
 }
 
 TEST(ConvInt8Plan, NothingIsHiddenWhereAdditionsTakeTheMultipliersTurns) {
@@ -103,8 +102,8 @@ TEST(ConvInt8Plan, NothingIsHiddenWhereAdditionsTakeTheMultipliersTurns) {
 TEST(ConvInt8Plan, TablesTakeThePlaceOfMultiplicationsWhereOneProductPassesInACycle) {
   for (const int64_t channels : {64, 128, 512}) {
     const ConvInt8Problem problem = pointwise(channels, 256, 3136, true);
-    EXPECT_EQ(bytes_beside_products(problem, kTwoProducts), BytesTimesConstants::multiplied) << channels;
-    EXPECT_EQ(bytes_beside_products(problem, kOneProduct),
+    EXPECT_EQ(bytes_beside_products(problem, kZen5), BytesTimesConstants::multiplied) << channels;
+    EXPECT_EQ(bytes_beside_products(problem, kZen4),
               channels == 64 ? BytesTimesConstants::inputs_looked_up : BytesTimesConstants::looked_up)
         << channels;
   }

@@ -5,6 +5,7 @@
 #include "ops/conv/conv_program.h"
 #include "ops/gemm/strassen.h"
 #include "src/base/cpu.h"
+#include "tests/ops/core_rates.h"
 
 namespace lathe {
 namespace {
@@ -30,9 +31,6 @@ TEST(ConvSplit, CutsLargeWeightsForThreadsThatKeepTheirPixels) {
   }
 }
 
-// As of Zen 4, of Zen 5, of Emerald Rapids.
-constexpr CoreRates kOneProduct{1, 8, 9, 12}, kTwoProducts{2, 8, 10, 40}, kXeon{2, 4.4, 8.8, 12, false};
-
 // A pointwise convolution of `pixels` pixels.
 ConvProblem pointwise(int64_t in, int64_t out, int64_t pixels) {
   ConvProblem problem;
@@ -46,7 +44,7 @@ ConvProblem pointwise(int64_t in, int64_t out, int64_t pixels) {
 
 TEST(ConvPlan, FetchesLargeOutputsAheadWhereFewChannelsAreMultiplied) {
   const auto is_ahead = [](const ConvProblem& problem) {
-    return choose_conv_plan(problem, Isa::avx512, 1, kOneProduct).ahead;
+    return choose_conv_plan(problem, Isa::avx512, 1, kZen4).ahead;
   };
   EXPECT_TRUE(is_ahead(pointwise(16, 96, 160 * 160)));
   EXPECT_TRUE(is_ahead(pointwise(64, 256, 56 * 56)));
@@ -60,11 +58,11 @@ TEST(ConvPlan, FetchesAPictureThatIsAddedAheadWhereTwoProductsTakeACycle) {
     problem.epilogue.operands = {ConvOperand::full};
     return choose_conv_plan(problem, Isa::avx512, 1, rates).ahead;
   };
-  EXPECT_TRUE(is_ahead(pointwise(512, 1024, 14 * 14), kTwoProducts));
-  EXPECT_TRUE(is_ahead(pointwise(1024, 2048, 7 * 7), kTwoProducts));
-  EXPECT_FALSE(is_ahead(pointwise(576, 96, 14 * 14), kTwoProducts)) << "stays in the cache";
-  EXPECT_FALSE(is_ahead(pointwise(512, 1024, 14 * 14), kOneProduct));
-  EXPECT_FALSE(choose_conv_plan(pointwise(512, 1024, 14 * 14), Isa::avx512, 1, kTwoProducts).ahead);
+  EXPECT_TRUE(is_ahead(pointwise(512, 1024, 14 * 14), kZen5));
+  EXPECT_TRUE(is_ahead(pointwise(1024, 2048, 7 * 7), kZen5));
+  EXPECT_FALSE(is_ahead(pointwise(576, 96, 14 * 14), kZen5)) << "stays in the cache";
+  EXPECT_FALSE(is_ahead(pointwise(512, 1024, 14 * 14), kZen4));
+  EXPECT_FALSE(choose_conv_plan(pointwise(512, 1024, 14 * 14), Isa::avx512, 1, kZen5).ahead);
 }
 
 TEST(ConvPlan, HasSmallTilesOfFewStepsWhereTwoProductsTakeACycle) {
@@ -72,18 +70,18 @@ TEST(ConvPlan, HasSmallTilesOfFewStepsWhereTwoProductsTakeACycle) {
     const ConvPlan plan = choose_conv_plan(problem, Isa::avx512, 1, rates);
     return plan.blocks * plan.rows * plan.cols;
   };
-  EXPECT_EQ(sums(pointwise(16, 96, 112 * 112), kTwoProducts), 12);
-  EXPECT_GT(sums(pointwise(512, 128, 28 * 28), kTwoProducts), 24) << "many steps";
-  EXPECT_EQ(sums(pointwise(12, 96, 160 * 160), kTwoProducts), 16) << "bound by memory";
-  EXPECT_GT(sums(pointwise(32, 16, 112 * 112), kTwoProducts), 24) << "one block of outputs";
-  EXPECT_EQ(choose_conv_plan(pointwise(16, 96, 112 * 112), Isa::avx512, 1, kOneProduct).cols, 8);
+  EXPECT_EQ(sums(pointwise(16, 96, 112 * 112), kZen5), 12);
+  EXPECT_GT(sums(pointwise(512, 128, 28 * 28), kZen5), 24) << "many steps";
+  EXPECT_EQ(sums(pointwise(12, 96, 160 * 160), kZen5), 16) << "bound by memory";
+  EXPECT_GT(sums(pointwise(32, 16, 112 * 112), kZen5), 24) << "one block of outputs";
+  EXPECT_EQ(choose_conv_plan(pointwise(16, 96, 112 * 112), Isa::avx512, 1, kZen4).cols, 8);
 }
 
 TEST(ConvPlan, LeavesWeightsOfOneOrTwoPixelsToTheCpusPrefetching) {
   const auto prefetches = [](ConvProblem problem, int64_t batch) {
     problem.batch = batch;
     problem.phases[0].y.in = problem.phases[0].y.out = problem.phases[0].y.out_extent = 1;
-    return choose_conv_plan(problem, Isa::avx512, 1, kTwoProducts).prefetch;
+    return choose_conv_plan(problem, Isa::avx512, 1, kZen5).prefetch;
   };
   EXPECT_FALSE(prefetches(pointwise(1024, 1000, 1), 1));
   EXPECT_FALSE(prefetches(pointwise(256, 1024, 2), 1));
@@ -96,20 +94,20 @@ TEST(ConvPlan, LetsPixelsShareALastBlockOfFewChannels) {
     return shared_pixels(pointwise(96, channels, 100), plan, blocks, rates);
   };
   ConvPlan plan{.isa = Isa::avx512};
-  EXPECT_EQ(pixels_for(24, plan, 2, kTwoProducts), 2);
-  EXPECT_EQ(pixels_for(40, plan, 3, kTwoProducts), 2);
-  EXPECT_EQ(pixels_for(20, plan, 2, kTwoProducts), 4);
-  EXPECT_EQ(pixels_for(17, plan, 2, kTwoProducts), 4);
-  EXPECT_EQ(pixels_for(32, plan, 2, kTwoProducts), 1) << "no channels missing";
-  EXPECT_EQ(pixels_for(25, plan, 2, kTwoProducts), 1) << "more than half";
-  EXPECT_EQ(pixels_for(8, plan, 1, kTwoProducts), 1) << "each pixel is read for one product";
-  EXPECT_EQ(pixels_for(24, plan, 2, kOneProduct), 1) << "half a vector takes half the time";
+  EXPECT_EQ(pixels_for(24, plan, 2, kZen5), 2);
+  EXPECT_EQ(pixels_for(40, plan, 3, kZen5), 2);
+  EXPECT_EQ(pixels_for(20, plan, 2, kZen5), 4);
+  EXPECT_EQ(pixels_for(17, plan, 2, kZen5), 4);
+  EXPECT_EQ(pixels_for(32, plan, 2, kZen5), 1) << "no channels missing";
+  EXPECT_EQ(pixels_for(25, plan, 2, kZen5), 1) << "more than half";
+  EXPECT_EQ(pixels_for(8, plan, 1, kZen5), 1) << "each pixel is read for one product";
+  EXPECT_EQ(pixels_for(24, plan, 2, kZen4), 1) << "half a vector takes half the time";
   plan.embedded = true;
-  EXPECT_EQ(pixels_for(24, plan, 2, kTwoProducts), 1);
+  EXPECT_EQ(pixels_for(24, plan, 2, kZen5), 1);
 }
 
 TEST(ConvPlan, SumsAlongTheInputsChannelsForFewOutputs) {
-  for (const CoreRates& rates : {kOneProduct, kTwoProducts}) {
+  for (const CoreRates& rates : {kZen4, kZen5}) {
     const auto runs_along_inputs = [&](int64_t in, int64_t out) {
       const ConvPlan plan = choose_conv_plan(pointwise(in, out, 1000), Isa::avx512, 1, rates);
       EXPECT_TRUE(is_valid(plan, pointwise(in, out, 1000)));
@@ -127,7 +125,7 @@ TEST(ConvPlan, SumsAlongTheInputsChannelsWithinNarrowGroups) {
   const auto runs_along_inputs = [](int64_t in, int64_t out, int64_t groups) {
     ConvProblem problem = pointwise(in, out, 1000);
     problem.groups = groups;
-    return choose_conv_plan(problem, Isa::avx512, 1, kTwoProducts).dots;
+    return choose_conv_plan(problem, Isa::avx512, 1, kZen5).dots;
   };
   EXPECT_TRUE(runs_along_inputs(128, 128, 32));
   EXPECT_TRUE(runs_along_inputs(128, 128, 16));
@@ -138,7 +136,7 @@ TEST(ConvPlan, SumsAlongTheInputsChannelsWithinNarrowGroups) {
 
 TEST(ConvPlan, MultipliesDirectlyWhereFewStepsVisitALargeOutputAgainAndAgain) {
   const auto by_blocks = [](const ConvProblem& problem) {
-    return choose_conv_plan(problem, Isa::avx512, 1, kOneProduct).strassen;
+    return choose_conv_plan(problem, Isa::avx512, 1, kZen4).strassen;
   };
   const auto pixels = static_cast<int64_t>(cpu_facts().l2_bytes) / 4 / 512;  // as many as L2 holds outputs
   EXPECT_TRUE(by_blocks(pointwise(256, 512, 900)));
@@ -164,7 +162,7 @@ TEST(ConvPlan, ReadsLargePicturesSeldomWhereTheyComeSlowly) {
   EXPECT_EQ(chosen(16, 96, 112 * 112, kXeon).blocks, 3);
   EXPECT_TRUE(chosen(12, 96, 160 * 160, kXeon).ahead) << "the output's way to memory binds";
   EXPECT_EQ(chosen(256, 64, 28 * 28, kXeon).blocks, 2);
-  EXPECT_EQ(chosen(256, 64, 56 * 56, kTwoProducts).blocks, 2);
+  EXPECT_EQ(chosen(256, 64, 56 * 56, kZen5).blocks, 2);
 }
 
 TEST(ConvPlan, TakesFewerProductsOfBlocksBesideTwoMultipliersThatAlsoAdd) {
@@ -172,7 +170,7 @@ TEST(ConvPlan, TakesFewerProductsOfBlocksBesideTwoMultipliersThatAlsoAdd) {
     return choose_conv_plan(pointwise(in, out, pixels), Isa::avx512, threads, rates).strassen;
   };
   EXPECT_TRUE(by_blocks(1024, 512, 196, 1, kXeon));
-  EXPECT_FALSE(by_blocks(1024, 512, 196, 1, kTwoProducts)) << "not measured there";
+  EXPECT_FALSE(by_blocks(1024, 512, 196, 1, kZen5)) << "not measured there";
   EXPECT_FALSE(by_blocks(512, 2048, 49, 1, kXeon)) << "an odd row has no packed sums";
   EXPECT_FALSE(by_blocks(512, 128, 784, 1, kXeon)) << "sums of A for few outputs";
   EXPECT_TRUE(by_blocks(256, 1024, 196, 1, kXeon));

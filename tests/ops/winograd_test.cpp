@@ -5,6 +5,7 @@
 #include "ops/winograd/winograd_program.h"
 #include "ops/winograd/winograd_stem.h"
 #include "tests/isas_here.h"
+#include "tests/ops/core_rates.h"
 #include "tests/ops/one_node.h"
 
 namespace lathe {
@@ -379,18 +380,18 @@ TEST(Winograd, IsChosenForLargePicturesAndNotForSmallOnes) {
 
 // As measured on a Zen 4 and on a Xeon, by cold weights.
 TEST(Winograd, IsChosenByWhatACoreMultipliesWhileItReadsTheWeights) {
-  const CoreRates one_multiplier{1, 8, 9, 12}, two_and_slow_memory{2, 4.4, 8.8, 12};
+  const CoreRates two_and_slow_memory{2, 4.4, 8.8, 12};
   const auto chosen = [](int64_t channels, int64_t pixels, const CoreRates& rates) {
     const ConvAxis both = axis(pixels, 3, 1, 1);
     ConvProblem problem = problem_of(1, channels, channels, 3, both, both, Isa::avx512);
     problem.most_winograd = 4;
     return choose_conv_plan(problem, Isa::avx512, 1, rates).winograd;
   };
-  EXPECT_EQ(chosen(64, 56, one_multiplier), 4);
+  EXPECT_EQ(chosen(64, 56, kZen4), 4);
   EXPECT_EQ(chosen(64, 56, two_and_slow_memory), 4);
-  EXPECT_EQ(chosen(256, 14, one_multiplier), 4);
+  EXPECT_EQ(chosen(256, 14, kZen4), 4);
   EXPECT_EQ(chosen(256, 14, two_and_slow_memory), 2);
-  EXPECT_EQ(chosen(512, 7, one_multiplier), 2);
+  EXPECT_EQ(chosen(512, 7, kZen4), 2);
   EXPECT_EQ(chosen(512, 7, two_and_slow_memory), 0);
 }
 
@@ -418,7 +419,7 @@ TEST(Winograd, KeepsLargerGroupsInTheL2OfAXeon) {
     const ConvAxis both = axis(pixels, 3, 1, 1);
     ConvProblem problem = problem_of(1, in, out, 3, both, both, Isa::avx512);
     problem.most_winograd = 4;
-    return choose_conv_plan(problem, Isa::avx512, 1, {2, 4.4, 8.8, 12, false});
+    return choose_conv_plan(problem, Isa::avx512, 1, kXeon);
   };
   EXPECT_EQ(chosen(256, 256, 56).winograd_group, 0) << "9 % less than in groups of 16, whose weights come from L3";
   EXPECT_EQ(chosen(128, 256, 56).winograd_group, 28) << "22 tiles are no whole tiles of rows";
