@@ -180,9 +180,15 @@ bool prefers_strassen(const ConvProblem& problem, Isa isa, int threads, const Co
   const int64_t pixels = pixels_of(problem) / pieces_for(problem, threads);
   const int64_t fewest_pixels = is_of_two ? 96 : has_avx512(isa) ? 48 : shape.scheme->packs_sums ? 64 : 128;
   if (pixels < fewest_pixels) return false;
-  // What threads wait for the weights is little only beside many channels.
-  const bool has_few = has_few_pixels(problem, threads);
-  return shape.k >= (has_few ? 512 : kFewestChannels) && shape.n >= (has_few ? 256 : kFewestChannels) &&
+  // What threads wait for the weights is little only beside many pixels or channels.
+  int64_t fewest_in = kFewestChannels, fewest_out = kFewestChannels;
+  if (has_few_pixels(problem, threads)) {
+    constexpr int64_t kSomePixels = 96;
+    const bool has_some = has_avx512(isa) && !is_of_two && pixels >= kSomePixels;
+    fewest_in = has_some ? 256 : 512;
+    fewest_out = has_some ? 192 : 256;
+  }
+  return shape.k >= fewest_in && shape.n >= fewest_out &&
          strassen_gain(*shape.scheme, shape.n, shape.k, overhead_of(rates)) >=
              least_gain(problem, shape, threads, rates);
 }

@@ -145,6 +145,19 @@ TEST(ConvPlan, MultipliesDirectlyWhereFewStepsVisitALargeOutputAgainAndAgain) {
   EXPECT_FALSE(by_blocks(pointwise(128, 512, pixels + 16)));
 }
 
+TEST(ConvPlan, TakesFewerProductsOfBlocksForFewPixelsOfManyChannels) {
+  const auto by_blocks = [](int64_t channels, int64_t pixels, Isa isa) {
+    ConvProblem problem = pointwise(channels, channels, pixels);
+    problem.lanes = problem.phases[0].lanes = vector_lanes(isa);
+    return choose_conv_plan(problem, isa, 2, kZen4).strassen;
+  };
+  EXPECT_TRUE(by_blocks(480, 240, Isa::avx512));
+  EXPECT_FALSE(by_blocks(192, 400, Isa::avx512)) << "sums for few products";
+  EXPECT_FALSE(by_blocks(480, 100, Isa::avx512)) << "threads wait for the weights";
+  EXPECT_TRUE(by_blocks(512, 100, Isa::avx512));
+  EXPECT_FALSE(by_blocks(480, 240, Isa::avx2)) << "lower tiles load the weights more often";
+}
+
 TEST(ConvSplit, GivesThreadsPixelsOfTheirOwnThoughOneTileIsOver) {
   const ConvPlan plan{.isa = Isa::avx512, .blocks = 2, .rows = 1, .cols = 6};
   EXPECT_EQ(threads_over_channels(pointwise(64, 64, 1600), plan, 2), 1) << "267 tiles";
