@@ -92,7 +92,8 @@ GemmProblem read_gemm(TextReader& text) {
   if (text.accept(" lda")) problem.a_stride = read_extent(text);
   if (text.accept(" ldb")) problem.b_stride = read_extent(text);
   problem.allows_strassen = text.accept(" strassen");
-  problem.allows_bfp20 = text.accept(" bfp20");
+  for (const WeightFormat format : {WeightFormat::bfp20, WeightFormat::f16, WeightFormat::bf16})
+    if (text.accept(" " + std::string(name_of(format)))) problem.narrow = format;
   if (text.accept(" sums")) problem.longest_sum = static_cast<int>(text.integer());
   problem.epilogue = read_gemm_epilogue(text);
   return problem;

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "jit/kernels/gemm/bfp20.h"
 #include "ops/gemm/bfp20_pack.h"
 #include "ops/gemm/dot_lower.h"
 #include "ops/gemm/gemm_node.h"
 #include "ops/gemm/gemm_pack.h"
 #include "ops/gemm/gemm_product.h"
+#include "ops/gemm/half_pack.h"
 #include "ops/gemm/product_steps.h"
 #include "ops/work_split.h"
 #include "src/base/checked_size.h"
@@ -51,6 +51,13 @@ GemmProblem problem_of(const LowerContext& context, const ProductNode& product, 
   return problem;
 }
 
+void pack_panels_as(WeightFormat weights, const MatrixView& view, const PanelFormat& format, int64_t first,
+                    int64_t last, float alpha, float* packed) {
+  if (weights == WeightFormat::f32) return pack_panels(view, format, first, last, alpha, packed);
+  if (weights == WeightFormat::bfp20) return pack_bfp20(view, format, first, last, alpha, packed);
+  pack_halves(view, format, first, last, alpha, weights, packed);
+}
+
 // Panel after panel, so many at a time that little of a large matrix is in memory beside what is packed.
 void pack_in_parts(const LowerContext& context, const MatrixView& view, const GemmProduct& product, float alpha,
                    float* packed) {
@@ -61,8 +68,7 @@ void pack_in_parts(const LowerContext& context, const MatrixView& view, const Ge
   const int64_t panels = format.panels(view.columns), at_a_time = std::max<int64_t>(1, kPartBytes / panel_bytes);
   for (int64_t first = 0; first < panels; first += at_a_time) {
     const int64_t end = std::min(panels, first + at_a_time);
-    const auto pack = product.plan().bfp20 ? pack_bfp20 : pack_panels;
-    pack(view, format, first, end, alpha, packed + first * panel_elements);
+    pack_panels_as(product.plan().weights, view, format, first, end, alpha, packed + first * panel_elements);
     if (end < panels) context.has_packed(static_cast<size_t>((end - first) * panel_bytes));
   }
 }
@@ -70,7 +76,7 @@ void pack_in_parts(const LowerContext& context, const MatrixView& view, const Ge
 Tensor pack_constant(const LowerContext& context, const ConstantMatrix& b, const GemmProduct& product) {
   const int64_t k = b.view.rows, n = b.view.columns;
   const PanelFormat format = product.format();
-  const std::string text = fmt::format("gemm {}{} {}x{} lanes {} {}", product.plan().bfp20 ? "bfp20 " : "",
+  const std::string text = fmt::format("gemm {} {} {}x{} lanes {} {}", name_of(product.plan().weights),
                                        format.panel_columns, k, n, format.lanes, b.text);
   return context.packed(b.constant, text, [&] {
     const int64_t size = product.packed_elements();
@@ -127,14 +133,18 @@ BufferId turned_a(LowerContext& context, const ProductNode& product) {
   return to;
 }
 
-// Whether the accuracy level and B's elements allow block floating point. Of what caches hold, nobody waits for memory.
-bool allows_bfp20(const LowerContext& context, const GemmProblem& problem, const ConstantMatrix& b) {
+// The format with which the elements of B and the accuracy level agree. Of what caches hold, nobody waits for memory.
+WeightFormat narrow_format(const LowerContext& context, const GemmProblem& problem, const ConstantMatrix& b) {
   constexpr int64_t kLeastBytes = 1 << 20;
-  if (context.target.accuracy == Accuracy::strict || !problem.has_few_rows() || problem.batches > 1 || b.count > 1) {
-    return false;
+  if (!problem.has_few_rows() || problem.batches > 1 || b.count > 1 || problem.n * problem.k * 4 < kLeastBytes)
+    return WeightFormat::f32;
+  for (const WeightFormat halves : {WeightFormat::f16, WeightFormat::bf16}) {
+    const std::string question = fmt::format("fits {}", name_of(halves));
+    if (is_true_of(context, b, question, [&] { return fits_halves(b.view, b.scale, halves); })) return halves;
   }
-  if (problem.k % Bfp20::kGroupRows != 0 || problem.n * problem.k * 4 < kLeastBytes) return false;
-  return is_true_of(context, b, "fits bfp20", [&] { return fits_bfp20(b.view, b.scale); });
+  if (context.target.accuracy == Accuracy::strict || problem.k % Bfp20::kGroupRows != 0) return WeightFormat::f32;
+  const bool fits = is_true_of(context, b, "fits bfp20", [&] { return fits_bfp20(b.view, b.scale); });
+  return fits ? WeightFormat::bfp20 : WeightFormat::f32;
 }
 
 // None: there is no code for it.
@@ -211,7 +221,7 @@ bool lower_product(LowerContext& context, const MatMulShape& shape, const Produc
   }
   std::optional<ConstantMatrix> b;
   if (is_packed) b = constant_b(context, product);
-  problem.allows_bfp20 = b && allows_bfp20(context, problem, *b);
+  if (b) problem.narrow = narrow_format(context, problem, *b);
   const std::optional<EmittedProduct> emitted = emit(context, product, problem, b);
   if (!emitted) return false;
   ProductBuffers buffers = bind_buffers(context, product);
@@ -246,7 +256,7 @@ bool lower_strided_product(LowerContext& context, const StridedProduct& strided)
   }
   std::optional<ConstantMatrix> b;
   if (is_packed) b = strided_b(context, strided);
-  problem.allows_bfp20 = b && allows_bfp20(context, problem, *b);
+  if (b) problem.narrow = narrow_format(context, problem, *b);
   const std::optional<EmittedProduct> emitted = emit(context, product, problem, b);
   if (!emitted) return false;
   ProductBuffers buffers;

@@ -24,10 +24,11 @@ struct GemmProblem {
   int threads = 1;
   int64_t a_stride = 0, b_stride = 0;  // of rows, in elements; 0: dense
   bool allows_strassen = false;        // whether the accuracy level does
-  bool allows_bfp20 = false;           // whether the accuracy level and the elements of B do
-  int longest_sum = 0;                 // products in one float32 sum, at most; 0: any number
-  bool accumulates = false;            // onto C as it was
-  int zero_columns = 0;                // of a packed B, the last ones: fewer than a vector
+  // In which a packed B may lie, too, by its elements and the accuracy level; f32: in no other.
+  WeightFormat narrow = WeightFormat::f32;
+  int longest_sum = 0;       // products in one float32 sum, at most; 0: any number
+  bool accumulates = false;  // onto C as it was
+  int zero_columns = 0;      // of a packed B, the last ones: fewer than a vector
 
   std::string key() const;                      // the tuning task's text
   bool has_few_rows() const { return m <= 8; }  // it waits for B
@@ -63,7 +64,7 @@ struct GemmPlan {
   bool pack_b = false;  // a run-time B in row-major order: copy each panel first
   GemmSplit split = GemmSplit::columns;
   FastProduct fast = FastProduct::none;
-  bool bfp20 = false;  // a packed B is rounded to block floating point (bfp20.h): few rows, which wait for memory
+  WeightFormat weights = WeightFormat::f32;  // of a packed B: narrower ones for few rows, which wait for memory
 
   bool operator==(const GemmPlan&) const = default;
   Candidate to_candidate() const;

@@ -48,7 +48,8 @@ GemmProduct::GemmProduct(const GemmProblem& problem, const GemmPlan& plan, std::
   const int64_t last_columns = problem.n - (panels_ - 1) * panel_columns;
   tail_vecs_ = static_cast<int>(divide_up(last_columns, lanes_));
   tail_lanes_ = static_cast<int>(last_columns % lanes_);
-  if (tail_vecs_ > 1 && !plan.embed_broadcast && !plan.bfp20) last_share_ = rows_that_share(problem);
+  if (tail_vecs_ > 1 && !plan.embed_broadcast && plan.weights == WeightFormat::f32)
+    last_share_ = rows_that_share(problem);
   has_tail_ = tail_lanes_ > 0 || tail_vecs_ != plan.vecs || last_share_ > 1;
   // A panel is used by so many tile calls: each prefetches its share of the next one.
   const int64_t sharing = std::min(tiles_in_block_, tiles_.count) * together_;
@@ -79,7 +80,7 @@ GemmTilePlan GemmProduct::tile_plan(int rows, int phase, bool is_tail, bool pref
   tile.k_unroll = plan_.k_unroll;
   tile.prefetch_lines = prefetches ? prefetch_lines_ : 0;
   tile.embed_broadcast = plan_.embed_broadcast;
-  tile.bfp20 = plan_.bfp20;
+  tile.weights = plan_.weights;
   tile.accumulate = problem_.accumulates || phase == kMiddle || phase == kLast;
   tile.masked = is_tail && tail_lanes_ > 0;
   tile.b_in_place = problem_.b == GemmOperandB::row_major && !plan_.pack_b;
@@ -139,7 +140,7 @@ void GemmProduct::copy_panel(const GemmOperands& operands, const float* b, int64
 
 int64_t GemmProduct::first_row_of(int64_t k_block) const {
   const int64_t row = problem_.k * k_block / k_blocks_;
-  return plan_.bfp20 ? std::min(problem_.k, round_up(row, Bfp20::kBlockRows)) : row;
+  return std::min(problem_.k, round_up(row, unit_rows(plan_.weights)));
 }
 
 void GemmProduct::run_panel(const GemmOperands& operands, std::span<const GemmOffsets> offsets, int64_t index,

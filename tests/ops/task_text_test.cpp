@@ -45,7 +45,7 @@ TEST(TaskText, GemmTasksComeBack) {
     problem.b = GemmOperandB::packed;
     problem.batches = 1;
     problem.allows_strassen = true;
-    problem.allows_bfp20 = true;
+    problem.narrow = WeightFormat::bfp20;
     problem.epilogue = GemmEpilogue{silu_and_add(), {GemmInputAccess::columns}};
   }
 }

@@ -162,7 +162,7 @@ void GemmTileEmitter::multiply() {
   if (plan_.prefetch_lines) mov(prefetch_, ptr[rsp + kPrefetch]);
   if (plan_.b_sign != 0) mov(tmp_, ptr[args_ + offsetof(GemmTileArgs, b_second_bytes)]);
   mov(k_left_, ptr[args_ + offsetof(GemmTileArgs, k)]);
-  if (plan_.bfp20) return multiply_bfp20();
+  if (plan_.weights == WeightFormat::bfp20) return multiply_bfp20();
   const auto body = [&](int steps, bool prefetches) { rank1_updates(steps, prefetches ? plan_.prefetch_lines : 0); };
   plan_.a_in_chunks ? for_chunks(body) : for_steps(k_left_, plan_.k_unroll, body);
   if (plan_.prefetch_lines) mov(ptr[rsp + kPrefetch], prefetch_);
@@ -196,7 +196,7 @@ void GemmTileEmitter::rank1_updates(int steps, int lines) {
     if (plan_.b_in_place) add(b_, ptr[args_ + offsetof(GemmTileArgs, b_stride_bytes)]);
   }
   plan_.a_in_chunks ? add(a_[0], a_stride_[0]) : advance_a(steps);
-  if (!plan_.b_in_place) add(b_, steps * plan_.vecs * vec_bytes());
+  if (!plan_.b_in_place) add(b_, steps * plan_.vecs * b_vec_bytes());
   if (lines) add(prefetch_, lines * kCacheLine);
 }
 
@@ -251,8 +251,8 @@ void GemmTileEmitter::update_holding_a(int k, Pace pace) {
     pace();
   }
   for (int v = 0; v < plan_.vecs; ++v) {
-    const bool partial = plan_.b_in_place && is_partial(v);
-    if (plan_.rows == 1 && !partial && plan_.b_sign == 0) {
+    const bool is_as_it_lies = !(plan_.b_in_place && is_partial(v)) && plan_.b_sign == 0 && !has_16_bits(plan_.weights);
+    if (plan_.rows == 1 && is_as_it_lies) {
       multiply_add(acc(0, v), work_[0], ptr[b_at(k, v)]);
       continue;
     }
@@ -262,6 +262,11 @@ void GemmTileEmitter::update_holding_a(int k, Pace pace) {
 }
 
 void GemmTileEmitter::load_b(const Vec& into, int k, int v) {
+  if (plan_.weights == WeightFormat::f16) return vcvtph2ps(into, ptr[b_at(k, v)]);
+  if (plan_.weights == WeightFormat::bf16) {
+    vpmovzxwd(into, ptr[b_at(k, v)]);
+    return vpslld(into, into, 16);
+  }
   if (!plan_.b_in_place) {
     load(into, b_at(k, v));
     if (plan_.b_sign > 0) vaddps(into, into, ptr[b_at(k, v) + tmp_]);

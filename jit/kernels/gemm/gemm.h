@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "jit/kernel.h"
+#include "jit/kernels/gemm/weight_format.h"
 #include "src/base/cpu.h"
 #include "src/base/expression.h"
 
@@ -63,7 +64,8 @@ struct GemmTilePlan {
   // pair of each column; k counts pairs (AVX512-BF16).
   bool bf16 = false;
   bool widens = false;  // with bf16: C is float32
-  bool bfp20 = false;   // B is block floating point (bfp20.h); k a multiple of its groups, k_unroll is not read
+  // Of a packed B. With bfp20 k is a multiple of its groups, and k_unroll is not read.
+  WeightFormat weights = WeightFormat::f32;
   std::optional<GemmEpilogue> epilogue;
   // Into C and into further matrices, GemmTileArgs::inputs[0], [1], [2], all unmasked. All none: the product goes to C
   // alone, by what stands above.

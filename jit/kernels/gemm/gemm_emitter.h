@@ -61,7 +61,8 @@ class GemmTileEmitter : public RowTileEmitter {
   Xbyak::RegExp element_of_a(int row, int k) const {
     return plan_.a_in_chunks ? a_[0] + (row * vec_bytes() + k * kF32) : a_at(row, k);
   }
-  Xbyak::RegExp b_at(int k, int v) const { return b_ + ((plan_.b_in_place ? 0 : k * plan_.vecs) + v) * vec_bytes(); }
+  int b_vec_bytes() const { return has_16_bits(plan_.weights) ? vec_bytes() / 2 : vec_bytes(); }
+  Xbyak::RegExp b_at(int k, int v) const { return b_ + ((plan_.b_in_place ? 0 : k * plan_.vecs) + v) * b_vec_bytes(); }
   bool is_partial(int v) const { return plan_.masked && v == plan_.vecs - 1; }
 
   template <class Pace>

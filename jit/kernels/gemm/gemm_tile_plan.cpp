@@ -21,7 +21,7 @@ bool GemmTilePlan::holds_a() const { return !embed_broadcast && rows < vecs; }
 
 int GemmTilePlan::work_registers() const {
   constexpr int kDecoding = 4;  // and the scales
-  if (bfp20) return vecs + kDecoding;
+  if (weights == WeightFormat::bfp20) return vecs + kDecoding;
   if (embed_broadcast) return vecs;
   return holds_a() ? rows + 1 : vecs + 1;
 }
@@ -67,10 +67,11 @@ bool GemmTilePlan::is_valid() const {
                folds_product())) {
     return false;
   }
-  if (bfp20 && (prefetch_lines > 0 || embed_broadcast || b_in_place || b_sign != 0 || last_share > 1 || bf16 ||
-                a_in_chunks || folds_product())) {
+  if (weights != WeightFormat::f32 &&
+      (prefetch_lines > 0 || b_in_place || b_sign != 0 || last_share > 1 || bf16 || a_in_chunks || folds_product())) {
     return false;
   }
+  if (weights == WeightFormat::bfp20 && embed_broadcast) return false;
   return vec_registers_needed(*this) <= vector_registers(isa);
 }
 
@@ -96,7 +97,7 @@ std::string GemmTilePlan::key() const {
   if (a_in_chunks) text += " chunks";
   if (fetch_rows > 0) text += fmt::format(" fetch{}x{}", fetch_rows, fetch_matrices);
   if (bf16) text += widens ? " bf16 to f32" : " bf16";
-  if (bfp20) text += " bfp20";
+  if (weights != WeightFormat::f32) text += fmt::format(" {}", name_of(weights));
   if (b_sign != 0) text += b_sign > 0 ? " B+" : " B-";
   if (epilogue) text += " " + to_string(*epilogue);
   return text;
