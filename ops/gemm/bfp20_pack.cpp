@@ -14,13 +14,6 @@ namespace {
 // Scales are this by 2^-31, and normal numbers.
 constexpr float kLeastLargest = 0x1p-90F;
 
-MatrixView rows_of(const MatrixView& matrix, int64_t begin, int64_t end) {
-  MatrixView rows = matrix;
-  rows.data += begin * matrix.row_stride;
-  rows.rows = end - begin;
-  return rows;
-}
-
 // Of each column. NaN where one is in it.
 void find_largest(const MatrixView& block, std::vector<float>& largest) {
   std::fill(largest.begin(), largest.end(), 0.F);

@@ -18,6 +18,13 @@ struct MatrixViewOf {
 using MatrixView = MatrixViewOf<float>;
 using MatrixView16 = MatrixViewOf<uint16_t>;  // of bfloat16
 
+inline MatrixView rows_of(const MatrixView& matrix, int64_t begin, int64_t end) {
+  MatrixView rows = matrix;
+  rows.data += begin * matrix.row_stride;
+  rows.rows = end - begin;
+  return rows;
+}
+
 struct PanelFormat {
   int64_t panel_columns = 32;  // a multiple of lanes
   int64_t lanes = 16;

@@ -11,11 +11,6 @@
 namespace lathe {
 namespace {
 
-bool is_half(float value, WeightFormat format) {
-  if (format == WeightFormat::bf16) return (std::bit_cast<uint32_t>(value) & 0xFFFFu) == 0 && value == value;
-  return half_to_float(float_to_half(value)) == value;
-}
-
 // A line of B: of a large model's weights one by one would take most of its load.
 [[gnu::target("avx2,f16c")]] bool are_f16(const float* from, int64_t count, float scale) {
   int64_t i = 0;
@@ -25,7 +20,15 @@ bool is_half(float value, WeightFormat format) {
     if (_mm256_movemask_ps(_mm256_cmp_ps(values, halves, _CMP_EQ_OQ)) != 0xFF) return false;
   }
   for (; i < count; ++i)
-    if (!is_half(from[i] * scale, WeightFormat::f16)) return false;
+    if (half_to_float(float_to_half(from[i] * scale)) != from[i] * scale) return false;
+  return true;
+}
+
+bool are_bf16(const float* from, int64_t count, float scale) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = from[i] * scale;
+    if ((std::bit_cast<uint32_t>(value) & 0xFFFFu) != 0 || value != value) return false;
+  }
   return true;
 }
 
@@ -45,20 +48,13 @@ void narrow_to_bf16(const float* from, int64_t count, uint16_t* to) {
 }  // namespace
 
 bool fits_halves(const MatrixView& b, float scale, WeightFormat format) {
-  // Most matrices end this with one of their first elements, whatever way they lie.
-  const bool is_turned = b.row_stride < b.column_stride;
+  const bool is_turned = b.column_stride != 1;
   const int64_t lines = is_turned ? b.columns : b.rows, count = is_turned ? b.rows : b.columns;
-  const int64_t line_stride = is_turned ? b.column_stride : b.row_stride;
-  const int64_t stride = is_turned ? b.row_stride : b.column_stride;
-  for (int64_t line = 0; line < lines; ++line) {
-    const float* in = b.data + line * line_stride;
-    if (stride == 1 && format == WeightFormat::f16) {
-      if (!are_f16(in, count, scale)) return false;
-      continue;
-    }
-    for (int64_t i = 0; i < count; ++i)
-      if (!is_half(in[i * stride] * scale, format)) return false;
-  }
+  const int64_t stride = is_turned ? b.column_stride : b.row_stride;
+  const auto are_halves = format == WeightFormat::f16 ? are_f16 : are_bf16;
+  // Most matrices end this with one of their first elements.
+  for (int64_t line = 0; line < lines; ++line)
+    if (!are_halves(b.data + line * stride, count, scale)) return false;
   return true;
 }
 
@@ -66,16 +62,15 @@ void pack_halves(const MatrixView& b, const PanelFormat& format, int64_t first, 
                  WeightFormat halves, float* out) {
   constexpr int64_t kRowsAtOnce = 64;
   std::vector<float> block(static_cast<size_t>(kRowsAtOnce * format.panel_columns));
+  const auto narrow = halves == WeightFormat::f16 ? narrow_to_f16 : narrow_to_bf16;
   auto* to = reinterpret_cast<uint16_t*>(out);
   for (int64_t panel = first; panel < last; ++panel) {
     const int64_t width = format.width_of(panel, b.columns);
     for (int64_t row = 0; row < b.rows; row += kRowsAtOnce) {
-      MatrixView rows = b;
-      rows.data += row * b.row_stride;
-      rows.rows = std::min(kRowsAtOnce, b.rows - row);
+      const MatrixView rows = rows_of(b, row, std::min(b.rows, row + kRowsAtOnce));
       pack_panels(rows, format, panel, panel + 1, scale, block.data());
       const int64_t count = rows.rows * width;
-      halves == WeightFormat::f16 ? narrow_to_f16(block.data(), count, to) : narrow_to_bf16(block.data(), count, to);
+      narrow(block.data(), count, to);
       to += count;
     }
     if (b.rows % 2 == 1) to = std::fill_n(to, width, uint16_t{0});

@@ -8,6 +8,7 @@
 #include "ops/gemm/gemm_tuning.h"
 #include "src/base/divide.h"
 #include "tests/isas_here.h"
+#include "tests/ops/core_rates.h"
 #include "tests/ops/one_node.h"
 #include "tests/ops/pass_net.h"
 
@@ -333,7 +334,6 @@ TEST(PackedWeights, TellOfALargeMatrixWhileItIsPacked) {
 }
 
 TEST(GemmPlan, LetsRowsShareALastVectorOfFewColumns) {
-  constexpr CoreRates kOneProduct{1, 8, 9, 12}, kTwoProducts{2, 8, 10, 40};
   GemmProblem problem;
   problem.isa = Isa::avx512;
   problem.m = problem.k = 100;
@@ -341,25 +341,25 @@ TEST(GemmPlan, LetsRowsShareALastVectorOfFewColumns) {
     problem.n = columns;
     return rows_that_share(problem, rates);
   };
-  EXPECT_EQ(rows_for(24, kTwoProducts), 2);
-  EXPECT_EQ(rows_for(36, kTwoProducts), 4);
-  EXPECT_EQ(rows_for(48, kTwoProducts), 1);
-  EXPECT_EQ(rows_for(42, kTwoProducts), 1) << "more than half";
-  EXPECT_EQ(rows_for(24, kOneProduct), 1);
+  EXPECT_EQ(rows_for(24, kZen5), 2);
+  EXPECT_EQ(rows_for(36, kZen5), 4);
+  EXPECT_EQ(rows_for(48, kZen5), 1);
+  EXPECT_EQ(rows_for(42, kZen5), 1) << "more than half";
+  EXPECT_EQ(rows_for(24, kZen4), 1);
   problem.zero_columns = 12;
-  EXPECT_EQ(rows_for(32, kTwoProducts), 4);
+  EXPECT_EQ(rows_for(32, kZen5), 4);
   problem.zero_columns = 0;
   const auto vectors_for = [&](int64_t columns) {
     problem.n = columns;
-    return default_gemm_plan(problem, kTwoProducts).vecs;
+    return default_gemm_plan(problem, kZen5).vecs;
   };
   EXPECT_EQ(vectors_for(24), 2);
   EXPECT_EQ(vectors_for(40), 3) << "no panel of one vector";
   problem.isa = Isa::avx2;
-  EXPECT_EQ(rows_for(20, kTwoProducts), 1);
+  EXPECT_EQ(rows_for(20, kZen5), 1);
   problem.isa = Isa::avx512;
   problem.b = GemmOperandB::row_major;
-  EXPECT_EQ(rows_for(24, kTwoProducts), 1) << "its columns end where it does";
+  EXPECT_EQ(rows_for(24, kZen5), 1) << "its columns end where it does";
 }
 
 TEST(GemmPlan, ComesBackFromItsCandidate) {

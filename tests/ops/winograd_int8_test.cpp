@@ -235,21 +235,20 @@ TEST(WinogradInt8, LeavesManyChannelsOfSmallPicturesToXeonsOwnProducts) {
 // 4.7 MB of frequencies; cores that multiply twice a cycle wait for them.
 TEST(WinogradInt8, MakesFrequenciesOfWeightsWhereMemoryIsSlowerThanThat) {
   const WinogradInt8Problem problem = plain_problem(Isa::avx512_vnni, 256, 14);
-  const CoreRates one_product{1, 8, 9, 12}, two_products{2, 8, 10, 40};
   const auto makes = [](const WinogradInt8Problem& p, int threads, const CoreRates& rates) {
     const auto plan = choose_winograd_int8(p, Int8Dot::u8s8, threads, rates);
     return plan && plan->makes_weights;
   };
-  EXPECT_TRUE(makes(problem, 2, two_products));
-  EXPECT_FALSE(makes(problem, 1, two_products));
-  EXPECT_FALSE(makes(problem, 1, one_product));
-  EXPECT_FALSE(makes(problem, 2, one_product));
+  EXPECT_TRUE(makes(problem, 2, kZen5));
+  EXPECT_FALSE(makes(problem, 1, kZen5));
+  EXPECT_FALSE(makes(problem, 1, kZen4));
+  EXPECT_FALSE(makes(problem, 2, kZen4));
   // Several groups of tiles would make them each.
-  EXPECT_FALSE(makes(plain_problem(Isa::avx512_vnni, 256, 28), 2, two_products));
-  EXPECT_FALSE(makes(plain_problem(Isa::avx512_vnni, 1024, 14), 2, two_products)) << "beyond L2";
+  EXPECT_FALSE(makes(plain_problem(Isa::avx512_vnni, 256, 28), 2, kZen5));
+  EXPECT_FALSE(makes(plain_problem(Isa::avx512_vnni, 1024, 14), 2, kZen5)) << "beyond L2";
   WinogradInt8Problem wide = problem;
   wide.fits_bytes = false;
-  EXPECT_FALSE(makes(wide, 2, two_products));
+  EXPECT_FALSE(makes(wide, 2, kZen5));
   const WinogradInt8Program made(problem, {0, true}, 2, {}), kept(problem, {0, false}, 2, {});
   EXPECT_EQ(made.packed_bytes(), 256 * 256 * 9);
   EXPECT_EQ(kept.packed_bytes(), 256 * 256 * 36 * 2);
