@@ -1,13 +1,12 @@
 // float16 is a way to store numbers: nodes that compute with them take and give float32, and kernels, fusions and
 // layouts of float32 serve them. Casts stand where float16 comes in, goes out, or is only moved; between two nodes that
 // compute they go, and so does the rounding that they would do.
-#include <immintrin.h>
-
 #include <algorithm>
 #include <array>
 
 #include "graph/passes/passes.h"
 #include "graph/passes/rewrite.h"
+#include "src/base/half_rows.h"
 
 namespace lathe::passes {
 namespace {
@@ -40,15 +39,9 @@ bool has_own_type(const Node& node) {
   return false;
 }
 
-[[gnu::target("avx2,f16c")]] Tensor widened(const Tensor& halves) {
+Tensor widened(const Tensor& halves) {
   Tensor result(DType::f32, halves.dims());
-  const auto* from = static_cast<const uint16_t*>(halves.raw());
-  auto* to = result.mutable_data<float>();
-  int64_t i = 0;
-  for (; i + 8 <= halves.size(); i += 8) {
-    _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
-  }
-  for (; i < halves.size(); ++i) to[i] = _cvtsh_ss(from[i]);
+  halves_to_floats(static_cast<const uint16_t*>(halves.raw()), halves.size(), result.mutable_data<float>());
   return result;
 }
 

@@ -10,6 +10,7 @@
 #include "ops/pointwise/number_cast.h"
 #include "ops/pointwise/pointwise_lowering.h"
 #include "ops/pointwise/row_loops.h"
+#include "src/base/half_rows.h"
 
 namespace lathe::ops {
 namespace {
@@ -165,15 +166,12 @@ RowLoop row_loop(DType from, DType to) {
   return loop;
 }
 
-// float32 to 16 bits, to nearest even.
-[[gnu::target("avx2,f16c")]] void narrow_row(const RowOperands& row) {
-  const auto* x = static_cast<const float*>(row.in[0]);
-  auto* out = static_cast<uint16_t*>(row.out);
-  int64_t i = 0;
-  for (; i + 8 <= row.length; i += 8) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), 0));
-  }
-  for (; i < row.length; ++i) out[i] = float_to_half(x[i]);
+void narrow_row(const RowOperands& row) {
+  floats_to_halves(static_cast<const float*>(row.in[0]), row.length, static_cast<uint16_t*>(row.out));
+}
+
+void narrow_bfloat_row(const RowOperands& row) {
+  floats_to_bfloats(static_cast<const float*>(row.in[0]), row.length, static_cast<uint16_t*>(row.out));
 }
 
 // Integers and bool to float16 by way of float32, which has all that float16 does not round to infinity.
@@ -186,7 +184,7 @@ template <class T>
   for (int64_t begin = 0; begin < row.length; begin += kPiece) {
     const int64_t count = std::min(kPiece, row.length - begin);
     for (int64_t i = 0; i < count; ++i) piece[i] = static_cast<float>(x[begin + i]);
-    narrow_row({.in = {piece}, .stride = {1}, .out = out + begin, .length = count});
+    floats_to_halves(piece, count, out + begin);
   }
 }
 
@@ -197,17 +195,6 @@ RowLoop narrow_loop(DType from) {
     return true;
   });
   return loop;
-}
-
-[[gnu::target("avx2")]] void narrow_bfloat_row(const RowOperands& row) {
-  const auto* x = static_cast<const uint32_t*>(row.in[0]);
-  auto* out = static_cast<uint16_t*>(row.out);
-  const int64_t length = row.length;
-  for (int64_t i = 0; i < length; ++i) {
-    const uint32_t bits = x[i], rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-    const uint32_t quiet = bits >> 16 | 0x40u;
-    out[i] = static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
-  }
 }
 
 bool lower(LowerContext& context) {

@@ -1,5 +1,8 @@
 #include "ops/gemm/half_lower.h"
 
+#include <algorithm>
+#include <array>
+#include <iterator>
 #include <memory>
 
 #include "ops/gemm/bf16_product.h"
@@ -8,6 +11,7 @@
 #include "ops/work_split.h"
 #include "src/base/checked_size.h"
 #include "src/base/half.h"
+#include "src/base/half_rows.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
@@ -18,16 +22,21 @@ int conversion_threads(int64_t elements, int threads) {
   return worthwhile_threads(static_cast<double>(elements) * 100, threads);
 }
 
-void widen(DType dtype, const uint16_t* from, int64_t count, float* to) noexcept {
-  if (dtype == DType::bf16) {
-    for (int64_t i = 0; i < count; ++i) to[i] = bfloat_to_float(from[i]);
-  } else {
-    for (int64_t i = 0; i < count; ++i) to[i] = half_to_float(from[i]);
-  }
+float widened(DType dtype, uint16_t bits) noexcept {
+  return dtype == DType::bf16 ? bfloat_to_float(bits) : half_to_float(bits);
 }
 
-uint16_t narrowed(DType dtype, float value) noexcept {
-  return dtype == DType::bf16 ? float_to_bfloat(value) : float_to_half(value);
+void widen(DType dtype, const uint16_t* from, int64_t count, float* to) noexcept {
+  dtype == DType::bf16 ? bfloats_to_floats(from, count, to) : halves_to_floats(from, count, to);
+}
+
+void narrow(DType dtype, const float* from, int64_t count, uint16_t* to) noexcept {
+  dtype == DType::bf16 ? floats_to_bfloats(from, count, to) : floats_to_halves(from, count, to);
+}
+
+// A row of `count` elements that lie `stride` apart.
+void widen_strided(DType dtype, const uint16_t* from, int64_t stride, int64_t count, float* to) noexcept {
+  for (int64_t i = 0; i < count; ++i) to[i] = widened(dtype, from[i * stride]);
 }
 
 Tensor widened(const Tensor& tensor, int64_t rows, int64_t columns, bool turned) {
@@ -39,7 +48,7 @@ Tensor widened(const Tensor& tensor, int64_t rows, int64_t columns, bool turned)
     return result;
   }
   for (int64_t row = 0; row < rows; ++row)
-    for (int64_t column = 0; column < columns; ++column) widen(tensor.dtype(), from + column * rows + row, 1, out++);
+    widen_strided(tensor.dtype(), from + row, rows, columns, out + row * columns);
   return result;
 }
 
@@ -70,8 +79,7 @@ BufferId widened_operand(LowerContext& context, int input, int64_t rows, int64_t
     }
     const Range mine = split_evenly(rows, args.share, args.shares);
     for (int64_t row = mine.begin; row < mine.end; ++row)
-      for (int64_t column = 0; column < columns; ++column)
-        widen(dtype, in + column * rows + row, 1, out + row * columns + column);
+      widen_strided(dtype, in + row, rows, columns, out + row * columns);
   };
   context.add(std::move(step));
   return to;
@@ -92,13 +100,19 @@ struct Narrowing {
       const float* in = args.at<const float>(product) + row * columns;
       uint16_t* to = args.at<uint16_t>(out) + row * columns;
       if (bias_at == nullptr && alpha == 1) {
-        for (int64_t i = 0; i < columns; ++i) to[i] = narrowed(dtype, in[i]);
+        narrow(dtype, in, columns, to);
         continue;
       }
-      for (int64_t i = 0; i < columns; ++i) {
-        float added = 0;
-        if (bias_at != nullptr) widen(dtype, bias_at + row * bias_strides[0] + i * bias_strides[1], 1, &added);
-        to[i] = narrowed(dtype, alpha * in[i] + beta * added);
+      std::array<float, 256> piece;
+      for (int64_t begin = 0; begin < columns; begin += std::ssize(piece)) {
+        const int64_t count = std::min<int64_t>(std::ssize(piece), columns - begin);
+        for (int64_t i = 0; i < count; ++i) {
+          const float added = bias_at == nullptr
+                                  ? 0.0F
+                                  : widened(dtype, bias_at[row * bias_strides[0] + (begin + i) * bias_strides[1]]);
+          piece[static_cast<size_t>(i)] = alpha * in[begin + i] + beta * added;
+        }
+        narrow(dtype, piece.data(), count, to + begin);
       }
     }
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "src/base/half.h"
+#include "src/base/half_rows.h"
 
 namespace lathe {
 namespace {
@@ -32,19 +33,6 @@ bool are_bf16(const float* from, int64_t count, float scale) {
   return true;
 }
 
-[[gnu::target("avx2,f16c")]] void narrow_to_f16(const float* from, int64_t count, uint16_t* to) {
-  int64_t i = 0;
-  for (; i + 8 <= count; i += 8) {
-    const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), halves);
-  }
-  for (; i < count; ++i) to[i] = float_to_half(from[i]);
-}
-
-void narrow_to_bf16(const float* from, int64_t count, uint16_t* to) {
-  for (int64_t i = 0; i < count; ++i) to[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(from[i]) >> 16);
-}
-
 }  // namespace
 
 bool fits_halves(const MatrixView& b, float scale, WeightFormat format) {
@@ -62,7 +50,7 @@ void pack_halves(const MatrixView& b, const PanelFormat& format, int64_t first, 
                  WeightFormat halves, float* out) {
   constexpr int64_t kRowsAtOnce = 64;
   std::vector<float> block(static_cast<size_t>(kRowsAtOnce * format.panel_columns));
-  const auto narrow = halves == WeightFormat::f16 ? narrow_to_f16 : narrow_to_bf16;
+  const auto narrow = halves == WeightFormat::f16 ? floats_to_halves : floats_to_bfloats;
   auto* to = reinterpret_cast<uint16_t*>(out);
   for (int64_t panel = first; panel < last; ++panel) {
     const int64_t width = format.width_of(panel, b.columns);
