@@ -149,12 +149,12 @@ TuningTask gemm_tuning_task(const GemmProblem& problem) {
   task.threads = problem.threads;
   task.flop = problem.flop();
   const double batches = static_cast<double>(problem.batches) * 4;
-  const double b_bytes = batches * static_cast<double>(problem.k * problem.n);
+  const GemmPlan rule = default_gemm_plan(problem);
+  const double b_bytes = batches * static_cast<double>(words_of(rule.weights, problem.k) * problem.n);
   task.weight_bytes = problem.b == GemmOperandB::packed ? b_bytes : 0;
   task.written_bytes = batches * static_cast<double>(problem.m * problem.n);
   task.bytes = batches * static_cast<double>(problem.m * problem.k) + b_bytes + task.written_bytes;
   const bool wide = has_avx512(problem.isa);
-  const GemmPlan rule = default_gemm_plan(problem);
   const std::vector<int> rows = wide ? std::vector<int>{14, 13, 12, 9, 7, 6, 28, 25} : std::vector<int>{6, 5, 4, 3, 12};
   task.space.knobs = {{"rows", with_choice(rows, rule.rows)},
                       {"vecs", with_choice({1, 2, 3, 4, 6}, rule.vecs)},

@@ -78,7 +78,9 @@ void add_step(const LowerContext& context, const GemmProblem& problem, Bound bou
   step.shares = worthwhile_shares(step.flop, step.threads);
   const double matrices = static_cast<double>(problem.batches), k = static_cast<double>(problem.k) / bound.steps();
   const auto m = static_cast<double>(problem.m), n = static_cast<double>(problem.n);
-  step.bytes = 4 * matrices * (m * k + m * n) + 4 * (weights.defined() ? 1 : matrices) * k * n;
+  const double b_bytes =
+      weights.defined() ? static_cast<double>(weights.bytes()) / bound.steps() : 4 * matrices * k * n;
+  step.bytes = 4 * matrices * (m * k + m * n) + b_bytes;
   if (weights.defined()) step.weights = bound.streams(weights);
   bound.next_weights = std::make_shared<const void*>(nullptr);
   step.next_weights = bound.next_weights;
