@@ -37,24 +37,6 @@ double measure_gflops(ThreadTeam& team, Arithmetic arithmetic = Arithmetic::f32)
   return measure_rate(team, emit_fma_peak(isa, arithmetic), fma_peak_flop(isa, arithmetic));
 }
 
-double measure_read(ThreadTeam& team) {
-  const size_t words = std::max<size_t>(cpu_facts().l3_bytes * 4, size_t{128} << 20) / sizeof(uint64_t);
-  std::vector<uint64_t> memory(words, 1);
-  std::vector<uint64_t> sums(static_cast<size_t>(team.size()) * 8);
-  double best = 1e9;
-  for (int repeat = 0; repeat < 3; ++repeat)
-    best = std::min(best, seconds([&] {
-                      team.run(team.size(), [&](int thread) {
-                        const Range range = split_evenly(static_cast<long>(words), thread, team.size());
-                        uint64_t sum[8] = {};
-                        for (long i = range.begin; i + 8 <= range.end; i += 8)
-                          for (int lane = 0; lane < 8; ++lane) sum[lane] += memory[static_cast<size_t>(i + lane)];
-                        for (uint64_t s : sum) sums[static_cast<size_t>(thread) * 8] += s;
-                      });
-                    }));
-  return static_cast<double>(words * sizeof(uint64_t)) / best / 1e9;
-}
-
 Tensor written_tensor(size_t bytes) {
   Tensor tensor(DType::u8, {static_cast<int64_t>(bytes)});
   std::fill_n(static_cast<char*>(tensor.mutable_raw()), bytes, char{1});
@@ -130,9 +112,19 @@ double measure_scattered(ThreadTeam& team, const std::vector<Tensor>& memory) {
   return static_cast<double>(kRows * kRowBytes) * team.size() / best / 1e9;
 }
 
+// Bytes of each thread that no cache holds.
+size_t far_bytes(int threads) {
+  return std::max<size_t>(cpu_facts().l3_bytes * 4, size_t{128} << 20) / static_cast<size_t>(threads);
+}
+
+std::vector<Tensor> far_memory(int threads) {
+  std::vector<Tensor> memory;
+  for (int thread = 0; thread < threads; ++thread) memory.push_back(written_tensor(far_bytes(threads)));
+  return memory;
+}
+
 std::vector<KernelPeaks::Level> cache_levels(int threads) {
   const CpuFacts& cpu = cpu_facts();
-  const size_t far = std::max<size_t>(cpu.l3_bytes * 4, size_t{128} << 20);
   const auto shared = static_cast<size_t>(threads);
   std::vector<KernelPeaks::Level> levels;
   // Up to a half a cache has room for what else there is; what nearly fills it is partly farther out. A small part of
@@ -143,7 +135,7 @@ std::vector<KernelPeaks::Level> cache_levels(int threads) {
     for (const size_t part : {bytes / 8, bytes / 4, bytes / 2, bytes})
       if (part >= (levels.empty() ? cpu.l1d_bytes / 2 : levels.back().bytes + 1)) levels.push_back({name, part});
   }
-  levels.push_back({"memory", far / shared});
+  levels.push_back({"memory", far_bytes(threads)});
   return levels;
 }
 
@@ -176,8 +168,7 @@ KernelPeaks measure_kernel_peaks(int threads) {
     measure(level.write, bytes, MemoryTraffic::write);
     measure(level.copy, bytes, MemoryTraffic::copy);
   }
-  std::vector<Tensor> memory;
-  for (int thread = 0; thread < threads; ++thread) memory.push_back(written_tensor(peaks.memory().bytes));
+  const std::vector<Tensor> memory = far_memory(threads);
   peaks.levels.back().read = measure_far_read(team, memory);
   peaks.scattered_read = measure_scattered(team, memory);
   return peaks;
@@ -221,7 +212,7 @@ Floor floor_of(const Work& work, const KernelPeaks& peaks) {
 
 MachinePeak measure_peak(int threads) {
   ThreadTeam team(threads);
-  return {measure_gflops(team), measure_read(team)};
+  return {measure_gflops(team), measure_far_read(team, far_memory(threads))};
 }
 
 }  // namespace lathe::tools
