@@ -87,10 +87,14 @@ StrassenShape shape_by(const BilinearScheme& scheme, const ConvProblem& problem,
 // strassen_gain(): where additions take the multipliers' turns, sums cost more.
 double overhead_of(const CoreRates& rates) { return rates.adds_beside ? 7 : 13; }
 
+int64_t pixels_each(const ConvProblem& problem, int threads) {
+  return pixels_of(problem) / pieces_for(problem, threads);
+}
+
 constexpr int64_t kFewPixels = 256;
 
 bool has_few_pixels(const ConvProblem& problem, int threads) {
-  return threads > 1 && pixels_of(problem) / pieces_for(problem, threads) < kFewPixels;
+  return threads > 1 && pixels_each(problem, threads) < kFewPixels;
 }
 
 // Channels of C a multiple of 64 KiB apart find few sets of L2: only after many steps of k the next visit to them may
@@ -155,6 +159,23 @@ double least_gain(const ConvProblem& problem, const StrassenShape& shape, int th
   return gain;
 }
 
+// Below one of these a pointwise convolution takes no longer directly.
+struct Fewest {
+  int64_t pixels, in_channels, out_channels;  // pixels of each thread
+};
+Fewest fewest_for(const ConvProblem& problem, const StrassenShape& shape, int threads, const CoreRates& rates) {
+  const bool is_wide = has_avx512(shape.isa), is_of_two = has_two_wide_products(shape.isa, rates);
+  Fewest fewest{is_of_two ? 96 : is_wide ? 48 : shape.scheme->packs_sums ? 64 : 128, 128, 128};
+  if (!has_few_pixels(problem, threads)) return fewest;
+  // What threads wait for the weights is little only beside many pixels or channels. 256 channels to 1,024 of 14x14
+  // pixels: as long as directly, and a third longer where cores are far apart.
+  constexpr int64_t kSomePixels = 96;
+  const bool has_some = is_wide && !is_of_two && pixels_each(problem, threads) >= kSomePixels;
+  fewest.in_channels = has_some ? 384 : 512;
+  fewest.out_channels = has_some ? 192 : 256;
+  return fewest;
+}
+
 bool is_pointwise(const ConvProblem& problem) {
   if (!has_one_tap(problem)) return false;
   const ConvAxis &y = problem.phases[0].y, &x = problem.phases[0].x;
@@ -171,25 +192,13 @@ bool is_strassen(const ConvProblem& problem, Isa isa) {
 }
 
 bool prefers_strassen(const ConvProblem& problem, Isa isa, int threads, const CoreRates& rates) {
-  constexpr int64_t kFewestChannels = 128;
   const StrassenShape shape = shape_of(problem, isa, threads, pixels_of(problem), rates);
   if (!pays_strassen(isa, rates) || !is_strassen(problem, isa) || !has_quadrants(shape)) return false;
-  const bool is_of_two = has_two_wide_products(isa, rates);
   // Zen 5 was not measured with packed sums; with sums made on the way it loses 3 to 7 %.
-  if (is_of_two && (rates.adds_beside || !shape.scheme->packs_sums)) return false;
-  const int64_t pixels = pixels_of(problem) / pieces_for(problem, threads);
-  const int64_t fewest_pixels = is_of_two ? 96 : has_avx512(isa) ? 48 : shape.scheme->packs_sums ? 64 : 128;
-  if (pixels < fewest_pixels) return false;
-  // What threads wait for the weights is little only beside many pixels or channels.
-  int64_t fewest_in = kFewestChannels, fewest_out = kFewestChannels;
-  if (has_few_pixels(problem, threads)) {
-    constexpr int64_t kSomePixels = 96;
-    const bool has_some = has_avx512(isa) && !is_of_two && pixels >= kSomePixels;
-    // 256 channels to 1,024 of 14x14 pixels: as long as directly, and a third longer where cores are far apart.
-    fewest_in = has_some ? 384 : 512;
-    fewest_out = has_some ? 192 : 256;
-  }
-  return shape.k >= fewest_in && shape.n >= fewest_out &&
+  if (has_two_wide_products(isa, rates) && (rates.adds_beside || !shape.scheme->packs_sums)) return false;
+  const Fewest fewest = fewest_for(problem, shape, threads, rates);
+  return pixels_each(problem, threads) >= fewest.pixels && shape.k >= fewest.in_channels &&
+         shape.n >= fewest.out_channels &&
          strassen_gain(*shape.scheme, shape.n, shape.k, overhead_of(rates)) >=
              least_gain(problem, shape, threads, rates);
 }

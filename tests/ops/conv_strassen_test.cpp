@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "tests/isas_here.h"
+#include "tests/ops/core_rates.h"
 #include "tests/ops/one_node.h"
 
 namespace lathe {
@@ -133,16 +134,22 @@ TEST(StrassenConvolution, TakesThePixelsOfAStrideFirst) {
     expect_agreement(c, random);
 }
 
+ConvProblem pointwise(int64_t in_channels, int64_t out_channels, int64_t pixels, int lanes) {
+  ConvProblem problem;
+  problem.in_channels = in_channels;
+  problem.out_channels = out_channels;
+  problem.lanes = lanes;
+  ConvShape shape;
+  shape.x.in = shape.x.out = shape.x.out_extent = pixels;
+  shape.lanes = lanes;
+  problem.phases = {shape};
+  return problem;
+}
+
 TEST(StrassenConvolution, IsForPointwiseOnesAtAnAccuracyThatAllowsIt) {
   const Isa isa = usable_isa();
   const int lanes = vector_lanes(isa);
-  ConvProblem problem;
-  problem.in_channels = problem.out_channels = int64_t{16} * lanes;
-  problem.lanes = lanes;
-  ConvShape shape;
-  shape.x.in = shape.x.out = shape.x.out_extent = 196;
-  shape.lanes = lanes;
-  problem.phases = {shape};
+  ConvProblem problem = pointwise(int64_t{16} * lanes, int64_t{16} * lanes, 196, lanes);
   EXPECT_TRUE(is_strassen(problem, isa));
   problem.most_winograd = 2;
   EXPECT_FALSE(is_strassen(problem, isa));
@@ -152,6 +159,19 @@ TEST(StrassenConvolution, IsForPointwiseOnesAtAnAccuracyThatAllowsIt) {
   problem.in_channels -= lanes;
   problem.phases[0].x.stride = 2;
   EXPECT_FALSE(is_strassen(problem, isa));
+}
+
+TEST(StrassenConvolution, IsPreferredWhereAdditionsAreHiddenBehindManyProducts) {
+  const auto prefers = [](int64_t in, int64_t out, int64_t pixels, int threads, const CoreRates& rates) {
+    return prefers_strassen(pointwise(in, out, pixels, 16), Isa::avx512, threads, rates);
+  };
+  EXPECT_TRUE(prefers(256, 1024, 196, 1, kZen4));
+  EXPECT_FALSE(prefers(64, 256, 3136, 1, kZen4));   // few steps of k between two visits to C
+  EXPECT_FALSE(prefers(512, 512, 36, 1, kZen4));    // few pixels
+  EXPECT_FALSE(prefers(256, 1024, 196, 2, kZen4));  // both threads wait for all weights
+  EXPECT_TRUE(prefers(384, 384, 240, 2, kZen4));
+  EXPECT_TRUE(prefers(512, 512, 784, 2, kZen4));
+  EXPECT_FALSE(prefers(512, 512, 784, 1, kZen5));  // two multipliers
 }
 
 }  // namespace
