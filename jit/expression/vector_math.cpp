@@ -1,7 +1,12 @@
 #include "jit/expression/vector_math.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <numbers>
+
+#include "jit/expression/interpolation.h"
 
 namespace lathe::vector_math {
 namespace {
@@ -60,6 +65,43 @@ Id odd_rational(VectorBuilder& b, Id x, float saturates_at, std::initializer_lis
   const Id square = b.mul(inside, inside);
   const Id top = b.mul(inside, b.horner(square, numerator));
   return b.clamp(b.div(top, b.horner(square, denominator)), -1, 1);
+}
+
+// [power of the distance from the piece's quarter][piece]
+using ErfPieces = std::array<LookUpTable, 6>;
+constexpr float kErfEnd = 3.8749F;  // within the last piece
+
+ErfPieces erf_pieces() {
+  ErfPieces pieces{};
+  constexpr double kReach = 1.0 / 8;
+  for (size_t piece = 0; piece < 16; ++piece) {
+    const double quarter = static_cast<double>(piece) / 4;
+    std::array<double, 6> power{};
+    if (piece == 0) {  // of erf(x) / x, so that the smallest are as exact as the others
+      const auto slope = [](double x) { return x == 0 ? 2 * std::numbers::inv_sqrtpi : std::erf(x) / x; };
+      std::copy_n(interpolate<5>(slope, kReach).begin(), 5, power.begin() + 1);
+    } else {
+      // The last one is 1 at its end, as all beyond: GELU of what is far below 0 is 0.
+      const double raised = piece == 15 ? 1 - std::erf(static_cast<double>(kErfEnd)) : 0;
+      power = interpolate<6>([&](double distance) { return std::erf(quarter + distance) + raised; }, kReach);
+    }
+    for (size_t k = 0; k < power.size(); ++k) pieces[k][piece] = static_cast<float>(power[k]);
+  }
+  return pieces;
+}
+
+// In place of the quotient's dozen products and a division: |x| is near one of sixteen quarters, about each of which a
+// polynomial of the distance does.
+Id erf_by_pieces(VectorBuilder& b, Id x) {
+  const Id quarters = b.constant(3 << 20);  // added to what is below 2^20, it leaves quarters: their number at its end
+  const Id sign = b.constant_bits(0x80000000), magnitude = b.min(b.constant(kErfEnd), b.abs(x));
+  const Id rounded = b.add(magnitude, quarters);
+  const Id distance = b.sub(magnitude, b.sub(rounded, quarters));
+  const Id piece = b.bit_or(rounded, b.bit_and(x, sign));  // x's sign waits at its other end, in no register of its own
+  const ErfPieces pieces = erf_pieces();
+  Id sum = b.look_up(piece, pieces.back());
+  for (size_t power = pieces.size() - 1; power-- > 0;) sum = b.fma(sum, distance, b.look_up(piece, pieces[power]));
+  return b.bit_or(b.min(b.constant(1), sum), b.bit_and(piece, sign));
 }
 
 struct Decomposed {
@@ -183,6 +225,7 @@ Id tanh(VectorBuilder& b, Id x) {
 }
 
 Id erf(VectorBuilder& b, Id x) {
+  if (has_avx512(b.isa())) return erf_by_pieces(b, x);
   // Where the quotient is above 1, so that all beyond is exactly 1 and GELU of what is far below 0 is 0.
   return odd_rational(b, x, 3.99F,
                       {2.04196623e-06F, 2.84807407e-04F, 3.77957220e-03F, 0.0527901687F, 0.190783023F, 1.12837911F},

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "jit/expression/interpolation.h"
+
 namespace lathe {
 namespace {
 
@@ -19,20 +21,9 @@ GeluPieces gelu_pieces(float factor) {
   constexpr double kWidth = GeluPieces::kWidth;
   for (size_t piece = 0; piece + 1 < GeluPieces::kCount; ++piece) {
     const double middle = static_cast<double>(piece) * kWidth;
-    // The cubic through Chebyshev's four points, by divided differences.
-    std::array<double, 4> at, value;
-    for (size_t i = 0; i < 4; ++i) {
-      at[i] = kWidth / 2 * std::cos(std::numbers::pi * (2 * static_cast<double>(i) + 1) / 8);
-      value[i] = g(middle + at[i]);  // even: what lies below 0 is right, too
-    }
-    for (size_t order = 1; order < 4; ++order) {
-      for (size_t i = 3; i >= order; --i) value[i] = (value[i] - value[i - 1]) / (at[i] - at[i - order]);
-    }
-    std::array<double, 4> power = {value[3], 0, 0, 0};
-    for (size_t i = 3; i-- > 0;) {
-      for (size_t k = 3; k > 0; --k) power[k] = power[k - 1] - at[i] * power[k];
-      power[0] = value[i] - at[i] * power[0];
-    }
+    // g is even: what lies below 0 is right, too.
+    const std::array<double, 4> power =
+        interpolate<4>([&](double distance) { return g(middle + distance); }, kWidth / 2);
     for (size_t k = 0; k < 4; ++k) {
       pieces.coefficients[k][piece] = static_cast<float>(factor * power[k] * std::pow(kWidth, k));
     }
