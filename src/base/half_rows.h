@@ -1,6 +1,6 @@
 #pragma once
-// Rows of float16 and bfloat16 to and from float32, by vectors: to nearest even, NaN as NaN.
-// float16 takes F16C, which every CPU with AVX2 has.
+// Rows of float16 and bfloat16 to and from float32, by vectors: to nearest even, NaN as NaN. float16 takes F16C,
+// which every CPU with AVX2 has.
 #include <cstdint>
 
 namespace lathe {

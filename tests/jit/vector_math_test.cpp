@@ -41,6 +41,7 @@ struct AccuracyCase {
   double (*exact)(double);
   double max_ulps, max_absolute;  // either is good enough
   float largest = INFINITY;       // arguments beyond are not judged
+  double wide_ulps = max_ulps;    // on AVX-512
 };
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
@@ -49,7 +50,7 @@ TEST(VectorMath, KeepsItsStatedErrorsOverAllFloats) {
   const AccuracyCase cases[] = {
       {ExprOp::exp, std::exp, 1, 0},
       {ExprOp::log, std::log, 1, 0},
-      {ExprOp::erf, std::erf, 6, 0},
+      {ExprOp::erf, std::erf, 6, 0, INFINITY, 3},
       {ExprOp::tanh, std::tanh, 5, 0},
       {ExprOp::sigmoid, sigmoid, 3, 1.2e-38},
       {ExprOp::sin, std::sin, 0, std::ldexp(1.0, -23), 1e5F},
@@ -74,7 +75,8 @@ TEST(VectorMath, KeepsItsStatedErrorsOverAllFloats) {
       RecordProperty(to_string(unary(c.op)), std::to_string(worst));
       std::printf("  %-12s %-8s %.2f ULP at %.9g (%.3g absolute)\n", to_string(unary(c.op)).c_str(),
                   std::string(name_of(isa)).c_str(), worst, worst_at, worst_absolute);
-      EXPECT_LE(worst, c.max_ulps) << to_string(unary(c.op)) << " at " << worst_at << " on " << name_of(isa);
+      EXPECT_LE(worst, has_avx512(isa) ? c.wide_ulps : c.max_ulps)
+          << to_string(unary(c.op)) << " at " << worst_at << " on " << name_of(isa);
     }
 }
 
