@@ -1,7 +1,5 @@
 // QuantizeLinear behind a movement of elements comes in front of it: it can join what computes the elements, and bytes
 // are moved in place of floats.
-#include <fmt/format.h>
-
 #include "graph/passes/passes.h"
 #include "graph/passes/quantized.h"
 
@@ -45,7 +43,7 @@ std::vector<NodeId> hoist(Rewriter& rewriter, NodeId id) {
     bytes.dtype = dtype;
     Node first = quantize;
     first.inputs[0] = source;
-    if (slot > 0 && !first.name.empty()) first.name += fmt::format("/{}", slot);  // names are unique
+    if (slot > 0) first.name.clear();  // the Rewriter gives each copy a name that no other node has
     first.outputs = {rewriter.add_value(graph.value(source).name, bytes)};
     moved.inputs[slot] = first.outputs[0];
     placed.push_back(rewriter.add(std::move(first), mover));

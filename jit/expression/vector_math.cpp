@@ -98,7 +98,7 @@ Id erf_by_pieces(VectorBuilder& b, Id x) {
   const Id rounded = b.add(magnitude, quarters);
   const Id distance = b.sub(magnitude, b.sub(rounded, quarters));
   const Id piece = b.bit_or(rounded, b.bit_and(x, sign));  // x's sign waits at its other end, in no register of its own
-  const ErfPieces pieces = erf_pieces();
+  static const ErfPieces pieces = erf_pieces();            // plans ask for many programs
   Id sum = b.look_up(piece, pieces.back());
   for (size_t power = pieces.size() - 1; power-- > 0;) sum = b.fma(sum, distance, b.look_up(piece, pieces[power]));
   return b.bit_or(b.min(b.constant(1), sum), b.bit_and(piece, sign));
