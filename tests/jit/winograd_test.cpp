@@ -211,7 +211,9 @@ TEST(WinogradInput, TransformsWhatExistsAndReadsNothingElse) {
           const int rows = row_matrices(form, y, part_rows).size(),
                     columns = column_matrices(form, x, part_columns).size();
           const int row = pick(0, rows), column = pick(0, columns);
-          check_input({isa, form, row, pick(row, rows), column, pick(column, columns), y, x, part_rows, part_columns},
+          const bool fetches_ahead = i % 2 == 1;
+          check_input({isa, form, row, pick(row, rows), column, pick(column, columns), y, x, part_rows, part_columns,
+                       fetches_ahead},
                       random);
         }
       }
@@ -292,6 +294,7 @@ TEST(WinogradOutput, StoresOnlyThePixelsThatExist) {
         check_output({isa, form, rows, columns, rows % 2 == 0, {}}, random);
         check_output({isa, form, rows, columns, rows % 2 == 0, {}, true}, random);
         check_output({isa, form, rows, form.outputs, true, rectified_sum()}, random);
+        check_output({isa, form, rows, form.outputs, true, rectified_sum(), false, true}, random);
       }
     }
   }

@@ -12,6 +12,8 @@ namespace {
 
 constexpr int kLine = 64;  // cache line
 constexpr int kMostTemps = 8;
+// What is fetched ahead: L1 has no room for more beside the frequencies, nor for these.
+constexpr int kTilesAhead = 4;
 
 Matrix first_rows(const Matrix& matrix, int rows) {
   return {rows, matrix.columns, {matrix.values.begin(), matrix.values.begin() + rows * matrix.columns}};
@@ -90,6 +92,14 @@ class TransformEmitter : public Emitter {
     lea(strides_[2], ptr[strides_[0] + strides_[0] * 4]);
     lea(strides_[3], ptr[strides_[1] + strides_[0] * 4]);
   }
+  // From a tile's pixels to those that are fetched into L2 meanwhile; `step`: where the call has the bytes between
+  // tiles.
+  void load_distance(size_t step) { imul(ahead_, qword[call_ + step], kTilesAhead); }
+  // Of the row of pixels at `row`, for the tile that comes later.
+  void fetch(const Xbyak::RegExp& row, int first_pixel, int last_pixel, int pixel_bytes) {
+    for (int at = first_pixel * pixel_bytes; at < last_pixel * pixel_bytes; at += std::max(kLine, pixel_bytes))
+      prefetcht1(ptr[row + ahead_ + at]);
+  }
   // Frequencies of one column lie frequency_bytes * size apart; row r of a column that begins at `base`.
   Xbyak::RegExp frequency_at(const Gpr& base, int row) const {
     if (row == 0) return Xbyak::RegExp(base);
@@ -102,7 +112,7 @@ class TransformEmitter : public Emitter {
   const Gpr call_ = argument(0);
   const Gpr source_ = claim_gpr("source"), target_ = claim_gpr("target"), tiles_left_ = claim_gpr("tiles left");
   const Gpr moving_ = claim_gpr("row or column"), row_bytes_ = claim_gpr("row bytes");
-  const Gpr frequency_ = claim_gpr("frequency"), old_stack_ = claim_gpr("old stack");
+  const Gpr frequency_ = claim_gpr("frequency"), old_stack_ = claim_gpr("old stack"), ahead_ = claim_gpr("ahead");
   const std::vector<Gpr> strides_ = {claim_gpr("stride"), claim_gpr("3 strides"), claim_gpr("5 strides"),
                                      claim_gpr("7 strides")};
 
@@ -135,6 +145,7 @@ class InputEmitter : public TransformEmitter {
     begin();
     open_frame();
     load_arguments();
+    if (plan_.fetches_ahead) load_distance(offsetof(WinogradCall, source_step_bytes));
     loop_down(tiles_left_, [&] {
       transform_rows();
       transform_columns();
@@ -157,10 +168,13 @@ class InputEmitter : public TransformEmitter {
         for (int column = 0; column < columns_; ++column) put_zero(row, column);
         continue;
       }
-      std::vector<Input> pixels(static_cast<size_t>(column_points_.matrix.columns));
+      const int pixels_of_row = column_points_.matrix.columns, pixel_bytes = form_.stride * vec_bytes();
+      if (plan_.fetches_ahead)
+        fetch(Xbyak::RegExp(moving_), std::max(0, pixels_of_row - form_.outputs), pixels_of_row, pixel_bytes);
+      std::vector<Input> pixels(static_cast<size_t>(pixels_of_row));
       for (int column = plan_.first_column; column < plan_.last_column; ++column) {
         const Vec& pixel = line_[static_cast<size_t>(column)];
-        load(pixel, moving_ + column * form_.stride * vec_bytes());
+        load(pixel, moving_ + column * pixel_bytes);
         pixels[static_cast<size_t>(column)] = pixel;
       }
       across_.emit(pixels, temps_, [&](int column, const Vec& value) { put(row, column, value); });
@@ -214,6 +228,7 @@ class OutputEmitter : public TransformEmitter {
       mov(scratch_, qword[call_ + offsetof(WinogradCall, bias)]);
       load(*bias_, Xbyak::RegExp(scratch_));
     }
+    if (plan_.fetches_ahead) load_distance(offsetof(WinogradCall, target_step_bytes));
     loop_down(tiles_left_, [&] {
       transform_columns();
       transform_rows();
@@ -253,6 +268,10 @@ class OutputEmitter : public TransformEmitter {
         xor_(moving_.cvt32(), moving_.cvt32());
       } else {
         add(moving_, row_bytes_);
+      }
+      if (plan_.fetches_ahead) {
+        lea(scratch_, ptr[target_ + moving_]);
+        fetch(Xbyak::RegExp(scratch_), 0, plan_.columns, vec_bytes());
       }
       std::vector<Input> values;
       for (int column = 0; column < form_.size(); ++column)
@@ -321,15 +340,16 @@ std::string to_string(const WinogradForm& form) {
 }
 
 std::string to_string(const WinogradInputPlan& plan) {
-  return fmt::format("winograd_input {} {} phase {},{} rows {}-{} columns {}-{} part {}x{}", name_of(plan.isa),
+  return fmt::format("winograd_input {} {} phase {},{} rows {}-{} columns {}-{} part {}x{}{}", name_of(plan.isa),
                      to_string(plan.form), plan.row_phase, plan.column_phase, plan.first_row, plan.last_row,
-                     plan.first_column, plan.last_column, plan.part_rows, plan.part_columns);
+                     plan.first_column, plan.last_column, plan.part_rows, plan.part_columns,
+                     plan.fetches_ahead ? " fetches" : "");
 }
 
 std::string to_string(const WinogradOutputPlan& plan) {
-  return fmt::format("winograd_output {} {} {}x{}{} bias={} then {}", name_of(plan.isa), to_string(plan.form),
-                     plan.rows, plan.columns, plan.is_part ? " part" : "", plan.has_bias ? 1 : 0,
-                     to_string(plan.epilogue));
+  return fmt::format("winograd_output {} {} {}x{}{}{} bias={} then {}", name_of(plan.isa), to_string(plan.form),
+                     plan.rows, plan.columns, plan.is_part ? " part" : "", plan.fetches_ahead ? " fetches" : "",
+                     plan.has_bias ? 1 : 0, to_string(plan.epilogue));
 }
 
 WinogradKernel winograd_input(const WinogradInputPlan& plan) {
