@@ -20,4 +20,10 @@ inline int rows_that_share(int64_t last_columns, Isa isa, const CoreRates& rates
   return 4 * last_columns <= vector_lanes(isa) ? 4 : 2;
 }
 
+// Half a vector is multiplied where no more lanes are columns: what the other cores gain by.
+inline bool halves_last(int64_t last_columns, Isa isa, const CoreRates& rates) {
+  return has_avx512(isa) && !has_two_wide_products(isa, rates) && last_columns > 0 &&
+         2 * last_columns <= vector_lanes(isa);
+}
+
 }  // namespace lathe

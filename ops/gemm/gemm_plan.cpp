@@ -30,7 +30,7 @@ void choose_tile(const GemmProblem& problem, const CoreRates& rates, GemmPlan& p
     const int64_t fewest_rows = problem.allows_strassen ? 15 : 64;
     const bool fits_wide = problem.m >= fewest_rows && (problem.n % 48 == 0 || problem.n >= 1024);
     // Not a panel of a single vector at the end: there nothing is gained where rows share it.
-    const bool shares_third = problem.m >= 15 && rows_that_share(problem, rates) > 1 &&
+    const bool shares_third = problem.m >= 15 && (rows_that_share(problem, rates) > 1 || halves_last(problem, rates)) &&
                               divide_up(problem.n, vector_lanes(problem.isa)) % 2 == 1;
     if (problem.m > 8 && (shares_set || fits_wide || shares_third)) {
       plan.vecs = 3;
@@ -288,6 +288,10 @@ bool is_valid(const GemmPlan& plan, const GemmProblem& problem) {
 int rows_that_share(const GemmProblem& problem, const CoreRates& rates) {
   if (problem.b != GemmOperandB::packed) return 1;
   return rows_that_share((problem.n - problem.zero_columns) % vector_lanes(problem.isa), problem.isa, rates);
+}
+
+bool halves_last(const GemmProblem& problem, const CoreRates& rates) {
+  return halves_last((problem.n - problem.zero_columns) % vector_lanes(problem.isa), problem.isa, rates);
 }
 
 RowTiles row_tiles(const GemmPlan& plan, int64_t rows, int threads) {

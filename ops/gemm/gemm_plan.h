@@ -78,6 +78,9 @@ RowTiles row_tiles(const GemmPlan& plan, int64_t rows, int threads);
 // Rows that share a register for their last vector of columns, in panels of several vectors (GemmTilePlan::last_share).
 int rows_that_share(const GemmProblem& problem, const CoreRates& rates = core_rates());
 
+// Of the last vector of columns half is multiplied (GemmTilePlan::half_last).
+bool halves_last(const GemmProblem& problem, const CoreRates& rates = core_rates());
+
 // The rule for tasks that were never tuned.
 GemmPlan default_gemm_plan(const GemmProblem& problem, const CoreRates& rates = core_rates());
 // Can the plan's kernels be emitted for this problem?

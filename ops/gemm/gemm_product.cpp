@@ -50,7 +50,8 @@ GemmProduct::GemmProduct(const GemmProblem& problem, const GemmPlan& plan, std::
   tail_lanes_ = static_cast<int>(last_columns % lanes_);
   if (tail_vecs_ > 1 && !plan.embed_broadcast && plan.weights == WeightFormat::f32)
     last_share_ = rows_that_share(problem);
-  has_tail_ = tail_lanes_ > 0 || tail_vecs_ != plan.vecs || last_share_ > 1;
+  half_tail_ = plan.weights != WeightFormat::bfp20 && halves_last(problem);
+  has_tail_ = tail_lanes_ > 0 || tail_vecs_ != plan.vecs || last_share_ > 1 || half_tail_;
   // A panel is used by so many tile calls: each prefetches its share of the next one.
   const int64_t sharing = std::min(tiles_in_block_, tiles_.count) * together_;
   const int64_t lines = plan.k_unroll * plan.vecs * lanes_ / kLineFloats;
@@ -85,6 +86,7 @@ GemmTilePlan GemmProduct::tile_plan(int rows, int phase, bool is_tail, bool pref
   tile.masked = is_tail && tail_lanes_ > 0;
   tile.b_in_place = problem_.b == GemmOperandB::row_major && !plan_.pack_b;
   if (is_tail && !tile.holds_a()) tile.last_share = last_share_;
+  tile.half_last = is_tail && half_tail_;
   if (phase == kOnly || phase == kLast) tile.epilogue = problem_.epilogue;
   // What lies beyond L2 would hold up the end of each tile: 3136x64 by 64x192 0.84 ms without, 0.77 with.
   tile.fetches_ends = !tile.accumulate && result_bytes() > cpu_facts().l2_bytes / 2;

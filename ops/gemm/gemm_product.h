@@ -89,6 +89,7 @@ class GemmProduct {
   int prefetch_lines_;
   int tail_vecs_, tail_lanes_;  // of the last panel; tail_lanes_ 0: whole vectors
   int last_share_ = 1;          // of its last vector, GemmTilePlan::last_share
+  bool half_tail_ = false;      // GemmTilePlan::half_last
   bool has_tail_ = false;       // the last panel has code of its own
   std::array<Height, 2> heights_;
   Kernel<TransposeFn> turn_;  // of a whole panel of a transposed B

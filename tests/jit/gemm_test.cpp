@@ -93,6 +93,39 @@ TEST_P(GemmTileTest, SharesRegistersForFewColumnsOfTheLastVector) {
   EXPECT_GE(tried, 100);
 }
 
+TEST_P(GemmTileTest, MultipliesHalfOfTheLastVector) {
+  if (!has_avx512(GetParam())) GTEST_SKIP();
+  std::mt19937 random(20261126);
+  const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+  int tried = 0;
+  for (int round = 0; round < 3000 && tried < 150; ++round) {
+    TileCase test;
+    test.plan.isa = GetParam();
+    test.plan.rows = pick(1, 14);
+    test.plan.vecs = pick(1, 6);
+    test.plan.half_last = true;
+    test.plan.embed_broadcast = pick(0, 1);
+    test.plan.b_in_place = pick(0, 1);
+    test.plan.k_unroll = pick(1, 4);
+    test.plan.prefetch_lines = pick(0, 3);
+    test.plan.accumulate = pick(0, 1);
+    test.plan.masked = pick(0, 1);
+    if (pick(0, 2) == 0) test.plan.epilogue = bias_residual_gelu(pick(0, 1));
+    test.k = pick(0, 40);
+    test.tiles = pick(1, 3);
+    test.tail_lanes = test.plan.masked ? pick(1, 8) : 0;
+    test.gap = pick(0, 1) * pick(1, 20);
+    if (!test.plan.is_valid()) continue;
+    SCOPED_TRACE(::testing::PrintToString(test));
+    TileBench bench(test, random());
+    bench.run(gemm_tile(test.plan));
+    bench.check();
+    if (HasFatalFailure()) return;
+    ++tried;
+  }
+  EXPECT_GE(tried, 100);
+}
+
 TEST_P(GemmTileTest, SharesNoRegisterThatItDoesNotHold) {
   GemmTilePlan plan;
   plan.isa = GetParam();

@@ -159,8 +159,9 @@ class TileBench {
   // Of one element: the sum, and the sum of magnitudes.
   std::pair<double, double> product(int64_t row, int64_t column) {
     double sum = 0, magnitude = 1;
-    // Columns that a shared register has no lanes for are zeros, whatever B holds there.
-    if (column >= (test_.plan.vecs - 1) * lanes_ + lanes_ / test_.plan.last_share) return {sum, magnitude};
+    // Columns that a shared register or half a vector has no lanes for are zeros, whatever B holds there.
+    const int parts = test_.plan.half_last ? 2 : test_.plan.last_share;
+    if (column >= (test_.plan.vecs - 1) * lanes_ + lanes_ / parts) return {sum, magnitude};
     for (int64_t k = 0; k < test_.k; ++k) {
       double b = b_[static_cast<size_t>(k * b_stride_ + column)];
       if (test_.plan.b_sign != 0) {

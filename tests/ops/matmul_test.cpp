@@ -362,6 +362,29 @@ TEST(GemmPlan, LetsRowsShareALastVectorOfFewColumns) {
   EXPECT_EQ(rows_for(24, kZen5), 1) << "its columns end where it does";
 }
 
+TEST(GemmPlan, MultipliesHalfAVectorWhereThatTakesHalfTheTime) {
+  GemmProblem problem;
+  problem.isa = Isa::avx512;
+  problem.m = problem.k = 100;
+  const auto halves = [&](int64_t columns, const CoreRates& rates) {
+    problem.n = columns;
+    return halves_last(problem, rates);
+  };
+  EXPECT_TRUE(halves(24, kZen4));
+  EXPECT_TRUE(halves(33, kZen4));
+  EXPECT_FALSE(halves(25, kZen4)) << "more than half";
+  EXPECT_FALSE(halves(32, kZen4)) << "whole vectors";
+  EXPECT_FALSE(halves(24, kZen5)) << "its rows share registers";
+  EXPECT_FALSE(halves(24, kXeon));
+  problem.zero_columns = 8;
+  EXPECT_TRUE(halves(32, kZen4));
+  problem.zero_columns = 0;
+  problem.n = 40;
+  EXPECT_EQ(default_gemm_plan(problem, kZen4).vecs, 3) << "no panel of one vector";
+  problem.isa = Isa::avx2;
+  EXPECT_FALSE(halves(20, kZen4));
+}
+
 TEST(GemmPlan, ComesBackFromItsCandidate) {
   GemmPlan plan{7, 3, 2, 77, 99, true, true, GemmSplit::rows};
   EXPECT_EQ(GemmPlan::from_candidate(plan.to_candidate()), plan);

@@ -208,9 +208,9 @@ void GemmTileEmitter::update_holding_b(int k, Pace pace) {
     for (int v = 0; v < plan_.vecs; ++v) {
       const Vec& b_vec = work_[static_cast<size_t>(v)];
       if (plan_.embed_broadcast) {
-        multiply_add(acc(row, v), b_vec, ptr_b[element_of_a(row, k)]);
+        multiply_add(row, v, b_vec, ptr_b[element_of_a(row, k)]);
       } else {
-        multiply_add(acc(row, v), b_vec, work_.back());
+        multiply_add(row, v, b_vec, used(work_.back(), v));
       }
     }
     pace();
@@ -253,11 +253,12 @@ void GemmTileEmitter::update_holding_a(int k, Pace pace) {
   for (int v = 0; v < plan_.vecs; ++v) {
     const bool is_as_it_lies = !(plan_.b_in_place && is_partial(v)) && plan_.b_sign == 0 && !has_16_bits(plan_.weights);
     if (plan_.rows == 1 && is_as_it_lies) {
-      multiply_add(acc(0, v), work_[0], ptr[b_at(k, v)]);
+      multiply_add(0, v, work_[0], ptr[b_at(k, v)]);
       continue;
     }
     load_b(work_.back(), k, v);
-    for (int row = 0; row < plan_.rows; ++row) multiply_add(acc(row, v), work_.back(), work_[static_cast<size_t>(row)]);
+    for (int row = 0; row < plan_.rows; ++row)
+      multiply_add(row, v, work_.back(), used(work_[static_cast<size_t>(row)], v));
   }
 }
 

@@ -58,6 +58,9 @@ struct GemmTilePlan {
   // So many rows share a register for their sums of the last vector, of which then at most 8 or 4 columns are read: 2
   // or 4 (AVX-512, two vectors or more). The others are zeros in C.
   int last_share = 1;
+  // At most half of the last vector's lanes are columns, and half a vector is multiplied (AVX-512); the others are
+  // zeros in C.
+  bool half_last = false;
   bool masked = false;      // the last vector of each row is partial: GemmTileArgs::tail_lanes
   bool b_in_place = false;  // B by row stride instead of packed
   // A and C are bfloat16, the epilogue's inputs float32. A's elements come in pairs, and so do B's rows: step k has a

@@ -83,9 +83,14 @@ class GemmTileEmitter : public RowTileEmitter {
   const Vec& bfp_upper_mask() const { return work_[2]; }
   const Vec& bfp_lower_mask() const { return work_[3]; }
   const Vec& bfp_scale(int v) const { return work_[static_cast<size_t>(4 + v)]; }
-  // y may lie in memory.
-  void multiply_add(const Vec& sum, const Vec& x, const Xbyak::Operand& y) {
-    plan_.bf16 ? vdpbf16ps(sum, x, y) : vfmadd231ps(sum, x, y);
+  // Half a vector takes half the time on cores with one multiplier of whole ones.
+  Vec used(const Vec& vec, int v) const {
+    return plan_.half_last && v == plan_.vecs - 1 ? Vec(Xbyak::Ymm(vec.getIdx())) : vec;
+  }
+  // acc(row, v) += x * y; y lies in memory or is a vector.
+  void multiply_add(int row, int v, const Vec& x, const Xbyak::Operand& y) {
+    const Vec sum = used(acc(row, v), v), factor = used(x, v);
+    plan_.bf16 ? vdpbf16ps(sum, factor, y) : vfmadd231ps(sum, factor, y);
   }
 
   // --- C = epilogue(acc): in registers when they suffice, else through the frame, row by row in a loop.

@@ -63,6 +63,9 @@ bool GemmTilePlan::is_valid() const {
                          bf16 || a_in_chunks || folds_product())) {
     return false;
   }
+  if (half_last && (!has_avx512(isa) || last_share > 1 || bf16 || weights == WeightFormat::bfp20 || folds_product())) {
+    return false;
+  }
   if (bf16 && (isa != Isa::avx512_bf16 || (accumulate && !widens) || starts_at_a || b_in_place || b_sign != 0 ||
                folds_product())) {
     return false;
@@ -91,6 +94,7 @@ std::string GemmTilePlan::key() const {
     if (completes[i]) text += '!';
   }
   if (last_share > 1) text += fmt::format(" share{}", last_share);
+  if (half_last) text += " half";
   if (fetches_folds) text += " fetched";
   if (fetches_ends) text += " fetches";
   if (apart) text += " apart";
