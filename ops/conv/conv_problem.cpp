@@ -6,6 +6,7 @@
 
 #include "ops/conv/conv_strassen.h"
 #include "ops/core_cycles.h"
+#include "ops/winograd/fewer_products.h"
 #include "ops/winograd/winograd_program.h"
 #include "src/base/divide.h"
 
@@ -63,9 +64,10 @@ std::string to_string(const ConvProblem& problem) {
 }
 
 std::string to_string(const ConvPlan& plan) {
-  if (plan.strassen) return fmt::format("{} strassen", name_of(plan.isa));
   if (plan.winograd > 0)
-    return fmt::format("{} winograd F({}) tiles={}", name_of(plan.isa), plan.winograd, plan.winograd_group);
+    return fmt::format("{} winograd F({}) tiles={}{}", name_of(plan.isa), plan.winograd, plan.winograd_group,
+                       plan.strassen ? " strassen" : "");
+  if (plan.strassen) return fmt::format("{} strassen", name_of(plan.isa));
   return fmt::format("{} {}x({}x{}) {} unroll={} chunk={} group={}{}{}", name_of(plan.isa), plan.blocks, plan.rows,
                      plan.cols, plan.embedded ? "embedded" : "separate", plan.unroll, plan.chunk, plan.tile_group,
                      plan.prefetch ? " prefetch" : "",
@@ -118,7 +120,10 @@ bool is_valid(const ConvPlan& plan, const ConvProblem& problem) {
   if (plan.winograd > 0 && !is_winograd(problem, plan.winograd)) return false;
   if (plan.winograd_group > 0 && is_winograd_stem(problem, plan.winograd)) return false;
   if (plan.ahead && (problem.phases[0].taps() != 1 || plan.rows != 1)) return false;
-  if (plan.strassen && (plan.winograd > 0 || !is_strassen(problem, plan.isa))) return false;
+  if (plan.strassen &&
+      !(plan.winograd > 0 ? can_multiply_fewer(problem, plan.isa, plan.winograd) : is_strassen(problem, plan.isa))) {
+    return false;
+  }
   ConvKernelPlan kernel;
   if (plan.dots) {
     kernel.dots = dots_of(problem);

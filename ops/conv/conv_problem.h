@@ -94,8 +94,10 @@ struct ConvPlan {
   int winograd = 0;
   int winograd_group = 0;  // tiles of one group; 0: all
   bool ahead = false;      // prefetch what the end of a tile reads and writes; for pointwise ones
-  bool dots = false;      // sums run along the input's channels (ConvKernelPlan::dots), of few outputs or narrow groups
-  bool strassen = false;  // fewer products of blocks (conv_strassen.h) instead of all the above
+  bool dots = false;  // sums run along the input's channels (ConvKernelPlan::dots), of few outputs or narrow groups
+  // Fewer products of blocks: instead of all the above (conv_strassen.h), or of Winograd's frequencies
+  // (winograd/fewer_products.h).
+  bool strassen = false;
   bool operator==(const ConvPlan&) const = default;
 };
 

@@ -16,30 +16,6 @@ int64_t pixels_of(const ConvProblem& problem) { return problem.phases[0].x.out; 
 // All pieces have a multiple of it: an odd row of a product is extra work, and not for all schemes.
 int64_t pixels_at_once(const ConvProblem& problem) { return pixels_of(problem) % 2 == 0 ? 2 : 1; }
 
-void choose_tile(StrassenShape& shape) {
-  const int64_t columns = shape.n / shape.scheme->columns;
-  const bool is_packed_strassen = shape.scheme == &kPackedStrassen222;
-  shape.vecs = 2;
-  shape.rows = has_avx512(shape.isa) ? 14 : 6;
-  if (!has_avx512(shape.isa)) return;
-  if (columns % 64 == 0 && is_packed_strassen) {
-    shape.vecs = 4;
-    shape.rows = 6;
-    return;
-  }
-  if (columns % 48 == 0) {  // fewer broadcasts
-    shape.vecs = 3;
-    shape.rows = 8;
-    return;
-  }
-  // Of narrow panels each tile reads less from L2. Where they do not come out even (80, 112) they are of single
-  // vectors.
-  shape.embed_broadcast = true;
-  if (columns % 32 == 0) return;
-  shape.vecs = 1;
-  shape.rows = 24;
-}
-
 // Into how many pieces an image is cut at least.
 int64_t pieces_for(const ConvProblem& problem, int threads) {
   return problem.batch % threads == 0 ? 1 : std::clamp<int64_t>(pixels_of(problem) / 2, 1, threads);
@@ -80,7 +56,7 @@ StrassenShape shape_by(const BilinearScheme& scheme, const ConvProblem& problem,
   constexpr int64_t kFewSets = 16 << 10;
   shape.reads_a = pixels_of(problem) * problem.lanes * 4 % kFewSets != 0;
   shape.epilogue = epilogue_of(problem);
-  choose_tile(shape);
+  choose_block_tile(shape);
   return shape;
 }
 

@@ -44,6 +44,30 @@ int64_t parts_of_k(const StrassenShape& shape) {
   return 0;
 }
 
+void choose_block_tile(StrassenShape& shape) {
+  const int64_t columns = shape.n / shape.scheme->columns;
+  const bool is_packed_strassen = shape.scheme == &kPackedStrassen222;
+  shape.vecs = 2;
+  shape.rows = has_avx512(shape.isa) ? 14 : 6;
+  if (!has_avx512(shape.isa)) return;
+  if (columns % 64 == 0 && is_packed_strassen) {
+    shape.vecs = 4;
+    shape.rows = 6;
+    return;
+  }
+  if (columns % 48 == 0) {  // fewer broadcasts
+    shape.vecs = 3;
+    shape.rows = 8;
+    return;
+  }
+  // Of narrow panels each tile reads less from L2. Where they do not come out even (80, 112) they are of single
+  // vectors.
+  shape.embed_broadcast = true;
+  if (columns % 32 == 0) return;
+  shape.vecs = 1;
+  shape.rows = 24;
+}
+
 bool pays_strassen(Isa isa, const CoreRates& rates) { return rates.adds_beside || products_per_cycle(isa, rates) > 1; }
 
 double strassen_gain(const BilinearScheme& scheme, int64_t n, int64_t k, double overhead) {

@@ -46,6 +46,9 @@ bool has_quadrants(const StrassenShape& shape);
 // Into how many parts k is cut by k_block; 0: none have blocks of whole vectors.
 int64_t parts_of_k(const StrassenShape& shape);
 
+// Untuned: the tile of a product whose A and C are stored in blocks.
+void choose_block_tile(StrassenShape& shape);
+
 // Untuned: additions cost this core less than the multiplications that they save.
 bool pays_strassen(Isa isa, const CoreRates& rates = core_rates());
 

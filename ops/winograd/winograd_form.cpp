@@ -37,7 +37,8 @@ void cut(WinogradForm& form) {
 }  // namespace
 
 std::string to_string(const WinogradPlan& plan) {
-  return fmt::format("{} {} tiles={}", name_of(plan.isa), to_string(plan.form), plan.tile_group);
+  return fmt::format("{} {} tiles={}{}", name_of(plan.isa), to_string(plan.form), plan.tile_group,
+                     plan.strassen ? " strassen" : "");
 }
 
 WinogradPlan winograd_plan(const ConvPlan& plan) {
@@ -45,6 +46,7 @@ WinogradPlan winograd_plan(const ConvPlan& plan) {
   made.isa = plan.isa;
   made.form.outputs = plan.winograd;
   made.tile_group = plan.winograd_group;
+  made.strassen = plan.strassen;
   return made;
 }
 

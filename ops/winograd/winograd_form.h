@@ -11,7 +11,8 @@ namespace lathe {
 struct WinogradPlan {
   Isa isa = Isa::avx2;
   WinogradForm form;
-  int tile_group = 0;  // tiles that go through all three parts before the next ones; 0: all, part by part
+  int tile_group = 0;     // tiles that go through all three parts before the next ones; 0: all, part by part
+  bool strassen = false;  // frequencies are multiplied by fewer products of blocks (fewer_products.h)
   bool operator==(const WinogradPlan&) const = default;
 };
 std::string to_string(const WinogradPlan& plan);

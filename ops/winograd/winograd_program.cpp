@@ -86,10 +86,12 @@ WinogradProgram::WinogradProgram(ConvProblem problem, const WinogradPlan& plan, 
   group_tiles_ = divide_up(tiles_, groups_);
   shares_ = worthwhile_shares(problem_.flop() / 3, threads_);
   const int lanes = problem_.lanes;
-  in_stride_ = off_page(winograd_slots(form) * problem_.in_blocks() * lanes, lanes);
-  out_stride_ = off_page(problem_.out_blocks() * lanes, lanes);
-  in_frequency_ = off_page(group_tiles_ * in_stride_, lanes);
-  out_frequency_ = off_page(group_tiles_ * out_stride_, lanes);
+  const int64_t in_blocks = winograd_slots(form) * problem_.in_blocks();
+  in_stride_ = plan_.strassen ? lanes : off_page(in_blocks * lanes, lanes);
+  out_stride_ = plan_.strassen ? lanes : off_page(problem_.out_blocks() * lanes, lanes);
+  in_block_ = out_block_ = plan_.strassen ? round_up(group_tiles_, 2) * lanes : lanes;
+  in_frequency_ = off_page(plan_.strassen ? in_blocks * in_block_ : group_tiles_ * in_stride_, lanes);
+  out_frequency_ = off_page(plan_.strassen ? problem_.out_blocks() * out_block_ : group_tiles_ * out_stride_, lanes);
   has_own_inputs_ = parts() > 1 && pays_own_copies(threads_);
   make_areas();
   make_kernels();
@@ -167,7 +169,7 @@ void WinogradProgram::make_products() {
       plan = default_gemm_plan(product);
       plan.split = parts_of_form.phases_apart ? GemmSplit::same_columns : GemmSplit::columns;
     }
-    part.format = {int64_t{plan.vecs} * problem_.lanes, problem_.lanes};
+    part.format = {plan_.strassen ? product.n : int64_t{plan.vecs} * problem_.lanes, problem_.lanes};
     part.weights = part.continues ? classes_.back().weights : packed_size_;
     if (!part.continues) packed_size_ += part.matrix_count * product.k * product.n;
     classes_.push_back(part);
@@ -186,19 +188,30 @@ void WinogradProgram::add_products(GemmProblem product, GemmPlan plan, const Til
     at.c = frequency * out_frequency_ + tiles.begin * out_stride_;
     offsets.push_back(at);
   }
-  Products made{classes_.size() - 1, {}};
-  plan.rows = static_cast<int>(std::min<int64_t>(plan.rows, product.m));
-  made.by_count.emplace_back(product, plan, offsets);
-  if (!has_part_tiles() && tiles_ != groups_ * group_tiles_ && group_tiles_ > 1) {
-    product.m = group_tiles_ - 1;
+  Products made{classes_.size() - 1, {}, {}};
+  const auto add = [&] {
+    if (plan_.strassen) {
+      const bool has_all = tiles.begin == 0 && tiles.end == group_tiles_;
+      if (has_all) product.m = round_up(product.m, 2);  // pad_tiles()
+      made.fewer_by_count.emplace_back(product, offsets);
+      sums_ = std::max(sums_, made.fewer_by_count.back().sums_elements());
+      return;
+    }
     plan.rows = static_cast<int>(std::min<int64_t>(plan.rows, product.m));
     made.by_count.emplace_back(product, plan, offsets);
+  };
+  add();
+  if (!has_part_tiles() && tiles_ != groups_ * group_tiles_ && group_tiles_ > 1) {
+    product.m = group_tiles_ - 1;
+    add();
   }
   products_.push_back(std::move(made));
 }
 
 std::string WinogradProgram::packing() const {
-  std::string text = fmt::format("winograd.3 {} c{} panels of", to_string(plan_.form), problem_.lanes);
+  std::string text = fmt::format("winograd.3 {} c{} ", to_string(plan_.form), problem_.lanes);
+  if (plan_.strassen) return text + fmt::format("strassen {}", products_[0].fewer_by_count[0].panel_columns());
+  text += "panels of";
   for (const WinogradClass& part : classes_) {
     if (!part.continues) text += fmt::format(" {}x{}:{}", part.matrix_count, part.slots, part.format.panel_columns);
   }
@@ -206,7 +219,13 @@ std::string WinogradProgram::packing() const {
 }
 
 void WinogradProgram::pack(const float* weights, float* packed) const {
-  pack_winograd(problem_, plan_.form, classes_, weights, packed);
+  if (!plan_.strassen) return pack_winograd(problem_, plan_.form, classes_, weights, packed);
+  // Matrices row by row first.
+  std::vector<float> matrices(static_cast<size_t>(packed_size_));
+  pack_winograd(problem_, plan_.form, classes_, weights, matrices.data());
+  const int64_t columns = problem_.out_blocks() * problem_.lanes, depth = classes_[0].slots * problem_.in_channels;
+  for (int64_t at = 0; at < packed_size_; at += depth * columns)
+    products_[0].fewer_by_count[0].pack({matrices.data() + at, depth, columns, columns, 1}, packed + at);
 }
 
 int64_t WinogradProgram::shared_scratch() const {
@@ -214,7 +233,9 @@ int64_t WinogradProgram::shared_scratch() const {
   return plan_.form.frequencies() * (has_own_inputs_ ? out_frequency_ : in_frequency_ + out_frequency_);
 }
 
-int64_t WinogradProgram::own_scratch() const {
+int64_t WinogradProgram::own_scratch() const { return own_frequencies() + sums_; }
+
+int64_t WinogradProgram::own_frequencies() const {
   if (parts() == 1) return plan_.form.frequencies() * (in_frequency_ + out_frequency_);
   return has_own_inputs_ ? plan_.form.frequencies() * in_frequency_ : 0;
 }
@@ -258,6 +279,7 @@ void WinogradProgram::transform_input(const ConvArguments& arguments, float* fre
   call.frequency_bytes = in_frequency_ * 4;
   call.source_step_bytes = x_.step * lanes * 4;
   call.target_step_bytes = in_stride_ * 4;
+  pad_tiles(frequencies, tiles.end - tiles.begin, first_block, last_block);
   // Rows of a tile's channels often lie a page apart: those of few tiles are filled before the next ones.
   for_runs(tiles, [&](const Run& run, size_t row, size_t column) {
     for (int64_t block = first_block; block < last_block; ++block) {
@@ -270,8 +292,8 @@ void WinogradProgram::transform_input(const ConvArguments& arguments, float* fre
                               run.x * x_.step + x_.first_input + x * form.phase_pixels();
         call.source =
             reinterpret_cast<const float*>(reinterpret_cast<intptr_t>(arguments.source) + plane + pixel * lanes * 4);
-        call.target =
-            frequencies + run.first * in_stride_ + winograd_slot(form, y, x) * problem_.in_channels + block * lanes;
+        call.target = frequencies + run.first * in_stride_ +
+                      (winograd_slot(form, y, x) * problem_.in_blocks() + block) * in_block_;
         call.tiles = run.count;
         kernels[phase](&call);
       }
@@ -279,24 +301,45 @@ void WinogradProgram::transform_input(const ConvArguments& arguments, float* fre
   });
 }
 
-void WinogradProgram::multiply(const ConvArguments& arguments, const float* inputs, float* products, const Tiles& tiles,
-                               const void* next, int share, int shares) const noexcept {
-  const int64_t count = tiles.end - tiles.begin;
+// An odd number of tiles is multiplied with one of zeros: halves of rows are added to each other.
+void WinogradProgram::pad_tiles(float* frequencies, int64_t tiles, int64_t first_block,
+                                int64_t last_block) const noexcept {
+  if (!plan_.strassen || tiles % 2 == 0) return;
+  for (int frequency = 0; frequency < plan_.form.frequencies(); ++frequency) {
+    for (int slot = 0; slot < winograd_slots(plan_.form); ++slot) {
+      float* at = frequencies + frequency * in_frequency_ + tiles * in_stride_;
+      for (int64_t block = first_block; block < last_block; ++block)
+        std::fill_n(at + (slot * problem_.in_blocks() + block) * in_block_, problem_.lanes, 0.0F);
+    }
+  }
+}
+
+void WinogradProgram::multiply(const ConvArguments& arguments, const float* inputs, float* products, float* sums,
+                               const Tiles& tiles, const void* next, int share, int shares) const noexcept {
+  // `operands` lack B and what comes behind it.
+  const auto run = [&](auto by_count, auto operands) {
+    const auto weights_of = [&](const Products& of) { return arguments.weights + classes_[of.part].weights; };
+    for (size_t i = 0; i < products_.size(); ++i) {
+      operands.b = weights_of(products_[i]);
+      operands.next_weights = next;
+      if (i + 1 < products_.size()) {
+        const Products& after = products_[i + 1];
+        operands.next_weights = (after.*by_count)[0].first_weights(weights_of(after), share, shares);
+      }
+      (products_[i].*by_count)[tiles.end - tiles.begin == group_tiles_ ? 0 : 1].run(operands, share, shares);
+    }
+  };
+  if (plan_.strassen) {
+    run(&Products::fewer_by_count,
+        FewerProducts::Operands{inputs, nullptr, products, sums, in_block_, out_block_, nullptr});
+    return;
+  }
   GemmOperands operands;
   operands.a = inputs;
   operands.c = products;
   operands.a_stride = in_stride_;
   operands.c_stride = out_stride_;
-  for (size_t i = 0; i < products_.size(); ++i) {
-    operands.b = arguments.weights + classes_[products_[i].part].weights;
-    operands.next_weights = next;
-    if (i + 1 < products_.size()) {
-      const Products& after = products_[i + 1];
-      operands.next_weights =
-          after.by_count[0].first_weights(arguments.weights + classes_[after.part].weights, share, shares);
-    }
-    products_[i].by_count[count == group_tiles_ ? 0 : 1].run(operands, share, shares);
-  }
+  run(&Products::by_count, operands);
 }
 
 void WinogradProgram::transform_output(const ConvArguments& arguments, const float* frequencies, const Tiles& tiles,
@@ -313,7 +356,7 @@ void WinogradProgram::transform_output(const ConvArguments& arguments, const flo
       const int64_t pixel = run.y * y_.tile_outputs * x_.outputs + run.x * x_.tile_outputs;
       const int64_t plane =
           block * problem_.target_block_bytes() + problem_.target_frame(run.image) + pixel * lanes * 4;
-      call.source = frequencies + run.first * out_stride_ + block * lanes;
+      call.source = frequencies + run.first * out_stride_ + block * out_block_;
       call.target = reinterpret_cast<float*>(reinterpret_cast<char*>(arguments.target) +
                                              problem_.target_volume(run.image) + plane);
       call.tiles = run.count;
@@ -341,7 +384,7 @@ void WinogradProgram::run_part(int part, const ConvArguments& arguments, const C
       // A group that follows begins with the same weights again.
       const void* next = group + 1 < mine.end ? arguments.weights : arguments.next_weights;
       transform_input(arguments, own, tiles, 0, in_blocks);
-      multiply(arguments, own, own + in_floats, tiles, next, 0, 1);
+      multiply(arguments, own, own + in_floats, own + own_frequencies(), tiles, next, 0, 1);
       transform_output(arguments, own + in_floats, tiles, 0, out_blocks);
     }
     return;
@@ -354,7 +397,8 @@ void WinogradProgram::run_part(int part, const ConvArguments& arguments, const C
     transform_input(arguments, has_own_inputs_ ? scratch.of(share) : scratch.shared, all, mine.begin, mine.end);
   } else if (part == 1) {
     const float* inputs = has_own_inputs_ ? scratch.of(thread) : scratch.shared;
-    multiply(arguments, inputs, products, all, arguments.next_weights, share, shares_);
+    multiply(arguments, inputs, products, scratch.of(thread) + own_frequencies(), all, arguments.next_weights, share,
+             shares_);
   } else {
     const Range mine = split_evenly(static_cast<long>(out_blocks), share, threads_);
     transform_output(arguments, products, all, mine.begin, mine.end);

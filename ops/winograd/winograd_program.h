@@ -7,6 +7,7 @@
 #include "ops/conv/conv_problem.h"
 #include "ops/conv/conv_program.h"
 #include "ops/gemm/gemm_product.h"
+#include "ops/winograd/fewer_products.h"
 #include "ops/winograd/winograd_form.h"
 #include "ops/winograd/winograd_weights.h"
 
@@ -53,8 +54,10 @@ class WinogradProgram {
     int64_t begin, end;  // over areas, images, rows and columns of tiles
   };
   struct Products {
-    size_t part = 0;                    // which class's
-    std::vector<GemmProduct> by_count;  // of groups of group_tiles_ and of one less
+    size_t part = 0;  // which class's
+    // Of groups of group_tiles_ and of one less; by one way or the other.
+    std::vector<GemmProduct> by_count;
+    std::vector<FewerProducts> fewer_by_count;
   };
   // One kind's run in a row of tiles.
   struct Run {
@@ -73,9 +76,11 @@ class WinogradProgram {
   template <class Body>
   void for_runs(const Tiles& tiles, Body body) const;
   Tiles group_of(int64_t group) const;
+  int64_t own_frequencies() const;  // floats of each thread
   void transform_input(const ConvArguments& arguments, float* frequencies, const Tiles& tiles, int64_t first_block,
                        int64_t last_block) const noexcept;
-  void multiply(const ConvArguments& arguments, const float* inputs, float* products, const Tiles& tiles,
+  void pad_tiles(float* frequencies, int64_t tiles, int64_t first_block, int64_t last_block) const noexcept;
+  void multiply(const ConvArguments& arguments, const float* inputs, float* products, float* sums, const Tiles& tiles,
                 const void* next, int share, int shares) const noexcept;
   void transform_output(const ConvArguments& arguments, const float* frequencies, const Tiles& tiles,
                         int64_t first_block, int64_t last_block) const noexcept;
@@ -88,6 +93,7 @@ class WinogradProgram {
   Axis y_, x_;
   int64_t tiles_, groups_, group_tiles_;  // of all images; of the largest group
   int64_t in_stride_, out_stride_;        // floats from tile to tile within a frequency
+  int64_t in_block_, out_block_;          // and from block to block of channels
   int64_t in_frequency_, out_frequency_;  // floats from frequency to frequency
   std::vector<Area> areas_;
   std::vector<std::vector<std::vector<WinogradKernel>>> in_;  // by kind of row and of column, and by phases
@@ -95,6 +101,7 @@ class WinogradProgram {
   std::vector<WinogradClass> classes_;
   std::vector<Products> products_;  // of classes that have tiles
   int64_t packed_size_ = 0;
+  int64_t sums_ = 0;  // floats of each thread, for fewer products
 };
 
 }  // namespace lathe

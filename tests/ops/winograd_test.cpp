@@ -313,6 +313,71 @@ TEST(Winograd, KeepsTheErrorBoundOfItsLevelForLargeWindows) {
   }
 }
 
+TEST(Winograd, AgreesWithPlainLoopsByFewerProducts) {
+  std::mt19937 random(20261126);
+  const auto pick = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  int odd = 0, even = 0;
+  for (int i = 0; i < 24; ++i) {
+    const int taps = pick(0, 4) == 0 ? 7 : 3, outputs = static_cast<int>(2 * pick(1, 2));
+    const ConvAxis y = axis(pick(8, 21), taps, pick(0, 2), pick(0, 2)), x = axis(pick(8, 21), taps, pick(0, 2), 1);
+    const int threads = static_cast<int>(pick(1, 3));
+    for (const Isa isa : isas_here()) {
+      const int lanes = vector_lanes(isa);
+      // Some of the last block's channels do not exist.
+      const ConvProblem problem =
+          problem_of(pick(1, 2), 2 * lanes * pick(1, 2), 4 * lanes * pick(1, 2) - pick(0, 5), taps, y, x, isa);
+      WinogradPlan plan{isa, {outputs, taps}, static_cast<int>(pick(0, 1) * pick(4, 12))};
+      plan.strassen = true;
+      if (!can_multiply_fewer(problem, isa, outputs)) continue;
+      SCOPED_TRACE(to_string(problem) + " " + to_string(plan) + " threads " + std::to_string(threads));
+      const auto [error, largest] = run_and_compare(problem, plan, threads, random);
+      EXPECT_LE(error, 8e-6 * std::max(1.0, largest));
+      if (HasFailure()) return;
+      const int64_t tiles = divide_up(y.out, outputs) * divide_up(x.out, outputs) * problem.batch;
+      ++(tiles % 2 == 0 ? even : odd);
+    }
+  }
+  EXPECT_GE(even, 3);
+  EXPECT_GE(odd, 3);
+}
+
+TEST(Winograd, TakesFewerProductsOnlyWhereTheAccuracyLevelAllowsThemAndChannelsHaveHalves) {
+  const ConvAxis both = axis(20, 3, 1, 1);
+  ConvProblem problem = problem_of(1, 64, 64, 3, both, both, Isa::avx512);
+  EXPECT_TRUE(can_multiply_fewer(problem, Isa::avx512, 4));
+  problem.most_winograd = 2;
+  EXPECT_FALSE(can_multiply_fewer(problem, Isa::avx512, 2));
+  problem.most_winograd = 4;
+  problem.in_channels = 72;
+  EXPECT_FALSE(can_multiply_fewer(problem, Isa::avx512, 4));
+  const ConvAxis few = axis(4, 3, 1, 1), step = axis(20, 3, 1, 1, 2);
+  EXPECT_FALSE(can_multiply_fewer(problem_of(1, 64, 64, 3, few, few, Isa::avx512), Isa::avx512, 4)) << "one tile";
+  EXPECT_FALSE(can_multiply_fewer(problem_of(1, 64, 64, 3, step, step, Isa::avx512), Isa::avx512, 4));
+}
+
+// As measured on Zen 4.
+TEST(Winograd, TakesFewerProductsOfManyChannels) {
+  const auto chosen = [](int64_t channels, int64_t pixels, int threads, const CoreRates& rates, Isa isa = Isa::avx512) {
+    const ConvAxis both = axis(pixels, 3, 1, 1);
+    ConvProblem problem = problem_of(1, channels, channels, 3, both, both, isa);
+    problem.most_winograd = 4;
+    return choose_conv_plan(problem, isa, threads, rates);
+  };
+  EXPECT_TRUE(chosen(256, 56, 1, kZen4).strassen) << "7 % less";
+  EXPECT_EQ(chosen(256, 56, 1, kZen4).winograd_group, 28) << "5 % more in groups of 16";
+  EXPECT_TRUE(chosen(512, 28, 1, kZen4).strassen) << "8 % less";
+  EXPECT_FALSE(chosen(192, 40, 1, kZen4).strassen) << "4 % more";
+  EXPECT_FALSE(chosen(512, 14, 1, kZen4).strassen) << "few tiles";
+  EXPECT_TRUE(chosen(640, 32, 2, kZen4).strassen) << "9 % less";
+  EXPECT_FALSE(chosen(256, 56, 2, kZen4).strassen) << "as long";
+  EXPECT_FALSE(chosen(512, 28, 3, kZen4).strassen);
+  EXPECT_FALSE(chosen(512, 28, 1, kZen5).strassen) << "not measured";
+  EXPECT_FALSE(chosen(512, 28, 1, kXeon).strassen) << "not measured";
+  EXPECT_FALSE(chosen(512, 28, 1, kZen4, Isa::avx2).strassen) << "7 % more";
+}
+
 // The bound that the default accuracy level promises for one layer: 1e-5 of the largest output.
 TEST(Winograd, KeepsTheErrorBoundOfItsLevel) {
   std::mt19937 random(2);
@@ -321,6 +386,20 @@ TEST(Winograd, KeepsTheErrorBoundOfItsLevel) {
       const ConvAxis both = axis(12, 3, 1, 1);
       const ConvProblem problem = problem_of(1, 256, 16, 3, both, both, isa);
       const auto [error, largest] = run_and_compare(problem, {isa, {outputs, 3}, 0}, 1, random);
+      EXPECT_LE(error, bound * largest) << outputs << " " << name_of(isa);
+    }
+  }
+}
+
+TEST(Winograd, KeepsTheErrorBoundOfItsLevelByFewerProducts) {
+  std::mt19937 random(8);
+  for (const Isa isa : isas_here()) {
+    for (const auto& [outputs, bound] : {std::pair{2, 2e-6}, {4, 8e-6}}) {
+      const ConvAxis both = axis(12, 3, 1, 1);
+      const ConvProblem problem = problem_of(1, 512, 64, 3, both, both, isa);
+      WinogradPlan plan{isa, {outputs, 3}, 0};
+      plan.strassen = true;
+      const auto [error, largest] = run_and_compare(problem, plan, 1, random);
       EXPECT_LE(error, bound * largest) << outputs << " " << name_of(isa);
     }
   }
