@@ -151,7 +151,7 @@ void add_steps_by_part(const LowerContext& context, const std::shared_ptr<const 
 // Null when the plan is for another algorithm, or needs more registers than there are.
 std::shared_ptr<const StrassenConv> make_strassen(const ConvProblem& problem, const ConvPlan& plan, int threads,
                                                   const std::vector<int64_t>& operand_batch_bytes) {
-  if (!plan.strassen) return nullptr;
+  if (!plan.strassen || plan.winograd > 0) return nullptr;
   try {
     return std::make_shared<const StrassenConv>(problem, plan.isa, threads, operand_batch_bytes);
   } catch (const JitError&) {
