@@ -13,17 +13,21 @@ inline bool has_two_wide_products(Isa isa, const CoreRates& rates) {
   return has_avx512(isa) && rates.wide_products > 1;
 }
 
+// Some lanes of a last vector are columns, and half of them at most.
+inline bool is_half_vector(int64_t last_columns, int64_t lanes) {
+  return last_columns > 0 && 2 * last_columns <= lanes;
+}
+
 // Rows of a product whose sums shall share a register where a row's last vector has so many columns (SharedVector).
 // Only two multipliers of whole vectors gain by it: others take half the time for half a vector.
 inline int rows_that_share(int64_t last_columns, Isa isa, const CoreRates& rates) {
-  if (!has_two_wide_products(isa, rates) || last_columns == 0 || 2 * last_columns > vector_lanes(isa)) return 1;
+  if (!has_two_wide_products(isa, rates) || !is_half_vector(last_columns, vector_lanes(isa))) return 1;
   return 4 * last_columns <= vector_lanes(isa) ? 4 : 2;
 }
 
 // Half a vector is multiplied where no more lanes are columns: what the other cores gain by.
 inline bool halves_last(int64_t last_columns, Isa isa, const CoreRates& rates) {
-  return has_avx512(isa) && !has_two_wide_products(isa, rates) && last_columns > 0 &&
-         2 * last_columns <= vector_lanes(isa);
+  return has_avx512(isa) && !has_two_wide_products(isa, rates) && is_half_vector(last_columns, vector_lanes(isa));
 }
 
 }  // namespace lathe

@@ -290,21 +290,19 @@ SearchSpace conv_search_space(const ConvProblem& problem, Isa isa, int threads) 
   for (int64_t most = 1; most <= std::min<int64_t>(28, shape.y.out * shape.x.out); ++most) {
     if (largest_size(shape.x.out, most) == most || most > 8) cols.push_back(static_cast<int>(most));
   }
-  space.knobs = {
-      {"blocks", with_choice({1, 2, 3, 4, 6}, fallback.blocks)},
-      {"rows", with_choice({0, 1, 2, 4, 7}, fallback.rows)},
-      {"cols", with_choice(cols, fallback.cols)},
-      {"embedded", off_or_on(has_avx512(isa))},
-      {"unroll", with_choice({4, 8, 16}, fallback.unroll)},
-      {"chunk", with_choice({0, 4, 8, 16, 32}, fallback.chunk)},
-      {"group", with_choice({0, 4, 8, 16, 32}, fallback.tile_group)},
-      {"prefetch", {0, 1}},
-      {"winograd", winograd_forms(problem)},
-      {"winograd_group", with_choice({0, 16, 28, 56, 112}, fallback.winograd_group)},
-      {"ahead", {0, 1}},
-      {"dots", off_or_on(dots_plan(problem, isa).has_value())},
-      {"strassen", off_or_on(is_strassen(problem, isa) ||
-                             (fallback.winograd > 0 && can_multiply_fewer(problem, isa, fallback.winograd)))}};
+  space.knobs = {{"blocks", with_choice({1, 2, 3, 4, 6}, fallback.blocks)},
+                 {"rows", with_choice({0, 1, 2, 4, 7}, fallback.rows)},
+                 {"cols", with_choice(cols, fallback.cols)},
+                 {"embedded", off_or_on(has_avx512(isa))},
+                 {"unroll", with_choice({4, 8, 16}, fallback.unroll)},
+                 {"chunk", with_choice({0, 4, 8, 16, 32}, fallback.chunk)},
+                 {"group", with_choice({0, 4, 8, 16, 32}, fallback.tile_group)},
+                 {"prefetch", {0, 1}},
+                 {"winograd", winograd_forms(problem)},
+                 {"winograd_group", with_choice({0, 16, 28, 56, 112}, fallback.winograd_group)},
+                 {"ahead", {0, 1}},
+                 {"dots", off_or_on(dots_plan(problem, isa).has_value())},
+                 {"strassen", off_or_on(can_be_strassen(fallback, problem))}};
   space.allowed = [problem, isa, fallback](const Candidate& candidate) {
     const ConvPlan plan = plan_of(candidate, isa);
     if (!is_valid(plan, problem)) return false;

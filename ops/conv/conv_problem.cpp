@@ -112,6 +112,10 @@ int dots_of(const ConvProblem& problem) {
   return is_narrow ? static_cast<int>(out_each) : 0;
 }
 
+bool can_be_strassen(const ConvPlan& plan, const ConvProblem& problem) {
+  return plan.winograd > 0 ? can_multiply_fewer(problem, plan.isa, plan.winograd) : is_strassen(problem, plan.isa);
+}
+
 bool is_valid(const ConvPlan& plan, const ConvProblem& problem) {
   if (plan.rows < 0 || plan.cols < 1 || plan.unroll < 1 || plan.chunk < 0 || plan.tile_group < 0) return false;
   if (plan.blocks > blocks_alike(problem)) return false;
@@ -120,10 +124,7 @@ bool is_valid(const ConvPlan& plan, const ConvProblem& problem) {
   if (plan.winograd > 0 && !is_winograd(problem, plan.winograd)) return false;
   if (plan.winograd_group > 0 && is_winograd_stem(problem, plan.winograd)) return false;
   if (plan.ahead && (problem.phases[0].taps() != 1 || plan.rows != 1)) return false;
-  if (plan.strassen &&
-      !(plan.winograd > 0 ? can_multiply_fewer(problem, plan.isa, plan.winograd) : is_strassen(problem, plan.isa))) {
-    return false;
-  }
+  if (plan.strassen && !can_be_strassen(plan, problem)) return false;
   ConvKernelPlan kernel;
   if (plan.dots) {
     kernel.dots = dots_of(problem);

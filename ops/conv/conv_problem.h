@@ -39,6 +39,11 @@ struct ConvProblem {
 
   int longest_sum = 0;  // products in one float32 sum, at most (a block of channels may have more); 0: any number
 
+  // Products by fewer products of blocks: where the accuracy level does not ask for plain sums.
+  bool allows_sums_of_blocks() const {
+    constexpr int kExact = 2;  // the largest Winograd form where it does
+    return most_winograd > kExact;
+  }
   int64_t out_blocks() const { return (out_channels + lanes - 1) / lanes; }
   int in_lanes() const { return phases[0].lanes; }
   int64_t in_blocks() const { return (in_channels + in_lanes() - 1) / in_lanes(); }
@@ -106,6 +111,8 @@ Candidate to_candidate(const ConvPlan& plan);
 ConvPlan plan_of(const Candidate& candidate, Isa isa);
 // The plan can be emitted for this problem.
 bool is_valid(const ConvPlan& plan, const ConvProblem& problem);
+// ConvPlan::strassen, by what else the plan says.
+bool can_be_strassen(const ConvPlan& plan, const ConvProblem& problem);
 
 // Output blocks [first, first + count) read input blocks [in_first, in_first + in_count) and are computed together.
 struct ConvBlockGroup {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ops/core_cycles.h"
 #include "ops/work_split.h"
 #include "src/base/check.h"
 #include "src/base/divide.h"
@@ -256,9 +257,8 @@ void ConvProgram::pack(const float* weights, float* packed) const {
 
 // 24 channels are three halves.
 bool ConvProgram::has_half_block(const ConvBlockGroup& group) const {
-  const int64_t last = problem_.out_channels % problem_.lanes;
-  return has_avx512(plan_.isa) && group.first + group.count == problem_.out_blocks() && last > 0 &&
-         2 * last <= problem_.lanes;
+  return has_avx512(plan_.isa) && group.first + group.count == problem_.out_blocks() &&
+         is_half_vector(problem_.out_channels % problem_.lanes, problem_.lanes);
 }
 
 // One kernel serves both.

@@ -44,19 +44,11 @@ std::optional<GemmEpilogue> epilogue_of(const ConvProblem& problem) {
 }
 
 StrassenShape shape_by(const BilinearScheme& scheme, const ConvProblem& problem, Isa isa, int64_t pixels) {
-  StrassenShape shape;
-  shape.isa = isa;
-  shape.scheme = &scheme;
-  shape.m = pixels;
-  shape.n = problem.out_channels;
-  shape.k = problem.in_channels;
-  shape.k_block = scheme.takes_sums() ? 4096 : 1024;
-  shape.in_blocks = true;
+  StrassenShape shape = shape_in_blocks(scheme, isa, pixels, problem.out_channels, problem.in_channels);
   // Channels a multiple of this apart find few sets of L2 when they are read again for each panel.
   constexpr int64_t kFewSets = 16 << 10;
   shape.reads_a = pixels_of(problem) * problem.lanes * 4 % kFewSets != 0;
   shape.epilogue = epilogue_of(problem);
-  choose_block_tile(shape);
   return shape;
 }
 
@@ -161,8 +153,7 @@ bool is_pointwise(const ConvProblem& problem) {
 }  // namespace
 
 bool is_strassen(const ConvProblem& problem, Isa isa) {
-  constexpr int kExact = 2;  // the largest Winograd form where the accuracy level asks for plain sums
-  return problem.most_winograd > kExact && is_pointwise(problem) && problem.in_lanes() == problem.lanes &&
+  return problem.allows_sums_of_blocks() && is_pointwise(problem) && problem.in_lanes() == problem.lanes &&
          problem.lanes == vector_lanes(isa) && problem.in_channels % problem.lanes == 0 &&
          has_quadrants(shape_of(problem, isa, 1, pixels_of(problem)));
 }

@@ -16,6 +16,11 @@ namespace {
 // Rows this far apart fall into one set of L1.
 bool shares_cache_set(int64_t row_stride) { return row_stride > 0 && row_stride % 1024 == 0; }
 
+// Of the last vector, if it is not whole.
+int64_t last_columns(const GemmProblem& problem) {
+  return (problem.n - problem.zero_columns) % vector_lanes(problem.isa);
+}
+
 // Panel width and tile height. With few rows the product only streams B: wide panels, so that enough loads are under
 // way; from there on the tile that keeps the multipliers busy with the fewest loads.
 void choose_tile(const GemmProblem& problem, const CoreRates& rates, GemmPlan& plan) {
@@ -287,11 +292,11 @@ bool is_valid(const GemmPlan& plan, const GemmProblem& problem) {
 
 int rows_that_share(const GemmProblem& problem, const CoreRates& rates) {
   if (problem.b != GemmOperandB::packed) return 1;
-  return rows_that_share((problem.n - problem.zero_columns) % vector_lanes(problem.isa), problem.isa, rates);
+  return rows_that_share(last_columns(problem), problem.isa, rates);
 }
 
 bool halves_last(const GemmProblem& problem, const CoreRates& rates) {
-  return halves_last((problem.n - problem.zero_columns) % vector_lanes(problem.isa), problem.isa, rates);
+  return halves_last(last_columns(problem), problem.isa, rates);
 }
 
 RowTiles row_tiles(const GemmPlan& plan, int64_t rows, int threads) {

@@ -27,23 +27,6 @@ BOperand b_operand(const BilinearScheme::Product& product) {
 
 Isa kernel_isa(Isa isa) { return has_avx512(isa) ? Isa::avx512 : Isa::avx2; }
 
-}  // namespace
-
-bool has_quadrants(const StrassenShape& shape) {
-  return shape.m >= 2 && shape.n > 0 && shape.k > 0 && shape.k_block > 0 && shape.row_block > 1 && shape.rows > 0 &&
-         shape.rows < 32 && shape.vecs > 0 && (shape.aside || !shape.scales_rows) &&
-         (!shape.in_blocks || shape.vecs <= 4) && (!shape.epilogue || !shape.aside) &&
-         (shape.in_blocks || !shape.reads_a) && (shape.aside || !shape.scheme->packs_sums || shape.m % 2 == 0) &&
-         shape.n % (shape.scheme->columns * shape.width()) == 0 && parts_of_k(shape) > 0;
-}
-
-int64_t parts_of_k(const StrassenShape& shape) {
-  for (int64_t blocks = divide_up(shape.k, shape.k_block); blocks <= 64; ++blocks) {
-    if (shape.k % (blocks * shape.scheme->inner * vector_lanes(shape.isa)) == 0) return blocks;
-  }
-  return 0;
-}
-
 void choose_block_tile(StrassenShape& shape) {
   const int64_t columns = shape.n / shape.scheme->columns;
   const bool is_packed_strassen = shape.scheme == &kPackedStrassen222;
@@ -66,6 +49,37 @@ void choose_block_tile(StrassenShape& shape) {
   if (columns % 32 == 0) return;
   shape.vecs = 1;
   shape.rows = 24;
+}
+
+}  // namespace
+
+bool has_quadrants(const StrassenShape& shape) {
+  return shape.m >= 2 && shape.n > 0 && shape.k > 0 && shape.k_block > 0 && shape.row_block > 1 && shape.rows > 0 &&
+         shape.rows < 32 && shape.vecs > 0 && (shape.aside || !shape.scales_rows) &&
+         (!shape.in_blocks || shape.vecs <= 4) && (!shape.epilogue || !shape.aside) &&
+         (shape.in_blocks || !shape.reads_a) && (shape.aside || !shape.scheme->packs_sums || shape.m % 2 == 0) &&
+         shape.n % (shape.scheme->columns * shape.width()) == 0 && parts_of_k(shape) > 0;
+}
+
+int64_t parts_of_k(const StrassenShape& shape) {
+  for (int64_t blocks = divide_up(shape.k, shape.k_block); blocks <= 64; ++blocks) {
+    if (shape.k % (blocks * shape.scheme->inner * vector_lanes(shape.isa)) == 0) return blocks;
+  }
+  return 0;
+}
+
+StrassenShape shape_in_blocks(const BilinearScheme& scheme, Isa isa, int64_t m, int64_t n, int64_t k) {
+  StrassenShape shape;
+  shape.isa = isa;
+  shape.scheme = &scheme;
+  shape.m = m;
+  shape.n = n;
+  shape.k = k;
+  shape.k_block = scheme.takes_sums() ? 4096 : 1024;
+  shape.in_blocks = true;
+  shape.reads_a = true;
+  choose_block_tile(shape);
+  return shape;
 }
 
 bool pays_strassen(Isa isa, const CoreRates& rates) { return rates.adds_beside || products_per_cycle(isa, rates) > 1; }

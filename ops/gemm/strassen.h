@@ -46,8 +46,8 @@ bool has_quadrants(const StrassenShape& shape);
 // Into how many parts k is cut by k_block; 0: none have blocks of whole vectors.
 int64_t parts_of_k(const StrassenShape& shape);
 
-// Untuned: the tile of a product whose A and C are stored in blocks.
-void choose_block_tile(StrassenShape& shape);
+// Untuned: of a product whose A and C are stored in blocks.
+StrassenShape shape_in_blocks(const BilinearScheme& scheme, Isa isa, int64_t m, int64_t n, int64_t k);
 
 // Untuned: additions cost this core less than the multiplications that they save.
 bool pays_strassen(Isa isa, const CoreRates& rates = core_rates());

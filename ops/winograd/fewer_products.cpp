@@ -10,18 +10,6 @@
 namespace lathe {
 namespace {
 
-StrassenShape shape_of(Isa isa, int64_t tiles, int64_t columns, int64_t depth) {
-  StrassenShape shape;
-  shape.isa = isa;
-  shape.m = tiles;
-  shape.n = columns;
-  shape.k = depth;
-  shape.in_blocks = true;
-  shape.reads_a = true;
-  choose_block_tile(shape);
-  return shape;
-}
-
 int64_t columns_of(const ConvProblem& problem) { return problem.out_blocks() * problem.lanes; }
 
 int64_t depth_of(const ConvProblem& problem, const WinogradForm& form) {
@@ -37,13 +25,12 @@ int64_t whole_tiles(const ConvProblem& problem, const WinogradForm& form) {
 }  // namespace
 
 bool can_multiply_fewer(const ConvProblem& problem, Isa isa, int outputs) {
-  constexpr int kExact = 2;  // the largest form where the accuracy level asks for plain sums
   constexpr int64_t kFewestTiles = 2;
-  if (problem.most_winograd <= kExact || !is_winograd_of_blocks(problem, outputs)) return false;
+  if (!problem.allows_sums_of_blocks() || !is_winograd_of_blocks(problem, outputs)) return false;
   const WinogradForm form = winograd_form(problem, outputs);
   return form.stride == 1 && problem.lanes == vector_lanes(isa) && problem.in_channels % problem.lanes == 0 &&
          whole_tiles(problem, form) >= kFewestTiles &&
-         has_quadrants(shape_of(isa, kFewestTiles, columns_of(problem), depth_of(problem, form)));
+         has_quadrants(shape_in_blocks(kStrassen222, isa, kFewestTiles, columns_of(problem), depth_of(problem, form)));
 }
 
 std::optional<int> choose_fewer_products(const ConvProblem& problem, const ConvPlan& plan, int threads,
@@ -69,7 +56,8 @@ std::optional<int> choose_fewer_products(const ConvProblem& problem, const ConvP
 }
 
 FewerProducts::FewerProducts(const GemmProblem& problem, std::vector<GemmOffsets> offsets)
-    : core_(shape_of(problem.isa, problem.m, problem.n, problem.k)), offsets_(std::move(offsets)) {}
+    : core_(shape_in_blocks(kStrassen222, problem.isa, problem.m, problem.n, problem.k)),
+      offsets_(std::move(offsets)) {}
 
 void FewerProducts::run(const Operands& operands, int share, int shares) const noexcept {
   const int64_t lanes = vector_lanes(core_.shape().isa);

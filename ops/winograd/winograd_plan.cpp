@@ -98,8 +98,9 @@ double cycles_of(const ConvProblem& problem, Isa isa, int threads, const Extent&
   // Below eight rows the panels are wide, and wait for the weights.
   const double rows = std::max(8.0, static_cast<double>(extent.group)) / static_cast<double>(extent.group);
   const int64_t last_columns = problem.out_channels % problem.lanes;
-  int share = out_blocks > 1 ? rows_that_share(last_columns, isa, rates) : 1;
-  if (halves_last(last_columns, isa, rates)) share = 2;
+  const int share = halves_last(last_columns, isa, rates) ? 2
+                    : out_blocks > 1                      ? rows_that_share(last_columns, isa, rates)
+                                                          : 1;
   const double products = extent.products * rows * in * (out_blocks - 1 + 1.0 / share) / per_cycle * 1.04;
   const auto calls = static_cast<double>(divide_up(extent.group, tile_rows) * divide_up(problem.out_blocks(), 2));
   const double call = extent.adds ? costs.adding_call : costs.tile_call;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kLine = 64;  // cache line
 constexpr int kMostTemps = 8;
-// What is fetched ahead: L1 has no room for more beside the frequencies, nor for these.
+// So much later comes what is fetched into L2: L1 has no room for it beside the frequencies.
 constexpr int kTilesAhead = 4;
 
 Matrix first_rows(const Matrix& matrix, int rows) {
