@@ -82,6 +82,7 @@ GemmTilePlan GemmProduct::tile_plan(int rows, int phase, bool is_tail, bool pref
   tile.prefetch_lines = prefetches ? prefetch_lines_ : 0;
   tile.embed_broadcast = plan_.embed_broadcast;
   tile.weights = plan_.weights;
+  tile.weights_to_l2 = plan_.weights == WeightFormat::bfp20 && !core_rates().adds_beside;
   tile.accumulate = problem_.accumulates || phase == kMiddle || phase == kLast;
   tile.masked = is_tail && tail_lanes_ > 0;
   tile.b_in_place = problem_.b == GemmOperandB::row_major && !plan_.pack_b;

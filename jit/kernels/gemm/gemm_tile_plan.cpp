@@ -75,6 +75,7 @@ bool GemmTilePlan::is_valid() const {
     return false;
   }
   if (weights == WeightFormat::bfp20 && embed_broadcast) return false;
+  if (weights != WeightFormat::bfp20 && weights_to_l2) return false;
   return vec_registers_needed(*this) <= vector_registers(isa);
 }
 
@@ -102,6 +103,7 @@ std::string GemmTilePlan::key() const {
   if (fetch_rows > 0) text += fmt::format(" fetch{}x{}", fetch_rows, fetch_matrices);
   if (bf16) text += widens ? " bf16 to f32" : " bf16";
   if (weights != WeightFormat::f32) text += fmt::format(" {}", name_of(weights));
+  if (weights_to_l2) text += " to L2";
   if (b_sign != 0) text += b_sign > 0 ? " B+" : " B-";
   if (epilogue) text += " " + to_string(*epilogue);
   return text;
