@@ -374,8 +374,23 @@ TEST(Winograd, TakesFewerProductsOfManyChannels) {
   EXPECT_FALSE(chosen(256, 56, 2, kZen4).strassen) << "as long";
   EXPECT_FALSE(chosen(512, 28, 3, kZen4).strassen);
   EXPECT_FALSE(chosen(512, 28, 1, kZen5).strassen) << "not measured";
-  EXPECT_FALSE(chosen(512, 28, 1, kXeon).strassen) << "not measured";
   EXPECT_FALSE(chosen(512, 28, 1, kZen4, Isa::avx2).strassen) << "7 % more";
+}
+
+// As measured on Emerald Rapids.
+TEST(Winograd, TakesFewerProductsOfManyTilesOnXeons) {
+  const auto takes = [](int64_t channels, int64_t pixels, int threads) {
+    const ConvAxis both = axis(pixels, 3, 1, 1);
+    ConvProblem problem = problem_of(1, channels, channels, 3, both, both, Isa::avx512);
+    problem.most_winograd = 4;
+    return choose_conv_plan(problem, Isa::avx512, threads, kXeon).strassen;
+  };
+  EXPECT_TRUE(takes(256, 56, 1)) << "6 % less";
+  EXPECT_TRUE(takes(512, 40, 1)) << "15 % less";
+  EXPECT_FALSE(takes(192, 56, 1)) << "as long";
+  EXPECT_FALSE(takes(256, 40, 1)) << "8 % more";
+  EXPECT_FALSE(takes(512, 28, 1)) << "6 % more";
+  EXPECT_FALSE(takes(1024, 32, 1)) << "6 % more";
 }
 
 // The bound that the default accuracy level promises for one layer: 1e-5 of the largest output.
