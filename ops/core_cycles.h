@@ -30,4 +30,7 @@ inline bool halves_last(int64_t last_columns, Isa isa, const CoreRates& rates) {
   return has_avx512(isa) && !has_two_wide_products(isa, rates) && is_half_vector(last_columns, vector_lanes(isa));
 }
 
+// Weights that are read once are fetched ahead into L2: what gains by it is said where they are (fetches_weights()).
+inline bool fetches_into_l2(const CoreRates& rates) { return !rates.adds_beside; }
+
 }  // namespace lathe

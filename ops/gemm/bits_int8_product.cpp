@@ -6,6 +6,7 @@
 
 #include "jit/kernels/common/int8_lanes.h"
 #include "jit/kernels/gemm/bits_int8_rows.h"
+#include "ops/core_cycles.h"
 #include "ops/gemm/bits_product.h"
 #include "src/base/divide.h"
 #include "src/base/thread_team.h"
@@ -25,6 +26,7 @@ class BitsInt8Product : public BitsProduct {
     plan.bits = problem.bits;
     plan.block_groups = static_cast<int>(problem.block / problem.group());
     plan.has_offsets = problem.has_offsets;
+    plan.codes_to_l2 = fetches_into_l2(core_rates());
     for (plan.rows = 1; plan.rows <= std::min<int64_t>(rows_, tile_rows_); ++plan.rows) {
       for (const int64_t panel : {int64_t{0}, problem.panels() - 1}) {
         plan.vecs = problem.panel_vecs(panel);

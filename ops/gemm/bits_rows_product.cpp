@@ -8,6 +8,7 @@
 
 #include "jit/kernels/gemm/bits_rows.h"
 #include "jit/kernels/gemm/unpack_bits.h"
+#include "ops/core_cycles.h"
 #include "ops/gemm/bits_product.h"
 #include "src/base/divide.h"
 #include "src/base/thread_team.h"
@@ -29,6 +30,7 @@ class BitsRowsProduct : public BitsProduct {
     plan.bits = problem.bits;
     plan.block_groups = static_cast<int>(problem.block / problem.group());
     plan.has_offsets = problem.has_offsets;
+    plan.codes_to_l2 = fetches_into_l2(core_rates());
     for (const int64_t panel : {int64_t{0}, problem.panels() - 1}) {
       plan.vecs = problem.panel_vecs(panel);
       for (int64_t pass = 0; pass < passes(); ++pass) {

@@ -142,7 +142,8 @@ TEST(BitsInt8Rows, AreThoseOfPlainLoops) {
     for (const int bits : {2, 4, 8}) {
       for (int vecs = 1; vecs <= kMostBitsInt8Vecs; ++vecs) {
         for (int rows = 1; rows <= most_bits_int8_rows(isa, vecs); ++rows) {
-          expect_rows(random, {isa, bits, rows, vecs, 16 * bits / 32 << (random() % 6), random() % 2 == 0});
+          expect_rows(random,
+                      {isa, bits, rows, vecs, 16 * bits / 32 << (random() % 6), random() % 2 == 0, random() % 2 == 0});
           if (HasFatalFailure()) return;
         }
       }

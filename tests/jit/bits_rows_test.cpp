@@ -91,7 +91,7 @@ TEST(BitsRows, AreThoseOfPlainLoops) {
         for (int rows = 1; rows <= most_bits_rows(isa, vecs); ++rows) {
           const int groups = 16 * bits / 32 << (random() % 5);
           const auto blocks = 1 + static_cast<int64_t>(random() % 4);
-          expect_rows(random, {isa, bits, rows, vecs, groups, random() % 2 == 0}, blocks);
+          expect_rows(random, {isa, bits, rows, vecs, groups, random() % 2 == 0, random() % 2 == 0}, blocks);
           if (HasFatalFailure()) return;
         }
       }

@@ -45,6 +45,7 @@ int check_tiles(Isa isa, unsigned seed, int most, Change change) {
     test.plan.accumulate = pick(0, 1);
     test.plan.masked = pick(0, 1);
     test.plan.b_in_place = pick(0, 1);
+    test.plan.weights_to_l2 = test.plan.prefetch_lines == 0 && !test.plan.b_in_place && pick(0, 1);
     test.plan.fetches_ends = pick(0, 1);
     if (pick(0, 2) == 0) test.plan.epilogue = bias_residual_gelu(pick(0, 1));
     test.k = pick(0, 40);

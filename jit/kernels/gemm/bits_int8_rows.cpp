@@ -18,7 +18,7 @@ class BitsInt8RowsEmitter : public BitsPanelEmitter {
   explicit BitsInt8RowsEmitter(const BitsInt8RowsPlan& plan)
       : BitsPanelEmitter(plan.isa, plan.bits,
                          {plan.rows, plan.vecs, plan.block_groups, kStraightGroups, 32 / plan.bits,
-                          sizeof(BlockOfBytes), plan.has_offsets}),
+                          sizeof(BlockOfBytes), plan.has_offsets, plan.codes_to_l2}),
         plan_(plan) {}
 
  private:
@@ -112,8 +112,9 @@ int most_bits_int8_rows(Isa isa, int vecs) {
 }
 
 std::string to_string(const BitsInt8RowsPlan& plan) {
-  return fmt::format("bits_int8_rows {} {}x{} of {} bits by {}{}", name_of(plan.isa), plan.rows, plan.vecs, plan.bits,
-                     plan.block_groups * 32 / plan.bits, plan.has_offsets ? " offsets" : "");
+  return fmt::format("bits_int8_rows {} {}x{} of {} bits by {}{}{}", name_of(plan.isa), plan.rows, plan.vecs, plan.bits,
+                     plan.block_groups * 32 / plan.bits, plan.has_offsets ? " offsets" : "",
+                     plan.codes_to_l2 ? " to L2" : "");
 }
 
 Kernel<BitsInt8RowsFn> bits_int8_rows_kernel(const BitsInt8RowsPlan& plan) {

@@ -22,6 +22,7 @@ struct BitsInt8RowsPlan {
   int vecs = 1;
   int block_groups = 4;  // 32-bit groups of a column that share a scale
   bool has_offsets = false;
+  bool codes_to_l2 = false;  // they are fetched ahead into L2, not into L1
   bool operator==(const BitsInt8RowsPlan&) const = default;
   bool is_valid() const;
 };

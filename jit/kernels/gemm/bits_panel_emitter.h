@@ -7,6 +7,7 @@
 
 #include "jit/kernels/gemm/bits_emitter.h"
 #include "jit/kernels/gemm/bits_panel.h"
+#include "jit/kernels/gemm/stream_ahead.h"
 
 namespace lathe {
 
@@ -31,7 +32,7 @@ class BitsPanelEmitter : public BitsEmitter {
     int most_straight;  // groups in straight code
     int a_group_bytes;  // of a row of A that meet a group
     int a_block_bytes;  // in BitsPanelArgs::a_blocks
-    bool has_offsets;
+    bool has_offsets, codes_to_l2;
   };
   BitsPanelEmitter(Isa isa, int bits, const Shape& shape) : BitsEmitter(isa, bits), shape_(shape) {
     for (int row = 0; row < shape.rows; ++row) a_.push_back(claim_gpr("a"));
@@ -63,7 +64,6 @@ class BitsPanelEmitter : public BitsEmitter {
   std::vector<Gpr> a_;
 
  private:
-  static constexpr int kCacheLine = 64;
   static constexpr int kAhead = 1024;  // bytes of codes: the CPU's own prefetching ends at a page's end
 
   void load_arguments() {
@@ -96,7 +96,8 @@ class BitsPanelEmitter : public BitsEmitter {
     int prefetched = 0;
     for (int group = 0; group < count; ++group) {
       for (; prefetched < (group + 1) * group_bytes(); prefetched += kCacheLine)
-        prefetcht0(ptr[codes_ + kAhead + prefetched]);
+        shape_.codes_to_l2 ? prefetcht1(ptr[codes_ + kAheadOfL2 + prefetched])
+                           : prefetcht0(ptr[codes_ + kAhead + prefetched]);
       add_group(group);
     }
     add(codes_, count * group_bytes());

@@ -21,7 +21,7 @@ class BitsRowsEmitter : public BitsPanelEmitter {
   explicit BitsRowsEmitter(const BitsRowsPlan& plan)
       : BitsPanelEmitter(plan.isa, plan.bits,
                          {plan.rows, plan.vecs, plan.block_groups, kUnrolled * plan.bits / 32, 32 / plan.bits * 4,
-                          sizeof(float), plan.has_offsets}),
+                          sizeof(float), plan.has_offsets, plan.codes_to_l2}),
         plan_(plan),
         splits_(splits_of(plan)) {}
 
@@ -101,8 +101,9 @@ bool BitsRowsPlan::is_valid() const {
 }
 
 std::string to_string(const BitsRowsPlan& plan) {
-  return fmt::format("bits_rows {} {}x{} of {} bits by {}{}", vector_set(plan.isa), plan.rows, plan.vecs, plan.bits,
-                     plan.block_groups * 32 / plan.bits, plan.has_offsets ? " offsets" : "");
+  return fmt::format("bits_rows {} {}x{} of {} bits by {}{}{}", vector_set(plan.isa), plan.rows, plan.vecs, plan.bits,
+                     plan.block_groups * 32 / plan.bits, plan.has_offsets ? " offsets" : "",
+                     plan.codes_to_l2 ? " to L2" : "");
 }
 
 int most_bits_rows(Isa isa, int vecs) {

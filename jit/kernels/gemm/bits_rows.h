@@ -21,6 +21,7 @@ struct BitsRowsPlan {
   int vecs = 1;
   int block_groups = 4;  // 32-bit groups of a column that share a scale
   bool has_offsets = false;
+  bool codes_to_l2 = false;  // they are fetched ahead into L2, not into L1
   bool operator==(const BitsRowsPlan&) const = default;
   bool is_valid() const;
 };

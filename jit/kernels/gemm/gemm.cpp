@@ -181,7 +181,9 @@ void GemmTileEmitter::for_chunks(Body body) {
 void GemmTileEmitter::rank1_updates(int steps, int lines) {
   PrefetchPace paced(steps * plan_.rows, lines);
   PrefetchPace paced_a(steps * plan_.rows, plan_.a_in_chunks ? chunk_bytes() / kCacheLine : 0);
+  PrefetchPace paced_b(steps * plan_.rows, plan_.weights_to_l2 ? steps * plan_.vecs * b_vec_bytes() / kCacheLine : 0);
   const auto pace = [&] {  // called once a row of each step
+    paced_b.next_slot([&](int line) { prefetcht1(ptr[b_ + kAheadOfL2 + line * kCacheLine]); });
     paced_a.next_slot([&](int line) { prefetcht0(ptr[a_[0] + a_stride_[0] * kChunksAhead + line * kCacheLine]); });
     paced.next_slot([&](int line) { prefetcht1(ptr[prefetch_ + line * kCacheLine]); });
   };

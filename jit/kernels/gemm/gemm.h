@@ -69,7 +69,7 @@ struct GemmTilePlan {
   bool widens = false;  // with bf16: C is float32
   // Of a packed B. With bfp20 k is a multiple of its groups, and k_unroll is not read.
   WeightFormat weights = WeightFormat::f32;
-  bool weights_to_l2 = false;  // with bfp20: they are fetched ahead into L2, not into L1
+  bool weights_to_l2 = false;  // they are fetched ahead of their use, without prefetch_lines
   std::optional<GemmEpilogue> epilogue;
   // Into C and into further matrices, GemmTileArgs::inputs[0], [1], [2], all unmasked. All none: the product goes to C
   // alone, by what stands above.

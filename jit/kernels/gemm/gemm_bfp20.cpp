@@ -6,9 +6,8 @@ namespace lathe {
 namespace {
 
 // Bytes of B: between loads that wait, decoding leaves the CPU's own prefetching too little to see. On Zen 4, 2 to 8 KB
-// are level. A Xeon's L2 has more lines under way than its L1: one row by 4096x4096 takes 7 % less than with prefetches
-// into L1, with two threads 10 %; 4 to 32 KB are level.
-constexpr int kAhead = 4096, kAheadOfL2 = 8192;
+// are level.
+constexpr int kAhead = 4096;
 
 }  // namespace
 

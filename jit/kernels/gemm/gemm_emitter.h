@@ -10,6 +10,7 @@
 #include "jit/kernels/common/shared_vector.h"
 #include "jit/kernels/gemm/gemm.h"
 #include "jit/kernels/gemm/row_tile_emitter.h"
+#include "jit/kernels/gemm/stream_ahead.h"
 
 namespace lathe {
 
@@ -33,7 +34,6 @@ class GemmTileEmitter : public RowTileEmitter {
   // --- The frame: state that changes from tile to tile, then room for accumulators.
   enum Frame { kOldStack = 0, kTilesLeft = 8, kA = 16, kC = 24, kPrefetch = 32, kRowsLeft = 40, kInputs = 64 };
   static constexpr int kF32 = sizeof(float);
-  static constexpr int kCacheLine = 64;
   static constexpr int kSpill = kInputs + 8 * kMaxGemmInputs;
 
   void open_frame();

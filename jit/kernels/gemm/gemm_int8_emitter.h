@@ -10,6 +10,7 @@
 #include "jit/expression/epilogue.h"
 #include "jit/kernels/common/gelu_emitter.h"
 #include "jit/kernels/gemm/gemm_int8.h"
+#include "jit/kernels/gemm/stream_ahead.h"
 
 namespace lathe {
 
@@ -42,7 +43,6 @@ class GemmInt8Emitter : public GeluEmitter {
   // --- The frame: state that changes from tile to tile, then room for accumulators.
   enum Frame { kOldStack = 0, kTilesLeft = 8, kA = 16, kC = 24, kPrefetch = 32, kRowsLeft = 40, kRowInit = 48 };
   enum { kProductsLeft = 56, kTailBytes = 64, kInputs = 72 };
-  static constexpr int kCacheLine = 64;
   static constexpr int kSpill = (kInputs + 8 * kMaxInt8Inputs + kCacheLine - 1) / kCacheLine * kCacheLine;
 
   void open_frame();

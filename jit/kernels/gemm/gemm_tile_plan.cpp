@@ -75,7 +75,7 @@ bool GemmTilePlan::is_valid() const {
     return false;
   }
   if (weights == WeightFormat::bfp20 && embed_broadcast) return false;
-  if (weights != WeightFormat::bfp20 && weights_to_l2) return false;
+  if (weights_to_l2 && (prefetch_lines > 0 || b_in_place)) return false;
   return vec_registers_needed(*this) <= vector_registers(isa);
 }
 
