@@ -95,8 +95,8 @@ GemmTilePlan GemmProduct::tile_plan(int rows, int phase, bool is_tail, bool pref
   return tile;
 }
 
-// Where L2 has more lines under way than L1 (Xeons): float32 weights of 2 to 8 rows come 1.1 to 1.5 times as fast,
-// those of 16 bits 1.2 to 1.5 times. A single row of float32 loads enough at once by itself.
+// Float32 weights of 2 to 8 rows come 1.1 to 1.5 times as fast, those of 16 bits 1.2 to 1.5 times. A single row of
+// float32 loads enough at once by itself.
 bool GemmProduct::fetches_weights() const {
   if (!fetches_into_l2(core_rates()) || problem_.b != GemmOperandB::packed || !problem_.has_few_rows()) return false;
   return problem_.m > 1 || plan_.weights != WeightFormat::f32;

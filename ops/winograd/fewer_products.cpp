@@ -22,9 +22,9 @@ int64_t whole_tiles(const ConvProblem& problem, const WinogradForm& form) {
   return problem.batch * (shape.y.out / form.out_rows()) * (shape.x.out / form.outputs);
 }
 
-// Beside two multipliers sums wait for their ports, and B comes from memory in the meantime: of all tiles at once where
-// additions take the multipliers' turns (Xeons, 1 thread; 256 channels of 56x56 pixels take 6 % less, 512 of 40x40 15
-// %, 256 of 40x40 8 % more, 1,024 of 32x32 6 % more). The others are not measured.
+// Beside two multipliers sums wait for their ports, and B comes from memory in the meantime: of all tiles at once,
+// where additions take the multipliers' turns (Xeons) and at 1 thread; the others are not measured. 256 channels of
+// 56x56 pixels take 6 % less, 512 of 40x40 15 %; 256 of 40x40 8 % more, 1,024 of 32x32 6 %.
 std::optional<int> choose_beside_two(const ConvProblem& problem, const ConvPlan& plan, int threads,
                                      const CoreRates& rates) {
   constexpr int64_t kFewestTiles = 96, kFewestChannels = 256, kFewestValues = 192 * kFewestChannels;
@@ -50,8 +50,8 @@ std::optional<int> choose_fewer_products(const ConvProblem& problem, const ConvP
                                          const CoreRates& rates) {
   // Two multipliers of half the width wait for sums that are made while B is loaded (AVX2 on Zen 4: 2 to 5 % longer).
   // Frequencies are shared evenly by two threads.
-  if (!has_avx512(plan.isa) || threads > 2 || !can_multiply_fewer(problem, plan.isa, plan.winograd))
-    return std::nullopt;
+  if (!has_avx512(plan.isa) || !pays_strassen(plan.isa, rates) || threads > 2) return std::nullopt;
+  if (!can_multiply_fewer(problem, plan.isa, plan.winograd)) return std::nullopt;
   if (has_two_wide_products(plan.isa, rates)) return choose_beside_two(problem, plan, threads, rates);
   constexpr double kOverhead = 7, kLeastGain = 0.055, kLeastGainOfTwo = 0.075;
   const WinogradForm form = winograd_form(problem, plan.winograd);

@@ -357,14 +357,15 @@ TEST(Winograd, TakesFewerProductsOnlyWhereTheAccuracyLevelAllowsThemAndChannelsH
   EXPECT_FALSE(can_multiply_fewer(problem_of(1, 64, 64, 3, step, step, Isa::avx512), Isa::avx512, 4));
 }
 
+ConvPlan chosen(int64_t channels, int64_t pixels, int threads, const CoreRates& rates, Isa isa = Isa::avx512) {
+  const ConvAxis both = axis(pixels, 3, 1, 1);
+  ConvProblem problem = problem_of(1, channels, channels, 3, both, both, isa);
+  problem.most_winograd = 4;
+  return choose_conv_plan(problem, isa, threads, rates);
+}
+
 // As measured on Zen 4.
 TEST(Winograd, TakesFewerProductsOfManyChannels) {
-  const auto chosen = [](int64_t channels, int64_t pixels, int threads, const CoreRates& rates, Isa isa = Isa::avx512) {
-    const ConvAxis both = axis(pixels, 3, 1, 1);
-    ConvProblem problem = problem_of(1, channels, channels, 3, both, both, isa);
-    problem.most_winograd = 4;
-    return choose_conv_plan(problem, isa, threads, rates);
-  };
   EXPECT_TRUE(chosen(256, 56, 1, kZen4).strassen) << "7 % less";
   EXPECT_EQ(chosen(256, 56, 1, kZen4).winograd_group, 28) << "5 % more in groups of 16";
   EXPECT_TRUE(chosen(512, 28, 1, kZen4).strassen) << "8 % less";
@@ -379,18 +380,15 @@ TEST(Winograd, TakesFewerProductsOfManyChannels) {
 
 // As measured on Emerald Rapids.
 TEST(Winograd, TakesFewerProductsOfManyTilesOnXeons) {
-  const auto takes = [](int64_t channels, int64_t pixels, int threads) {
-    const ConvAxis both = axis(pixels, 3, 1, 1);
-    ConvProblem problem = problem_of(1, channels, channels, 3, both, both, Isa::avx512);
-    problem.most_winograd = 4;
-    return choose_conv_plan(problem, Isa::avx512, threads, kXeon).strassen;
-  };
-  EXPECT_TRUE(takes(256, 56, 1)) << "6 % less";
-  EXPECT_TRUE(takes(512, 40, 1)) << "15 % less";
-  EXPECT_FALSE(takes(192, 56, 1)) << "as long";
-  EXPECT_FALSE(takes(256, 40, 1)) << "8 % more";
-  EXPECT_FALSE(takes(512, 28, 1)) << "6 % more";
-  EXPECT_FALSE(takes(1024, 32, 1)) << "6 % more";
+  EXPECT_TRUE(chosen(256, 56, 1, kXeon).strassen) << "6 % less";
+  EXPECT_TRUE(chosen(512, 40, 1, kXeon).strassen) << "15 % less";
+  EXPECT_FALSE(chosen(192, 56, 1, kXeon).strassen) << "as long";
+  EXPECT_FALSE(chosen(256, 40, 1, kXeon).strassen) << "8 % more";
+  EXPECT_FALSE(chosen(512, 28, 1, kXeon).strassen) << "6 % more";
+  EXPECT_FALSE(chosen(1024, 32, 1, kXeon).strassen) << "6 % more";
+  EXPECT_FALSE(chosen(256, 56, 2, kXeon).strassen) << "not measured";
+  constexpr CoreRates kOneMultiplier{1, 8, 9, 12, false};
+  EXPECT_FALSE(chosen(512, 28, 1, kOneMultiplier).strassen) << "additions take the only multiplier's turns";
 }
 
 // The bound that the default accuracy level promises for one layer: 1e-5 of the largest output.
