@@ -43,8 +43,9 @@ std::optional<GemmEpilogue> epilogue_of(const ConvProblem& problem) {
   return result;
 }
 
-StrassenShape shape_by(const BilinearScheme& scheme, const ConvProblem& problem, Isa isa, int64_t pixels) {
-  StrassenShape shape = shape_in_blocks(scheme, isa, pixels, problem.out_channels, problem.in_channels);
+StrassenShape shape_by(const BilinearScheme& scheme, const ConvProblem& problem, Isa isa, int64_t pixels,
+                       const CoreRates& rates) {
+  StrassenShape shape = shape_in_blocks(scheme, isa, pixels, problem.out_channels, problem.in_channels, rates);
   // Channels a multiple of this apart find few sets of L2 when they are read again for each panel.
   constexpr int64_t kFewSets = 16 << 10;
   shape.reads_a = pixels_of(problem) * problem.lanes * 4 % kFewSets != 0;
@@ -52,8 +53,14 @@ StrassenShape shape_by(const BilinearScheme& scheme, const ConvProblem& problem,
   return shape;
 }
 
-// strassen_gain(): where additions take the multipliers' turns, sums cost more.
-double overhead_of(const CoreRates& rates) { return rates.adds_beside ? 7 : 13; }
+// Zen 5: sums pass beside both multipliers.
+bool adds_beside_two(Isa isa, const CoreRates& rates) { return rates.adds_beside && has_two_wide_products(isa, rates); }
+
+// strassen_gain(): where additions take the multipliers' turns, or two of these need less time, sums cost more.
+double overhead_of(Isa isa, const CoreRates& rates) {
+  if (adds_beside_two(isa, rates)) return 10;
+  return rates.adds_beside ? 7 : 13;
+}
 
 int64_t pixels_each(const ConvProblem& problem, int threads) {
   return pixels_of(problem) / pieces_for(problem, threads);
@@ -83,12 +90,14 @@ bool can_use_thirds(const StrassenShape& shape, const ConvProblem& problem, int 
 // Of `pixels` of an image; for all of its pieces by the same scheme and in the same panels.
 StrassenShape shape_of(const ConvProblem& problem, Isa isa, int threads, int64_t pixels,
                        const CoreRates& rates = core_rates()) {
-  // Fifteen products for eighteen gain more than seven for eight.
-  const StrassenShape thirds = shape_by(kHopcroftKerr233, problem, isa, pixels);
-  if (can_use_thirds(thirds, problem, threads)) return thirds;
   // Two multipliers wait for sums that are made while B is loaded.
-  const bool packs = has_two_wide_products(isa, rates) && pixels_at_once(problem) == 2;
-  return shape_by(packs ? kPackedStrassen222 : kStrassen222, problem, isa, pixels);
+  const bool is_of_two = has_two_wide_products(isa, rates), packs = is_of_two && pixels_at_once(problem) == 2;
+  const StrassenShape halves = shape_by(packs ? kPackedStrassen222 : kStrassen222, problem, isa, pixels, rates);
+  const StrassenShape thirds = shape_by(kHopcroftKerr233, problem, isa, pixels, rates);
+  // Fifteen products for eighteen gain more than seven for eight, unless beside two multipliers in narrower tiles.
+  constexpr int kWidest = 4;
+  const bool are_as_wide = !is_of_two || thirds.vecs == kWidest || !has_quadrants(halves);
+  return can_use_thirds(thirds, problem, threads) && are_as_wide ? thirds : halves;
 }
 
 // More, for threads that are held up, where all pieces stay long and even: each reads all weights again.
@@ -115,9 +124,15 @@ int64_t count_pieces(const ConvProblem& problem, Isa isa, int threads) {
 double least_gain(const ConvProblem& problem, const StrassenShape& shape, int threads, const CoreRates& rates) {
   const int64_t pixels = pixels_of(problem);
   // Threads read all weights each, for fewer pixels. A part of that is in the larger overhead_of() already.
-  double gain = threads == 1 ? 0.02 : rates.adds_beside ? 0.065 : 0.04;
-  // C is visited several times: 128 channels to 512 of 28x28 pixels and a residual, 1.6 MB, take no longer directly.
-  if (pixels * shape.n * 4 > static_cast<int64_t>(cpu_facts().l2_bytes)) gain = std::max(gain, 0.06);
+  const bool is_beside_two = adds_beside_two(shape.isa, rates);
+  double gain = is_beside_two ? 0.025 : threads == 1 ? 0.02 : rates.adds_beside ? 0.065 : 0.04;
+  // C is visited several times: 128 channels to 512 of 28x28 pixels and a residual, 1.6 MB, take no longer directly,
+  // unless L3 is fast (Zen 5: 3 to 6 % less).
+  const bool leaves_l2 = pixels * shape.n * 4 > static_cast<int64_t>(cpu_facts().l2_bytes);
+  if (leaves_l2 && !is_beside_two) gain = std::max(gain, 0.06);
+  // Tiles of few rows are not full: 256 channels to 256 of 100 pixels take as long directly.
+  constexpr int64_t kFewRows = 128;
+  if (is_beside_two && pixels_each(problem, threads) < kFewRows) gain = std::max(gain, 0.07);
   // Large pictures are out of the caches.
   if (pixels > 1024) gain = std::max(gain, pixels < 4096 ? 0.04 : 0.06);
   // 128 channels to 1,024 of 32x32 pixels: 105 GFLOP/s against 115.
@@ -134,7 +149,7 @@ struct Fewest {
 Fewest fewest_for(const ConvProblem& problem, const StrassenShape& shape, int threads, const CoreRates& rates) {
   const bool is_wide = has_avx512(shape.isa), is_of_two = has_two_wide_products(shape.isa, rates);
   Fewest fewest{is_of_two ? 96 : is_wide ? 48 : shape.scheme->packs_sums ? 64 : 128, 128, 128};
-  if (!has_few_pixels(problem, threads)) return fewest;
+  if (!has_few_pixels(problem, threads) || adds_beside_two(shape.isa, rates)) return fewest;
   // What threads wait for the weights is little only beside many pixels or channels. 256 channels to 1,024 of 14x14
   // pixels: as long as directly, and a third longer where cores are far apart.
   constexpr int64_t kSomePixels = 96;
@@ -161,12 +176,12 @@ bool is_strassen(const ConvProblem& problem, Isa isa) {
 bool prefers_strassen(const ConvProblem& problem, Isa isa, int threads, const CoreRates& rates) {
   const StrassenShape shape = shape_of(problem, isa, threads, pixels_of(problem), rates);
   if (!pays_strassen(isa, rates) || !is_strassen(problem, isa) || !has_quadrants(shape)) return false;
-  // Zen 5 was not measured with packed sums; with sums made on the way it loses 3 to 7 %.
-  if (has_two_wide_products(isa, rates) && (rates.adds_beside || !shape.scheme->packs_sums)) return false;
+  // Two multipliers lose 3 to 17 % with sums that are made while B is loaded, and 13 % with tiles of a single vector.
+  if (has_two_wide_products(isa, rates) && (!shape.scheme->packs_sums || shape.vecs == 1)) return false;
   const Fewest fewest = fewest_for(problem, shape, threads, rates);
   return pixels_each(problem, threads) >= fewest.pixels && shape.k >= fewest.in_channels &&
          shape.n >= fewest.out_channels &&
-         strassen_gain(*shape.scheme, shape.n, shape.k, overhead_of(rates)) >=
+         strassen_gain(*shape.scheme, shape.n, shape.k, overhead_of(isa, rates)) >=
              least_gain(problem, shape, threads, rates);
 }
 

@@ -27,13 +27,15 @@ BOperand b_operand(const BilinearScheme::Product& product) {
 
 Isa kernel_isa(Isa isa) { return has_avx512(isa) ? Isa::avx512 : Isa::avx2; }
 
-void choose_block_tile(StrassenShape& shape) {
+// Two multipliers have no loads to spare for broadcasts as operands: in the widest tiles, 384 channels to 384 of 400
+// pixels take 7 % less than directly, in those of two vectors with broadcasts 4 % more.
+void choose_block_tile(StrassenShape& shape, const CoreRates& rates) {
   const int64_t columns = shape.n / shape.scheme->columns;
-  const bool is_packed_strassen = shape.scheme == &kPackedStrassen222;
+  const bool is_packed_for_two = shape.scheme->packs_sums && has_two_wide_products(shape.isa, rates);
   shape.vecs = 2;
   shape.rows = has_avx512(shape.isa) ? 14 : 6;
   if (!has_avx512(shape.isa)) return;
-  if (columns % 64 == 0 && is_packed_strassen) {
+  if (columns % 64 == 0 && (is_packed_for_two || shape.scheme == &kPackedStrassen222)) {
     shape.vecs = 4;
     shape.rows = 6;
     return;
@@ -45,7 +47,7 @@ void choose_block_tile(StrassenShape& shape) {
   }
   // Of narrow panels each tile reads less from L2. Where they do not come out even (80, 112) they are of single
   // vectors.
-  shape.embed_broadcast = true;
+  shape.embed_broadcast = !is_packed_for_two;
   if (columns % 32 == 0) return;
   shape.vecs = 1;
   shape.rows = 24;
@@ -68,7 +70,8 @@ int64_t parts_of_k(const StrassenShape& shape) {
   return 0;
 }
 
-StrassenShape shape_in_blocks(const BilinearScheme& scheme, Isa isa, int64_t m, int64_t n, int64_t k) {
+StrassenShape shape_in_blocks(const BilinearScheme& scheme, Isa isa, int64_t m, int64_t n, int64_t k,
+                              const CoreRates& rates) {
   StrassenShape shape;
   shape.isa = isa;
   shape.scheme = &scheme;
@@ -78,7 +81,7 @@ StrassenShape shape_in_blocks(const BilinearScheme& scheme, Isa isa, int64_t m, 
   shape.k_block = scheme.takes_sums() ? 4096 : 1024;
   shape.in_blocks = true;
   shape.reads_a = true;
-  choose_block_tile(shape);
+  choose_block_tile(shape, rates);
   return shape;
 }
 

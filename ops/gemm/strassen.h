@@ -47,7 +47,8 @@ bool has_quadrants(const StrassenShape& shape);
 int64_t parts_of_k(const StrassenShape& shape);
 
 // Untuned: of a product whose A and C are stored in blocks.
-StrassenShape shape_in_blocks(const BilinearScheme& scheme, Isa isa, int64_t m, int64_t n, int64_t k);
+StrassenShape shape_in_blocks(const BilinearScheme& scheme, Isa isa, int64_t m, int64_t n, int64_t k,
+                              const CoreRates& rates = core_rates());
 
 // Untuned: additions cost this core less than the multiplications that they save.
 bool pays_strassen(Isa isa, const CoreRates& rates = core_rates());

@@ -171,7 +171,22 @@ TEST(StrassenConvolution, IsPreferredWhereAdditionsAreHiddenBehindManyProducts) 
   EXPECT_FALSE(prefers(256, 1024, 196, 2, kZen4));  // both threads wait for all weights
   EXPECT_TRUE(prefers(384, 384, 240, 2, kZen4));
   EXPECT_TRUE(prefers(512, 512, 784, 2, kZen4));
-  EXPECT_FALSE(prefers(512, 512, 784, 1, kZen5));  // two multipliers
+}
+
+// As measured on a Zen 5.
+TEST(StrassenConvolution, IsPreferredBesideTwoMultipliersInWideTilesOfPackedSums) {
+  const auto prefers = [](int64_t in, int64_t out, int64_t pixels, int threads) {
+    return prefers_strassen(pointwise(in, out, pixels, 16), Isa::avx512, threads, kZen5);
+  };
+  for (const int threads : {1, 2}) {
+    EXPECT_TRUE(prefers(512, 512, 784, threads));
+    EXPECT_TRUE(prefers(256, 1024, 196, threads));
+    EXPECT_TRUE(prefers(480, 480, 480, threads));
+    EXPECT_FALSE(prefers(512, 512, 49, threads)) << "packed sums are of an even number of pixels";
+    EXPECT_FALSE(prefers(256, 128, 784, threads)) << "few columns";
+    EXPECT_FALSE(prefers(256, 256, 100, threads)) << "tiles of few rows are not full";
+    EXPECT_FALSE(prefers(960, 160, 196, threads)) << "tiles of a single vector";
+  }
 }
 
 }  // namespace
