@@ -30,7 +30,7 @@ inline bool halves_last(int64_t last_columns, Isa isa, const CoreRates& rates) {
   return has_avx512(isa) && !has_two_wide_products(isa, rates) && is_half_vector(last_columns, vector_lanes(isa));
 }
 
-// Weights that few rows read once are fetched ahead into L2: where it has more lines under way than L1 (Xeons).
-inline bool fetches_into_l2(const CoreRates& rates) { return rates.wide_products > 1 && !rates.adds_beside; }
+// Weights that few rows read once are fetched ahead into L2: where it has more lines under way than L1 (Xeons, Zen 5).
+inline bool fetches_into_l2(const CoreRates& rates) { return rates.wide_products > 1; }
 
 }  // namespace lathe

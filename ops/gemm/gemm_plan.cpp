@@ -299,6 +299,12 @@ bool halves_last(const GemmProblem& problem, const CoreRates& rates) {
   return halves_last(last_columns(problem), problem.isa, rates);
 }
 
+bool fetches_weights(const GemmProblem& problem, WeightFormat weights, const CoreRates& rates) {
+  if (!fetches_into_l2(rates) || problem.b != GemmOperandB::packed || !problem.has_few_rows()) return false;
+  if (rates.adds_beside && has_avx512(problem.isa)) return problem.m >= (has_16_bits(weights) ? 2 : 3);
+  return problem.m > 1 || weights != WeightFormat::f32;
+}
+
 RowTiles row_tiles(const GemmPlan& plan, int64_t rows, int threads) {
   const int64_t tiles = divide_up(rows, plan.rows);
   return {rows, plan.split == GemmSplit::rows ? std::min(rows, round_up(tiles, threads)) : tiles};

@@ -81,6 +81,10 @@ int rows_that_share(const GemmProblem& problem, const CoreRates& rates = core_ra
 // Of the last vector of columns half is multiplied (GemmTilePlan::half_last).
 bool halves_last(const GemmProblem& problem, const CoreRates& rates = core_rates());
 
+// Weights that few rows read once are fetched ahead into L2: they come 1.1 to 1.5 times as fast. One row of float32
+// loads enough at once by itself, on Zen 5 by vectors of 512 bits two rows, or one of 16 bits; on Zen 4 all do.
+bool fetches_weights(const GemmProblem& problem, WeightFormat weights, const CoreRates& rates = core_rates());
+
 // The rule for tasks that were never tuned.
 GemmPlan default_gemm_plan(const GemmProblem& problem, const CoreRates& rates = core_rates());
 // Can the plan's kernels be emitted for this problem?

@@ -83,7 +83,7 @@ GemmTilePlan GemmProduct::tile_plan(int rows, int phase, bool is_tail, bool pref
   tile.prefetch_lines = prefetches ? prefetch_lines_ : 0;
   tile.embed_broadcast = plan_.embed_broadcast;
   tile.weights = plan_.weights;
-  tile.weights_to_l2 = fetches_weights();
+  tile.weights_to_l2 = fetches_weights(problem_, plan_.weights);
   tile.accumulate = problem_.accumulates || phase == kMiddle || phase == kLast;
   tile.masked = is_tail && tail_lanes_ > 0;
   tile.b_in_place = problem_.b == GemmOperandB::row_major && !plan_.pack_b;
@@ -93,13 +93,6 @@ GemmTilePlan GemmProduct::tile_plan(int rows, int phase, bool is_tail, bool pref
   // What lies beyond L2 would hold up the end of each tile: 3136x64 by 64x192 0.84 ms without, 0.77 with.
   tile.fetches_ends = !tile.accumulate && result_bytes() > cpu_facts().l2_bytes / 2;
   return tile;
-}
-
-// Float32 weights of 2 to 8 rows come 1.1 to 1.5 times as fast, those of 16 bits 1.2 to 1.5 times. A single row of
-// float32 loads enough at once by itself.
-bool GemmProduct::fetches_weights() const {
-  if (!fetches_into_l2(core_rates()) || problem_.b != GemmOperandB::packed || !problem_.has_few_rows()) return false;
-  return problem_.m > 1 || plan_.weights != WeightFormat::f32;
 }
 
 void GemmProduct::emit_kernels() {

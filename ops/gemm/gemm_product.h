@@ -68,7 +68,6 @@ class GemmProduct {
   int64_t first_row_of(int64_t k_block) const;
   // Copies a panel of a run-time B into the scratch memory.
   void copy_panel(const GemmOperands& operands, const float* b, int64_t panel) const noexcept;
-  bool fetches_weights() const;
   // Panels that are to come. What few rows stream AMD's CPUs fetch ahead by themselves, and are only held up by being
   // asked as well: 4 rows by 4096x4096 from memory 1.8 ms against 3.5, a row by 1024x1024 43 us against 54.
   bool can_prefetch() const {

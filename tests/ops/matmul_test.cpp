@@ -385,6 +385,26 @@ TEST(GemmPlan, MultipliesHalfAVectorWhereThatTakesHalfTheTime) {
   EXPECT_FALSE(halves(20, kZen4));
 }
 
+TEST(MatMul, FetchesWeightsOfFewRowsAheadWhereTheyAreWaitedFor) {
+  const auto fetches = [](int64_t rows, WeightFormat weights, const CoreRates& rates) {
+    GemmProblem problem;
+    problem.isa = Isa::avx512;
+    problem.m = rows;
+    problem.n = problem.k = 2048;
+    return fetches_weights(problem, weights, rates);
+  };
+  EXPECT_TRUE(fetches(2, WeightFormat::f32, kXeon));
+  EXPECT_FALSE(fetches(1, WeightFormat::f32, kXeon));
+  EXPECT_TRUE(fetches(1, WeightFormat::bf16, kXeon));
+  EXPECT_TRUE(fetches(3, WeightFormat::f32, kZen5));
+  EXPECT_FALSE(fetches(2, WeightFormat::f32, kZen5));
+  EXPECT_TRUE(fetches(2, WeightFormat::bf16, kZen5));
+  EXPECT_FALSE(fetches(1, WeightFormat::bf16, kZen5));
+  EXPECT_FALSE(fetches(2, WeightFormat::bfp20, kZen5));
+  EXPECT_FALSE(fetches(9, WeightFormat::f32, kXeon)) << "many rows";
+  EXPECT_FALSE(fetches(8, WeightFormat::bf16, kZen4));
+}
+
 TEST(GemmPlan, ComesBackFromItsCandidate) {
   GemmPlan plan{7, 3, 2, 77, 99, true, true, GemmSplit::rows};
   EXPECT_EQ(GemmPlan::from_candidate(plan.to_candidate()), plan);
