@@ -141,7 +141,7 @@ void write_npy(const std::string& path, const Tensor& tensor) {
   header += '\n';
   const auto length = static_cast<uint16_t>(header.size());
   write_file(path, [&](std::ostream& file) {
-    file.write(kMagic.data(), 6).write("\1\0", 2).write(reinterpret_cast<const char*>(&length), 2) << header;
+    (file << kMagic).write("\1\0", 2).write(reinterpret_cast<const char*>(&length), 2) << header;
     file.write(static_cast<const char*>(tensor.raw()), static_cast<std::streamsize>(tensor.bytes()));
     return file.good();
   });

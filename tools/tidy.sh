@@ -9,11 +9,12 @@ mkdir -p "$build/tidy"
 # Without the precompiled headers, which are another compiler's.
 sed 's/ -Winvalid-pch -include [^ ]*cmake_pch.hxx//' "$build/compile_commands.json" >"$build/tidy/compile_commands.json"
 [ $# -gt 0 ] || set -- $(git ls-files '*.cpp' ':!tests/package/*' ':!tools/onednn/*')  # which need other packages
-version=$(clang-tidy --version | sha256sum)
-export build version
+tidy=$(command -v clang-tidy-22 || command -v clang-tidy)
+version=$($tidy --version | sha256sum)
+export build tidy version
 printf '%s\n' "$@" | xargs -P "$jobs" -n 1 sh -c '
   key=$( { echo "$version"; cat .clang-tidy; g++ -std=c++20 -E -P -I. -Iinclude "$0" 2>/dev/null; } | sha256sum | cut -c1-32)
   stamp="$build/tidy/$key"
   [ -e "$stamp" ] && exit 0
-  clang-tidy --quiet -p "$build/tidy" --warnings-as-errors="*" --extra-arg=-Wno-unknown-warning-option "$0" 2>/dev/null && : >"$stamp" || { echo "tidy: $0" >&2; exit 1; }
+  "$tidy" --quiet -p "$build/tidy" --warnings-as-errors="*" --extra-arg=-Wno-unknown-warning-option "$0" 2>/dev/null && : >"$stamp" || { echo "tidy: $0" >&2; exit 1; }
 '

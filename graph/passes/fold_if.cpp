@@ -22,7 +22,7 @@ bool fold_if(Graph& graph, const PassContext& context) {
   for (const NodeId id : order) {
     const std::shared_ptr<const Graph> body = taken_branch(graph, graph.node(id));
     if (body == nullptr || body->outputs.size() < graph.node(id).outputs.size()) continue;
-    const Node node = graph.node(id);
+    const Node node = graph.node(id);  // NOLINT(performance-unnecessary-copy-initialization): erased below
     const std::vector<ValueId> arguments(node.inputs.end() - node.captures, node.inputs.end());
     if (arguments.size() != body->inputs.size()) continue;
     rewriter.erase(id);

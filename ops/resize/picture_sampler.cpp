@@ -135,7 +135,7 @@ int64_t Sampler::element(int64_t i, int64_t extent, double low, double high) con
   const double t = x - base;
   switch (interpolation) {
     case Interpolation::nearest:
-      add(static_cast<int64_t>(std::round(x)), 1);
+      add(static_cast<int64_t>(std::round(x)), 1.0);
       break;
     case Interpolation::linear:
       add(first, 1 - t);
