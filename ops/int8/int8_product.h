@@ -31,7 +31,7 @@ struct Int8Problem {
 
 // The rule for tasks that were never tuned, and the tuned plan or the rule's. k_block, embed_broadcast and pack_b of
 // GemmPlan have no meaning here.
-GemmPlan default_int8_plan(const Int8Problem& problem);
+GemmPlan default_int8_plan(const Int8Problem& problem, const CoreRates& rates = core_rates());
 TuningTask int8_tuning_task(const Int8Problem& problem);
 GemmPlan choose_int8_plan(const Int8Problem& problem, PlanSource& plans);
 bool is_valid(const GemmPlan& plan, const Int8Problem& problem);

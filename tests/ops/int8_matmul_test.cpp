@@ -5,7 +5,9 @@
 
 #include "jit/kernels/common/int8_lanes.h"
 #include "ops/int8/int8_lower.h"
+#include "ops/int8/int8_product.h"
 #include "tests/isas_here.h"
+#include "tests/ops/core_rates.h"
 #include "tests/ops/op_tester.h"
 
 namespace lathe {
@@ -330,6 +332,20 @@ TEST(Int8MatMul, QuantizedMatMulTakesTransposedOperands) {
       }
     }
   }
+}
+
+// As measured on a Zen 5.
+TEST(Int8MatMul, TwoRowsTakeNarrowerPanelsBesideTwoMultipliers) {
+  const auto vectors = [](int64_t rows, const CoreRates& rates) {
+    Int8Problem problem;
+    problem.isa = Isa::avx512_vnni;
+    problem.m = rows;
+    problem.n = problem.k = 4096;
+    return default_int8_plan(problem, rates).vecs;
+  };
+  EXPECT_LT(vectors(2, kZen5), vectors(2, kZen4));
+  EXPECT_EQ(vectors(2, kXeon), vectors(2, kZen4)) << "not measured";
+  EXPECT_EQ(vectors(3, kZen5), vectors(3, kZen4));
 }
 
 TEST(Int8MatMul, DynamicQuantizeLinearFindsItsRange) {
