@@ -178,12 +178,12 @@ TEST(ConvPlan, ReadsLargePicturesSeldomWhereTheyComeSlowly) {
   EXPECT_EQ(chosen(256, 64, 56 * 56, kZen5).blocks, 2);
 }
 
-TEST(ConvPlan, TakesFewerProductsOfBlocksBesideTwoMultipliersThatAlsoAdd) {
+TEST(ConvPlan, TakesFewerProductsOfBlocksBesideTwoMultipliers) {
   const auto by_blocks = [](int64_t in, int64_t out, int64_t pixels, int threads, const CoreRates& rates) {
     return choose_conv_plan(pointwise(in, out, pixels), Isa::avx512, threads, rates).strassen;
   };
   EXPECT_TRUE(by_blocks(1024, 512, 196, 1, kXeon));
-  EXPECT_FALSE(by_blocks(1024, 512, 196, 1, kZen5)) << "not measured there";
+  EXPECT_TRUE(by_blocks(1024, 512, 196, 1, kZen5));
   EXPECT_FALSE(by_blocks(512, 2048, 49, 1, kXeon)) << "an odd row has no packed sums";
   EXPECT_FALSE(by_blocks(512, 128, 784, 1, kXeon)) << "sums of A for few outputs";
   EXPECT_TRUE(by_blocks(256, 1024, 196, 1, kXeon));
