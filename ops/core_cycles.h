@@ -13,6 +13,11 @@ inline bool has_two_wide_products(Isa isa, const CoreRates& rates) {
   return has_avx512(isa) && rates.wide_products > 1;
 }
 
+// Zen 5: additions pass beside both.
+inline bool adds_beside_two(Isa isa, const CoreRates& rates) {
+  return rates.adds_beside && has_two_wide_products(isa, rates);
+}
+
 // Some lanes of a last vector are columns, and half of them at most.
 inline bool is_half_vector(int64_t last_columns, int64_t lanes) {
   return last_columns > 0 && 2 * last_columns <= lanes;

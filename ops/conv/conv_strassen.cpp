@@ -53,9 +53,6 @@ StrassenShape shape_by(const BilinearScheme& scheme, const ConvProblem& problem,
   return shape;
 }
 
-// Zen 5: sums pass beside both multipliers.
-bool adds_beside_two(Isa isa, const CoreRates& rates) { return rates.adds_beside && has_two_wide_products(isa, rates); }
-
 // strassen_gain(): where additions take the multipliers' turns, or two of these need less time, sums cost more.
 double overhead_of(Isa isa, const CoreRates& rates) {
   if (adds_beside_two(isa, rates)) return 10;

@@ -301,7 +301,7 @@ bool halves_last(const GemmProblem& problem, const CoreRates& rates) {
 
 bool fetches_weights(const GemmProblem& problem, WeightFormat weights, const CoreRates& rates) {
   if (!fetches_into_l2(rates) || problem.b != GemmOperandB::packed || !problem.has_few_rows()) return false;
-  if (rates.adds_beside && has_avx512(problem.isa)) return problem.m >= (has_16_bits(weights) ? 2 : 3);
+  if (adds_beside_two(problem.isa, rates)) return problem.m >= (has_16_bits(weights) ? 2 : 3);
   return problem.m > 1 || weights != WeightFormat::f32;
 }
 

@@ -1,7 +1,6 @@
 #include "ops/gemm/gemm_product.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "ops/core_cycles.h"
 #include "src/base/divide.h"
@@ -56,10 +55,7 @@ GemmProduct::GemmProduct(const GemmProblem& problem, const GemmPlan& plan, std::
   // A panel is used by so many tile calls: each prefetches its share of the next one.
   const int64_t sharing = std::min(tiles_in_block_, tiles_.count) * together_;
   const int64_t lines = std::max<int64_t>(1, plan.k_unroll * plan.vecs * lanes_ / kLineFloats);
-  prefetch_lines_ = static_cast<int>(divide_up(lines, sharing));
-  // One or two tiles would fetch more than is read: 16 rows by 4096x4096 take 12 % less without (Zen 5).
-  const auto more = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(prefetch_lines_)));
-  if (divide_up(lines, more) < sharing) prefetch_lines_ = static_cast<int>(more);
+  prefetch_lines_ = static_cast<int>(lines_of_each(lines, sharing));
   emit_kernels();
   if (problem.b == GemmOperandB::transposed && problem.k > 0) {
     const Isa isa = has_avx512(problem.isa) ? Isa::avx512 : Isa::avx2;

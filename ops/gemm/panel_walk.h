@@ -1,11 +1,22 @@
 #pragma once
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "ops/gemm/gemm_plan.h"
+#include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {
+
+// How many of a panel's lines each of the tiles that use the one before fetches ahead: a power of two, so that fewer
+// tiles have to, unless all would: they would fetch more than is read. By 4096x4096, 5 rows of bytes take 26 to 43 %
+// less without, 16 of float32 12 % (Zen 5).
+inline int64_t lines_of_each(int64_t lines, int64_t tiles) {
+  const int64_t even = divide_up(lines, tiles);
+  const auto more = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(even)));
+  return divide_up(lines, more) < tiles ? more : even;
+}
 
 // All panels of a batch of products against all row tiles, as one share of the work takes them: a block of tiles stays
 // in L2 while the panels of its product pass.

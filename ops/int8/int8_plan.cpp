@@ -21,7 +21,7 @@ void choose_tile(const Int8Problem& problem, const CoreRates& rates, GemmPlan& p
     static constexpr int kVecs[] = {0, 12, 10, 7, 6, 5, 4, 3, 3};
     plan.vecs = problem.m <= 8 ? kVecs[problem.m] : 2;
     // Two rows by 4096x4096 and by 2304x768 take 20 % less than in panels of ten vectors (Zen 5).
-    if (problem.m == 2 && rates.adds_beside && has_two_wide_products(problem.isa, rates)) plan.vecs = 6;
+    if (problem.m == 2 && adds_beside_two(problem.isa, rates)) plan.vecs = 6;
     plan.rows = problem.m <= 8 ? static_cast<int>(problem.m) : needs_temp ? 13 : 14;
     // Leaves registers to finish one tile's outputs beside the next one's products.
     constexpr int64_t kLeastRows = 24;
