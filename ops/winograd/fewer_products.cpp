@@ -23,8 +23,9 @@ int64_t whole_tiles(const ConvProblem& problem, const WinogradForm& form) {
 }
 
 // Beside two multipliers sums wait for their ports, and B comes from memory in the meantime: of all tiles at once,
-// where additions take the multipliers' turns (Xeons) and at 1 thread; the others are not measured. 256 channels of
-// 56x56 pixels take 6 % less, 512 of 40x40 15 %; 256 of 40x40 8 % more, 1,024 of 32x32 6 %.
+// where additions take the multipliers' turns (Xeons) and at 1 thread. 256 channels of 56x56 pixels take 6 % less, 512
+// of 40x40 15 %; 256 of 40x40 8 % more, 1,024 of 32x32 6 %. On Zen 5 those of 56x56 take 6 % more, 512 of 28x28 15 %.
+// Two threads are not measured.
 std::optional<int> choose_beside_two(const ConvProblem& problem, const ConvPlan& plan, int threads,
                                      const CoreRates& rates) {
   constexpr int64_t kFewestTiles = 96, kFewestChannels = 256, kFewestValues = 192 * kFewestChannels;
