@@ -69,7 +69,8 @@ class GemmProduct {
   // Copies a panel of a run-time B into the scratch memory.
   void copy_panel(const GemmOperands& operands, const float* b, int64_t panel) const noexcept;
   // Panels that are to come. What few rows stream AMD's CPUs fetch ahead by themselves, and are only held up by being
-  // asked as well: 4 rows by 4096x4096 from memory 1.8 ms against 3.5, a row by 1024x1024 43 us against 54.
+  // asked for a whole panel ahead: 4 rows by 4096x4096 from memory 1.8 ms against 3.5, a row by 1024x1024 43 us against
+  // 54. For the panel itself, see fetches_weights().
   bool can_prefetch() const {
     return problem_.b == GemmOperandB::packed && !problem_.has_few_rows() && plan_.weights == WeightFormat::f32;
   }
