@@ -35,7 +35,7 @@ void choose_block_tile(StrassenShape& shape, const CoreRates& rates) {
   shape.vecs = 2;
   shape.rows = has_avx512(shape.isa) ? 14 : 6;
   if (!has_avx512(shape.isa)) return;
-  if (columns % 64 == 0 && (is_packed_for_two || shape.scheme == &kPackedStrassen222)) {
+  if (columns % 64 == 0 && is_packed_for_two) {
     shape.vecs = 4;
     shape.rows = 6;
     return;

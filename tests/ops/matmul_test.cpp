@@ -385,14 +385,14 @@ TEST(GemmPlan, MultipliesHalfAVectorWhereThatTakesHalfTheTime) {
   EXPECT_FALSE(halves(20, kZen4));
 }
 
-TEST(MatMul, TilesOfAPanelFetchNoMoreAheadThanIsReadUnlessFewerFetch) {
+TEST(GemmPlan, TilesOfAPanelFetchNoMoreAheadThanIsReadUnlessFewerFetch) {
   EXPECT_EQ(lines_of_each(20, 1), 20);
   EXPECT_EQ(lines_of_each(12, 2), 6);
   EXPECT_EQ(lines_of_each(12, 5), 4) << "three of them";
   EXPECT_EQ(lines_of_each(8, 20), 1);
 }
 
-TEST(MatMul, FetchesWeightsOfFewRowsAheadWhereTheyAreWaitedFor) {
+TEST(GemmPlan, FetchesWeightsOfFewRowsAheadWhereTheyAreWaitedFor) {
   const auto fetches = [](int64_t rows, WeightFormat weights, const CoreRates& rates) {
     GemmProblem problem;
     problem.isa = Isa::avx512;
