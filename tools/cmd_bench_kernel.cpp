@@ -2,11 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 
 #include "lathe/error.h"
 #include "ops/task_text.h"
@@ -26,7 +28,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct KernelOptions {
-  std::string task, tasks_file, plan, json;
+  std::string task, tasks_file, json;
+  std::vector<std::string> plans;  // knobs of each; none: the chosen plan
   std::string duration = "200ms";
   int threads = 0;
   SessionOptions session;  // the tuning cache
@@ -50,19 +53,26 @@ std::vector<std::string> tasks_of(const KernelOptions& options) {
   return tasks;
 }
 
-Candidate choose(const KernelOptions& options, const TuningTask& task, CachedPlans& plans) {
-  if (options.plan.empty()) return plans.choose(task);
+Candidate choose(const std::string& knobs, const TuningTask& task, CachedPlans& plans) {
+  if (knobs.empty()) return plans.choose(task);
   Candidate candidate = task.space.fallback;
-  for (const auto& [knob, value] : parse_candidate(options.plan)) candidate.insert_or_assign(knob, value);
+  for (const auto& [knob, value] : parse_candidate(knobs)) candidate.insert_or_assign(knob, value);
   if (task.space.allowed && !task.space.allowed(candidate))
     throw Error(ErrorCode::invalid_argument, "the task does not allow the plan " + to_string(candidate));
   return candidate;
 }
 
+// Of as many plans as are to be compared.
+std::vector<Candidate> choose_all(const KernelOptions& options, const TuningTask& task, CachedPlans& plans) {
+  std::vector<Candidate> chosen;
+  for (const std::string& knobs : options.plans) chosen.push_back(choose(knobs, task, plans));
+  return chosen;
+}
+
 struct Job {
   std::string text;
   std::optional<TuningTask> task;  // of a node: made when its turn comes, as it holds its operands
-  Candidate plan;
+  std::vector<Candidate> plans;
 };
 
 // What is wrong with a task is said before the machine is measured (of many, with a node when its turn comes); of many,
@@ -73,13 +83,13 @@ std::vector<Job> jobs_of(const KernelOptions& options, CachedPlans& plans) {
   if (tasks.empty()) throw Error(ErrorCode::invalid_argument, "no task: give one, or --tasks FILE");
   for (const std::string& text : tasks) {
     if (is_node_task(text)) {
-      if (tasks.size() == 1) (void)choose(options, parse_node_task(text, options.threads, plans), plans);
+      if (tasks.size() == 1) (void)choose_all(options, parse_node_task(text, options.threads, plans), plans);
       jobs.push_back({text, std::nullopt, {}});
       continue;
     }
     try {
       Job job{text, parse_task(text, options.threads), {}};
-      job.plan = choose(options, *job.task, plans);
+      job.plans = choose_all(options, *job.task, plans);
       jobs.push_back(std::move(job));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::unsupported || tasks.size() == 1) throw;
@@ -88,7 +98,8 @@ std::vector<Job> jobs_of(const KernelOptions& options, CachedPlans& plans) {
   return jobs;
 }
 
-Timing time_task(const TuningTask& task, const Candidate& plan, double seconds) {
+// Milliseconds of single runs.
+std::vector<double> times_of(const TuningTask& task, const Candidate& plan, double seconds) {
   const Runner runner = task.build(plan);
   if (!runner) throw Error(ErrorCode::unsupported, "no kernel can be made for " + task.key);
   std::vector<double> times;
@@ -101,14 +112,31 @@ Timing time_task(const TuningTask& task, const Candidate& plan, double seconds) 
     runner.run();
     times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
   }
-  std::sort(times.begin(), times.end());
-  Timing timing;
-  timing.plan = to_string(plan);
-  timing.median_ms = times[times.size() / 2];
-  timing.min_ms = times.front();
-  timing.gflops = task.flop / timing.median_ms / 1e6;
-  timing.gbytes_s = task.bytes / timing.median_ms / 1e6;
-  return timing;
+  return times;
+}
+
+// Several plans take turns, as others on the machine disturb for longer than one is timed.
+std::vector<Timing> time_task(const TuningTask& task, std::span<const Candidate> plans, double seconds) {
+  const int turns = plans.size() > 1 ? 4 : 1;
+  std::vector<std::vector<double>> times(plans.size());
+  for (int turn = 0; turn < turns; ++turn) {
+    for (size_t i = 0; i < plans.size(); ++i) {
+      const std::vector<double> more = times_of(task, plans[i], seconds / turns);
+      times[i].insert(times[i].end(), more.begin(), more.end());
+    }
+  }
+  std::vector<Timing> timings;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    std::sort(times[i].begin(), times[i].end());
+    Timing timing;
+    timing.plan = to_string(plans[i]);
+    timing.median_ms = times[i][times[i].size() / 2];
+    timing.min_ms = times[i].front();
+    timing.gflops = task.flop / timing.median_ms / 1e6;
+    timing.gbytes_s = task.bytes / timing.median_ms / 1e6;
+    timings.push_back(std::move(timing));
+  }
+  return timings;
 }
 
 // "conv", "gemm", or the operator of a node: the last of a chain.
@@ -120,10 +148,12 @@ std::string family_of(std::string_view task) {
   return std::string(name);
 }
 
-Timing time_job(const Job& job, const KernelOptions& options, const KernelPeaks& peaks, CachedPlans& plans) {
+// One for each plan.
+std::vector<Timing> time_job(const Job& job, const KernelOptions& options, const KernelPeaks& peaks,
+                             CachedPlans& plans) {
   const TuningTask task = job.task ? *job.task : parse_node_task(job.text, options.threads, plans);
-  Timing timing = time_task(task, job.task ? job.plan : choose(options, task, plans),
-                            parse_seconds(options.duration, "--duration"));
+  std::vector<Timing> timings = time_task(task, job.task ? job.plans : choose_all(options, task, plans),
+                                          parse_seconds(options.duration, "--duration"));
   const PointwiseWork pointwise = is_node_task(job.text) ? pointwise_work(job.text) : PointwiseWork{.is_all = false};
   const Work work{.flop = pointwise.flop + (pointwise.is_all ? 0 : task.flop),
                   .arithmetic = task.arithmetic,
@@ -137,10 +167,12 @@ Timing time_job(const Job& job, const KernelOptions& options, const KernelPeaks&
                   .has_scattered_weights = family_of(job.text) == "Gather",
                   .is_node = is_node_task(job.text)};
   const Floor floor = floor_of(work, peaks);
-  timing.task = job.text;
-  timing.floor_ms = floor.seconds * 1e3;
-  timing.bound = floor.bound;
-  return timing;
+  for (Timing& timing : timings) {
+    timing.task = job.text;
+    timing.floor_ms = floor.seconds * 1e3;
+    timing.bound = floor.bound;
+  }
+  return timings;
 }
 
 // The least time of a node of one element: the clock, the checks of a run, the call of a kernel whose code is not in
@@ -148,7 +180,7 @@ Timing time_job(const Job& job, const KernelOptions& options, const KernelPeaks&
 double measure_call(int threads, CachedPlans& plans) {
   constexpr double kSeconds = 0.02;
   const TuningTask task = parse_node_task("node Relu@14(float32[1]) -> float32[1]", threads, plans);
-  return time_task(task, {}, kSeconds).min_ms / 1e3;
+  return time_task(task, std::array{Candidate{}}, kSeconds).front().min_ms / 1e3;
 }
 
 nlohmann::json to_json(const Timing& timing) {
@@ -194,6 +226,12 @@ void print_families(const std::vector<Timing>& timings) {
                family.floor_ms, 100 * family.floor_ms / family.ms, lost(*family.worst), family.worst->task);
 }
 
+void print_timing(const Timing& timing, const std::string& knobs) {
+  fmt::print("{:>9.4f} {:>9.4f} {:>8.1f} {:>7.1f} {:>6.0f} {:<6}  {}{}\n", timing.median_ms, timing.min_ms,
+             timing.gflops, timing.gbytes_s, timing.of_peak(), timing.bound,
+             knobs.empty() ? "" : fmt::format("[{}] ", knobs), timing.task);
+}
+
 void print_peaks(const KernelPeaks& peaks) {
   fmt::print("\npeak here, {} threads: {:.0f} GFLOP/s float32, {:.0f} bfloat16, {:.0f} 8-bit, {:.0f} 16-bit\n",
              peaks.threads, peaks.gflops[0], peaks.gflops[1], peaks.gflops[2], peaks.gflops[3]);
@@ -218,6 +256,7 @@ void write_json(const KernelOptions& options, const KernelPeaks& peaks, const st
 void bench_kernel(KernelOptions& options) {
   if (options.threads == 0) options.threads = usable_threads();
   (void)parse_seconds(options.duration, "--duration");
+  if (options.plans.empty()) options.plans = {""};
   const auto plans = default_plans(options.session);
   const std::vector<Job> jobs = jobs_of(options, *plans);
   KernelPeaks peaks = measure_kernel_peaks(options.threads);
@@ -226,20 +265,20 @@ void bench_kernel(KernelOptions& options) {
   Progress progress;
   for (size_t i = 0; i < jobs.size(); ++i) {
     progress.show(fmt::format("[{}/{}]", i + 1, jobs.size()));
+    std::vector<Timing> of_job;
     try {
-      timings.push_back(time_job(jobs[i], options, peaks, *plans));
+      of_job = time_job(jobs[i], options, peaks, *plans);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::unsupported || jobs.size() == 1) throw;
       continue;
     }
     progress.clear();
-    const Timing& timing = timings.back();
-    if (timings.size() == 1)
+    if (timings.empty())
       fmt::print("{:>9} {:>9} {:>8} {:>7} {:>6} {:<6}  task\n", "ms", "min", "GFLOP/s", "GB/s", "peak %", "of");
-    fmt::print("{:>9.4f} {:>9.4f} {:>8.1f} {:>7.1f} {:>6.0f} {:<6}  {}\n", timing.median_ms, timing.min_ms,
-               timing.gflops, timing.gbytes_s, timing.of_peak(), timing.bound, timing.task);
+    for (size_t plan = 0; plan < of_job.size(); ++plan) print_timing(of_job[plan], options.plans[plan]);
+    timings.insert(timings.end(), of_job.begin(), of_job.end());
   }
-  if (jobs.size() > 1) print_families(timings);
+  if (jobs.size() > 1 && options.plans.size() == 1) print_families(timings);
   print_peaks(peaks);
   if (!options.json.empty()) write_json(options, peaks, timings);
 }
@@ -251,7 +290,11 @@ void add_bench_kernel(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("bench-kernel", "time one task's kernels alone, caches as inside a model");
   verb->add_option("TASK", options->task, "as `inspect --show tasks` prints it");
   verb->add_option("--tasks", options->tasks_file, "a file with a task in each line: one table");
-  verb->add_option("--plan", options->plan, "values of knobs in place of the chosen plan's: \"rows=7 cols=4\"");
+  verb->add_option(
+          "--plan", options->plans,
+          "values of knobs in place of the chosen plan's: \"rows=7 cols=4\"; several plans (\"\" is the chosen "
+          "one) take turns")
+      ->allow_extra_args(false);
   verb->add_option("--duration", options->duration, "time for each task: 200ms");
   verb->add_option("--threads", options->threads, "0: as many as may be used")->check(CLI::NonNegativeNumber);
   verb->add_option("--json", options->json, "write the figures to this file");

@@ -250,6 +250,18 @@ TEST_F(Program, TimesTheTasksThatItLists) {
   EXPECT_EQ(again, nodes.out);
 }
 
+TEST_F(Program, TimesPlansOfOneTaskInTurns) {
+  const Outcome table =
+      lathe({"bench-kernel", "--plan", "", "--plan", "k_unroll=1", "gemm f32 b1 m40 n16 k8 packed avx2", "--threads",
+             "1", "--duration", "1ms", "--no-cache", "--json", file("plans.json")});
+  EXPECT_EQ(table.exit_code, kGood) << table;
+  EXPECT_THAT(table.out, HasSubstr("[k_unroll=1] gemm f32"));
+  const nlohmann::json report = nlohmann::json::parse(text_of(file("plans.json")));
+  ASSERT_EQ(report["tasks"].size(), 2U);
+  EXPECT_EQ(report["tasks"][0]["task"], report["tasks"][1]["task"]);
+  EXPECT_THAT(std::string(report["tasks"][1]["plan"]), HasSubstr("k_unroll=1"));
+}
+
 TEST_F(Program, RefusesTasksAndPlansThatAreNone) {
   expect_error(lathe({"bench-kernel"}), kUsage, {"--tasks"});
   expect_error(lathe({"bench-kernel", "gemm of all things"}), kUsage, {"gemm of all things"});
