@@ -101,14 +101,13 @@ GemmProblem read_gemm(TextReader& text) {
 
 Int8Dot read_dot(TextReader& text) {
   const std::string_view name = text.until(" ");
-  for (const Int8Dot dot : {Int8Dot::u8s8, Int8Dot::s8u8, Int8Dot::pairs, Int8Dot::crossed})
+  for (const Int8Dot dot : {Int8Dot::u8s8, Int8Dot::s8u8, Int8Dot::u8s7, Int8Dot::pairs, Int8Dot::crossed})
     if (to_string(dot) == name) return dot;
   text.fail("expected how bytes are multiplied");
 }
 
 void check_dot(const TextReader& text, Int8Dot dot, Isa isa) {
-  if (dot == Int8Dot::crossed ? !can_cross(isa) : dot != Int8Dot::pairs && !has_vnni(isa))
-    text.fail("the instruction set does not multiply bytes so");
+  if (!has_dot(isa, dot)) text.fail("the instruction set does not multiply bytes so");
 }
 
 Int8Problem read_gemm_int8(TextReader& text) {

@@ -177,7 +177,7 @@ bool cross(const LowerContext& context, const ConvNode& conv, const TensorType& 
 bool lower_sums(const LowerContext& context, const ConvNode& conv, const ConvInt8Zeros& zeros,
                 const ConvInt8Operands& operands, const TensorType& in_type, BufferId from, BufferId target) {
   const int lanes = vector_lanes(context.target.isa);
-  const Int8Dot dot = conv_int8_dot(context, zeros);
+  const Int8Dot dot = conv_int8_sums_dot(context, zeros);
   ConvInt8Input input(in_type, conv, dot, zeros.input, lanes);
   // Where weights are added, they must count for nothing.
   const bool is_flat = zeros.weights == std::vector<int32_t>(zeros.weights.size(), 0) && input.flatten(conv, dot);

@@ -9,6 +9,11 @@
 namespace lathe {
 namespace {
 
+bool are_signed_bytes(const LowerContext& context, const ConvInt8Zeros& zeros) {
+  return context.input_type(1).dtype == DType::i8 &&
+         std::all_of(zeros.weights.begin(), zeros.weights.end(), [](int32_t z) { return z == 0; });
+}
+
 bool can_read(DType dtype) { return dtype == DType::f32 || dtype == DType::i32 || is_byte(dtype); }
 
 }  // namespace
@@ -71,9 +76,13 @@ std::optional<ConvInt8Zeros> conv_int8_zeros(const LowerContext& context, int64_
 }
 
 Int8Dot conv_int8_dot(const LowerContext& context, const ConvInt8Zeros& zeros) {
-  const bool fits_bytes = context.input_type(1).dtype == DType::i8 &&
-                          std::all_of(zeros.weights.begin(), zeros.weights.end(), [](int32_t z) { return z == 0; });
-  return has_vnni(context.target.isa) && fits_bytes ? Int8Dot::u8s8 : Int8Dot::pairs;
+  return has_vnni(context.target.isa) && are_signed_bytes(context, zeros) ? Int8Dot::u8s8 : Int8Dot::pairs;
+}
+
+Int8Dot conv_int8_sums_dot(const LowerContext& context, const ConvInt8Zeros& zeros) {
+  const bool is_of_seven_bits = has_dot(context.target.isa, Int8Dot::u8s7) && are_signed_bytes(context, zeros) &&
+                                fits_seven_bits(context.constant(1).elements<int8_t>());
+  return is_of_seven_bits ? Int8Dot::u8s7 : conv_int8_dot(context, zeros);
 }
 
 bool has_conv_int8_bias(const LowerContext& context, int64_t channels) {

@@ -19,6 +19,8 @@ constexpr double kLatencyCycles = 4;  // of a dot product
 constexpr double kNarrowPairs = 0.613, kNarrowLoad = 0.066;
 // The same of crossed pairs: four instructions for two of them.
 constexpr double kCrossedPairs = 0.434, kCrossedLoad = 0.155;
+// And of bytes by weights of seven bits: three for one of them.
+constexpr double kNarrowBytes = 0.92;
 // A broadcast, in loads of whole vectors: where these are two halves, and where two of them pass in a cycle.
 constexpr double kBroadcastLoads = 0.6, kBroadcastOfTwo = 1;
 // Weights that stay in L1 beside the input; beyond, they come from L2 at so many bytes a cycle.
@@ -31,6 +33,7 @@ constexpr int64_t kGroupInput = 256 << 10;    // input of one tile group
 double step_cycles(const ConvInt8Problem& problem, int64_t pixels, int64_t blocks, int64_t steps,
                    const CoreRates& rates) {
   const bool needs_temp = dot_needs_temp(problem.isa, problem.dot), is_crossed = problem.dot == Int8Dot::crossed;
+  const bool is_wide_dot = lathe::is_wide(problem.dot);
   const auto dots = static_cast<double>(pixels * blocks);
   const bool is_wide = has_avx512(problem.isa);
   // Two narrow vectors or one or two wide ones in a cycle; pairs take a second instruction.
@@ -42,8 +45,9 @@ double step_cycles(const ConvInt8Problem& problem, int64_t pixels, int64_t block
   const double streaming =
       weight_bytes * steps > kWeightsInL1 ? static_cast<double>(weight_bytes) / kL2BytesPerCycle : 0;
   if (!is_wide && (needs_temp || is_crossed)) {
-    const double narrow = (is_crossed ? kCrossedPairs : kNarrowPairs) * dots +
-                          (is_crossed ? kCrossedLoad : kNarrowLoad) * static_cast<double>(pixels + blocks);
+    const double each = is_crossed ? kCrossedPairs : is_wide_dot ? kNarrowPairs : kNarrowBytes;
+    const double narrow =
+        each * dots + (is_crossed ? kCrossedLoad : kNarrowLoad) * static_cast<double>(pixels + blocks);
     return std::max({narrow, streaming, kLatencyCycles}) + 0.1;
   }
   return std::max({products, loads, streaming, kLatencyCycles}) + 0.1;

@@ -15,7 +15,21 @@ bool needs_rows(const Int8Node& node, int shift) {
   return !node.b_zero.is_known() || node.b_zero.values[0] + shift != 0;
 }
 
-Int8Problem problem_of(const LowerContext& context, const Int8Lowering& l) {
+// Zero points are the same for all rows and columns where products of bytes take terms beside them.
+Int8Dot dot_of(const LowerContext& context, const Int8Lowering& l, ValueId b) {
+  const Int8Node& node = l.node;
+  const Isa isa = context.target.isa;
+  if (has_vnni(isa) && node.a_zero.is_scalar() && node.b_zero.is_scalar())
+    return l.a_is_signed ? Int8Dot::s8u8 : Int8Dot::u8s8;
+  const Tensor weights = context.graph.value(b).constant;
+  if (has_dot(isa, Int8Dot::u8s7) && node.a_zero.is_scalar() && node.b_zero.is_zero() && weights.defined() &&
+      l.b_is_signed && fits_seven_bits(weights.elements<int8_t>())) {
+    return Int8Dot::u8s7;
+  }
+  return pays_crossed(isa, node.shape.m, node.shape.n, node.shape.k) ? Int8Dot::crossed : Int8Dot::pairs;
+}
+
+Int8Problem problem_of(const LowerContext& context, const Int8Lowering& l, ValueId b) {
   const Int8Node& node = l.node;
   Int8Problem problem;
   problem.batches = node.shape.batches();
@@ -23,15 +37,10 @@ Int8Problem problem_of(const LowerContext& context, const Int8Lowering& l) {
   problem.n = node.shape.n;
   problem.k = node.shape.k;
   problem.isa = context.target.isa;
-  // Only products of bytes whose zero points are the same for all rows and columns take terms beside them.
-  const bool takes_bytes = has_vnni(problem.isa) && node.a_zero.is_scalar() && node.b_zero.is_scalar();
-  const bool is_crossed = !takes_bytes && pays_crossed(problem.isa, problem.m, problem.n, problem.k);
-  problem.dot = is_crossed      ? Int8Dot::crossed
-                : !takes_bytes  ? Int8Dot::pairs
-                : l.a_is_signed ? Int8Dot::s8u8
-                                : Int8Dot::u8s8;
+  problem.dot = dot_of(context, l, b);
   const Int8PanelFormat format{problem.dot, problem.isa};
-  problem.has_rows = is_crossed || (takes_bytes && needs_rows(node, format.shift(l.b_is_signed)));
+  problem.has_rows = problem.dot == Int8Dot::crossed ||
+                     (problem.dot != Int8Dot::pairs && needs_rows(node, format.shift(l.b_is_signed)));
   problem.threads = worthwhile_threads(problem.flop() / 4, context.target.threads);
   if (!is_wide(problem.dot) && problem.k % 4 == 0 && node.a.row_stride != problem.k)
     problem.a_stride = node.a.row_stride;
@@ -69,7 +78,7 @@ std::optional<Int8Lowering> describe_int8_product(const LowerContext& context, c
   if (!node) return std::nullopt;
   Int8Lowering l{context.input_type(form.a).dtype == DType::i8, context.input_type(form.b).dtype == DType::i8,
                  std::move(*node)};
-  l.problem = problem_of(context, l);
+  l.problem = problem_of(context, l, context.input(form.b));
   return l;
 }
 

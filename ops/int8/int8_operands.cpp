@@ -89,15 +89,15 @@ PackedB packed_b(const std::shared_ptr<const Int8Lowering>& l, const LowerContex
 
 BufferId column_terms(const std::shared_ptr<const Int8Lowering>& l, const LowerContext& context, const PackedB& b) {
   const int64_t count = l->b_count() * l->padded(), k = l->problem.k;
-  const int shift = l->b_shift();
+  const int a_shift = l->a_shift(), b_shift = l->b_shift();
   const auto fill = [=](const char* packed, int32_t a_zero, int32_t b_zero, int32_t* out) {
     const auto* sums = reinterpret_cast<const int32_t*>(packed + l->b_count() * l->matrix_bytes());
-    for (int64_t i = 0; i < count; ++i) out[i] = column_term(sums[i], a_zero, b_zero + shift, k);
+    for (int64_t i = 0; i < count; ++i) out[i] = column_term(sums[i], a_zero + a_shift, b_zero + b_shift, k);
   };
   const bool is_crossed = l->problem.dot == Int8Dot::crossed;
   const ZeroPoints a_zero = is_crossed ? ZeroPoints{.values = {1}} : l->node.a_zero;
   const ZeroPoints b_zero = is_crossed ? ZeroPoints{.values = {0}} : l->node.b_zero;
-  if (l->problem.dot == Int8Dot::pairs || a_zero.is_zero()) {
+  if (l->problem.dot == Int8Dot::pairs || (a_zero.is_zero() && a_shift == 0)) {
     return context.constant_buffer(Tensor(DType::i32, {count}));
   }
   if (b.weights.defined() && a_zero.is_known() && b_zero.is_known()) {
@@ -159,7 +159,10 @@ BufferId copied_a(const std::shared_ptr<const Int8Lowering>& l, const LowerConte
   const BufferId zero = l->node.a_zero.is_known() ? BufferId::none : context.buffer(l->node.a_zero.value);
   Step step;
   const bool is_crossed = l->problem.dot == Int8Dot::crossed;
-  step.kernel = is_crossed ? "widen and cross rows" : is_wide(l->problem.dot) ? "widen rows" : "pad rows";
+  step.kernel = is_crossed                ? "widen and cross rows"
+                : is_wide(l->problem.dot) ? "widen rows"
+                : l->a_shift() != 0       ? "move rows"
+                                          : "pad rows";
   step.reads = {from};
   if (zero != BufferId::none) step.reads.push_back(zero);
   step.writes = {to};

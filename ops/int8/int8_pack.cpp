@@ -209,6 +209,20 @@ int Int8PanelFormat::shift(bool is_signed) const {
   return dot == Int8Dot::s8u8 && is_signed ? 128 : 0;
 }
 
+[[gnu::target("avx2")]] bool fits_seven_bits(std::span<const int8_t> weights) noexcept {
+  constexpr size_t kTogether = 4096;  // whatever does not fit is mostly found in the first of them
+  for (size_t first = 0; first < weights.size(); first += kTogether) {
+    const auto part = weights.subspan(first, std::min(kTogether, weights.size() - first));
+    int8_t least = 0, most = 0;
+    for (const int8_t weight : part) {
+      least = std::min(least, weight);
+      most = std::max(most, weight);
+    }
+    if (least < -kMostOfSevenBits || most > kMostOfSevenBits) return false;
+  }
+  return true;
+}
+
 void pack_int8(const ByteMatrix& matrix, const Int8PanelFormat& format, const ByteZeros& zeros, void* out) noexcept {
   const uint8_t flip = format.shift(matrix.is_signed) != 0 ? 0x80 : 0;
   auto* to = static_cast<uint8_t*>(out);
@@ -293,7 +307,8 @@ void copy_int8_rows(const ByteMatrix& matrix, Int8Dot dot, const ByteZeros& zero
       std::fill(to + matrix.columns, to + padded, int16_t{0});
     } else {
       uint8_t* to = static_cast<uint8_t*>(out) + row * padded;
-      std::memcpy(to, from, static_cast<size_t>(matrix.columns));
+      const uint8_t flip = dot == Int8Dot::u8s7 && matrix.is_signed ? 0x80 : 0;
+      for (int64_t i = 0; i < matrix.columns; ++i) to[i] = from[i] ^ flip;
       std::memset(to + matrix.columns, 0, static_cast<size_t>(padded - matrix.columns));
     }
   }

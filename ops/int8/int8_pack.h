@@ -1,6 +1,7 @@
 #pragma once
 // Operands of integer products in the form that the kernels read.
 #include <cstdint>
+#include <span>
 
 #include "jit/kernels/gemm/gemm_int8.h"
 #include "jit/kernels/gemm/row_sums.h"
@@ -37,6 +38,9 @@ struct Int8PanelFormat {
   int shift(bool is_signed) const;
 };
 
+// What Int8Dot::u8s7 takes, as quantizers make weights for CPUs without VNNI ("reduce range").
+bool fits_seven_bits(std::span<const int8_t> weights) noexcept;
+
 // `zeros`: of columns; used for 16-bit integers only.
 void pack_int8(const ByteMatrix& matrix, const Int8PanelFormat& format, const ByteZeros& zeros, void* out) noexcept;
 
@@ -64,8 +68,8 @@ class NegatedRowSums {
   Kernel<RowSumsFn> kernel_;  // none: the instruction set has no dot products of bytes
 };
 
-// A as the kernels read it: rows of groups_of(). Bytes as they are, or 16-bit integers less the zero point of
-// the row.
+// A as the kernels read it: rows of groups_of(). Bytes as they are (signed ones moved by 128 for Int8Dot::u8s7), or
+// 16-bit integers less the zero point of the row.
 // `first`: number of the first row, for `zeros`.
 void copy_int8_rows(const ByteMatrix& matrix, Int8Dot dot, const ByteZeros& zeros, int64_t first, void* out) noexcept;
 

@@ -18,7 +18,7 @@ struct Form {
   Int8Dot dot;
 };
 std::vector<Form> forms() {
-  std::vector<Form> all = {{Isa::avx2, Int8Dot::pairs}, {Isa::avx2, Int8Dot::crossed}};
+  std::vector<Form> all = {{Isa::avx2, Int8Dot::pairs}, {Isa::avx2, Int8Dot::crossed}, {Isa::avx2, Int8Dot::u8s7}};
   if (has_avx512(usable_isa())) all.push_back({Isa::avx512, Int8Dot::pairs});
   for (const Isa isa : {Isa::avx2_vnni, Isa::avx512_vnni})
     if (is_usable(isa)) all.push_back({isa, Int8Dot::u8s8});
@@ -53,7 +53,7 @@ class TileTest {
     plan_.ahead = c.ahead;
     plan_.prefetch_lines = 1;
     fill(source_, random);
-    fill(weights_, random);
+    form.dot == Int8Dot::u8s7 ? fill_with_seven_bits(weights_, random) : fill(weights_, random);
     for (int i = 0; i < c.out_blocks * lanes_; ++i) init_.as<int32_t>()[i] = 1000 * i - 7;
     for (int64_t pixel = 0; pixel < c.height * c.width; ++pixel) terms_.as<int32_t>()[pixel] = term_of(pixel);
   }
@@ -103,6 +103,14 @@ class TileTest {
       } else {
         memory.as<uint8_t>()[i] = static_cast<uint8_t>(random());
       }
+    }
+  }
+
+  static void fill_with_seven_bits(const GuardedBytes& memory, std::mt19937& random) {
+    const bool is_extreme = random() % 2 == 0;
+    for (size_t i = 0; i < memory.size(); ++i) {
+      const int value = is_extreme ? (random() % 2 == 0 ? 0 : 128) : static_cast<int>(random() % 129);
+      memory.as<int8_t>()[i] = static_cast<int8_t>(value - 64);
     }
   }
 

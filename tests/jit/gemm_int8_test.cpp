@@ -53,7 +53,7 @@ class TileBench {
         residual_(static_cast<size_t>((rows_ - 1) * (columns_ + test.gap) + columns_)),
         random_(seed) {
     fill(a_, test.plan.dot == Int8Dot::s8u8);
-    fill(b_, test.plan.dot == Int8Dot::u8s8);
+    fill(b_, has_signed_b());
     std::uniform_int_distribution<int32_t> init(-100000, 100000);
     for (int64_t i = 0; i < test.plan.vecs * lanes_; ++i) column_init_.as<int32_t>()[i] = init(random_);
     for (int64_t i = 0; i < rows_; ++i) row_init_.as<int32_t>()[i] = init(random_);
@@ -95,6 +95,7 @@ class TileBench {
   }
 
  private:
+  bool has_signed_b() const { return test_.plan.dot == Int8Dot::u8s8 || test_.plan.dot == Int8Dot::u8s7; }
   void fill(const GuardedBytes& bytes, bool is_signed) {
     if (is_wide(test_.plan.dot)) {
       for (size_t i = 0; i < bytes.size() / 2; ++i) {
@@ -102,8 +103,11 @@ class TileBench {
       }
       return;
     }
+    const int most = test_.plan.dot == Int8Dot::u8s7 ? kMostOfSevenBits : 127;
+    const int least = test_.plan.dot == Int8Dot::u8s7 ? -kMostOfSevenBits : -128;
     for (size_t i = 0; i < bytes.size(); ++i) {
-      bytes.as<uint8_t>()[i] = static_cast<uint8_t>(random_byte(random_, is_signed ? -128 : 0, is_signed ? 127 : 255));
+      bytes.as<uint8_t>()[i] =
+          static_cast<uint8_t>(random_byte(random_, is_signed ? least : 0, is_signed ? most : 255));
     }
   }
   int64_t value(const void* lane, int i, bool is_signed) const {
@@ -118,7 +122,7 @@ class TileBench {
       const char* a = a_.as<char>() + row * a_stride_ + g * 4;
       const char* b = b_.as<char>() + (g * test_.plan.vecs * lanes_ + column) * 4;
       for (int i = 0; i < group_of(test_.plan.dot); ++i) {
-        sum += value(a, i, test_.plan.dot == Int8Dot::s8u8) * value(b, i, test_.plan.dot == Int8Dot::u8s8);
+        sum += value(a, i, test_.plan.dot == Int8Dot::s8u8) * value(b, i, has_signed_b());
         if (test_.plan.dot != Int8Dot::crossed || g % 2 != 0) continue;
         const char* next_b = b + test_.plan.vecs * lanes_ * 4;
         sum += value(a, i, true) * value(a + 4, i, true) + value(b, i, true) * value(next_b, i, true);
@@ -170,7 +174,7 @@ void expect_exact(const TileCase& test, unsigned seed) {
 }
 
 std::vector<Int8Dot> dots_of(Isa isa) {
-  if (can_cross(isa)) return {Int8Dot::pairs, Int8Dot::crossed};
+  if (can_cross(isa)) return {Int8Dot::pairs, Int8Dot::crossed, Int8Dot::u8s7};
   if (!has_vnni(isa)) return {Int8Dot::pairs};
   return {Int8Dot::u8s8, Int8Dot::s8u8, Int8Dot::pairs};
 }

@@ -41,6 +41,7 @@ struct ConvCase {
   int threads = 1;
   bool has_curve = false;  // else a residual
   bool is_extreme = false;
+  bool has_seven_bits = false;
 
   friend std::ostream& operator<<(std::ostream& out, const ConvCase& c) {
     return out << to_string(c.in) << " " << name_of(c.dtype) << " * " << to_string(c.weights) << "/" << c.groups << " "
@@ -92,6 +93,10 @@ class ConvRun {
                random_bytes(c.dtype, {}, random, c.is_extreme),
                c.has_weight_zeros ? random_bytes(c.weight_dtype, {channels}, random, c.is_extreme) : Tensor(),
                Tensor(DType::i32, {channels})};
+    for (int64_t i = 0; c.has_seven_bits && i < inputs_[1].size(); ++i) {
+      int8_t& weight = inputs_[1].mutable_data<int8_t>()[i];
+      weight = std::clamp<int8_t>(weight, -64, 64);
+    }
     for (int64_t i = 0; i < channels; ++i) inputs_[5].mutable_data<int32_t>()[i] = static_cast<int32_t>(i * 37 - 200);
     node_.op = &OpRegistry::builtin().require("lathe", "QuantizedConv");
     node_.name = "tested";
@@ -142,10 +147,13 @@ class ConvRun {
     }
     for (const Step& step : lowered.steps) {
       ASSERT_NE(step.kernel, "reference");
+      kernels_ += step.kernel + "\n";
       testing::run_step(step, addresses.data());
     }
     compare(addresses[static_cast<size_t>(lowered.of_value[index_of(node_.outputs[0])])]);
   }
+
+  const std::string& kernels() const { return kernels_; }
 
  private:
   bool has_scale() const { return case_.output != DType::i32; }  // else: the sums
@@ -187,6 +195,7 @@ class ConvRun {
   Node node_;
   NodeId id_ = NodeId::none;
   std::vector<Tensor> inputs_;
+  std::string kernels_;  // of the steps that ran
 };
 
 void check_all(std::span<const ConvCase> cases) {
@@ -246,6 +255,33 @@ TEST(Int8Convolution, MatchesTheReference) {
       {.in = {1, 128, 15, 13}, .weights = {33, 128, 1, 1}, .has_weight_zeros = true, .output = DType::i8},
   };
   check_all(cases);
+}
+
+TEST(Int8Convolution, WeightsOfSevenBitsAreMultipliedAsBytes) {
+  const std::vector<int64_t> around = {1, 1, 1, 1};
+  const ConvCase cases[] = {
+      {.in = {1, 32, 9, 9}, .weights = {48, 32, 1, 1}},
+      {.in = {1, 16, 9, 8}, .weights = {20, 16, 3, 3}, .pads = {1, 0, 2, 1}, .strides = {2, 1}, .dtype = DType::i8},
+      {.in = {2, 20, 7, 10}, .weights = {35, 20, 3, 5}, .pads = {1, 2, 1, 2}, .output = DType::i32, .threads = 2},
+      {.in = {2, 3, 11, 37}, .weights = {24, 3, 7, 7}, .pads = {3, 3, 3, 3}, .strides = {2, 2}, .is_picture = true},
+      {.in = {1, 1, 7, 40}, .weights = {16, 1, 3, 3}, .dtype = DType::i8, .is_picture = true, .is_dynamic = true},
+      {.in = {1, 256, 28, 30}, .weights = {24, 256, 1, 1}, .output = DType::f32},
+      {.in = {1, 33, 9, 8}, .weights = {33, 11, 3, 3}, .dilations = {2, 2}, .groups = 3},
+      {.in = {1, 72, 10, 9}, .weights = {72, 24, 3, 3}, .pads = around, .groups = 3, .is_dynamic = true},
+      {.in = {1, 24, 30}, .weights = {16, 24, 5}, .pads = {2, 2}, .dtype = DType::i8, .output = DType::i8},
+  };
+  std::mt19937 random(12);
+  for (ConvCase c : cases) {
+    c.has_seven_bits = true;
+    for (const bool is_extreme : {false, true}) {
+      c.is_extreme = is_extreme;
+      SCOPED_TRACE(::testing::Message() << c);
+      ConvRun run(c, vector_lanes(Isa::avx2), random);
+      run.check(Isa::avx2);
+      if (::testing::Test::HasFatalFailure()) return;
+      EXPECT_NE(run.kernels().find("conv int8 u8s7"), std::string::npos) << run.kernels();
+    }
+  }
 }
 
 TEST(Int8Convolution, LooksUpWhatFollowsAByte) {

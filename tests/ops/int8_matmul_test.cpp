@@ -1,10 +1,12 @@
 // Products of integers: MatMulInteger, QLinearMatMul and lathe::QuantizedMatMul, generated code against references.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "jit/kernels/common/int8_lanes.h"
 #include "ops/int8/int8_lower.h"
+#include "ops/int8/int8_pack.h"
 #include "ops/int8/int8_product.h"
 #include "tests/isas_here.h"
 #include "tests/ops/core_rates.h"
@@ -86,6 +88,50 @@ TEST(Int8MatMul, MatMulIntegerIsExact) {
       ASSERT_EQ(testing::list<int32_t>((*got)[0]), testing::list<int32_t>(tester.result()));
     }
   }
+}
+
+TEST(Int8MatMul, WeightsOfSevenBitsAreMultipliedAsBytes) {
+  const ProductCase cases[] = {
+      {.a = {40, 64}, .b = {64, 48}},
+      {.a = {17, 31}, .b = {31, 37}, .has_zeros = false, .threads = 2},
+      {.a = {1, 130}, .b = {130, 70}, .a_dtype = DType::i8},
+      {.a = {33, 260}, .b = {260, 65}, .a_dtype = DType::i8, .constant_zeros = false, .threads = 2},
+      {.a = {2, 3, 20, 36}, .b = {3, 36, 24}, .constant_zeros = false},
+      {.a = {2, 3, 20, 37}, .b = {37, 24}, .a_dtype = DType::i8, .has_zeros = false},
+      {.a = {8, 0}, .b = {0, 6}},
+  };
+  std::mt19937 random(8);
+  for (const ProductCase& c : cases) {
+    SCOPED_TRACE(::testing::Message() << c);
+    OpTester tester("MatMulInteger", 10);
+    tester.input(random_bytes(c.a_dtype, c.a, random));
+    Tensor b = random_bytes(DType::i8, c.b, random);
+    for (int64_t i = 0; i < b.size(); ++i) {
+      int8_t& weight = b.mutable_data<int8_t>()[i];
+      weight = std::clamp<int8_t>(weight, -64, 64);
+    }
+    tester.constant(b);
+    if (c.has_zeros) add_operand(tester, random_bytes(c.a_dtype, {}, random), c.constant_zeros);
+    const auto got = tester.lowered(Isa::avx2, c.threads);
+    ASSERT_TRUE(got);
+    ASSERT_EQ(testing::list<int32_t>((*got)[0]), testing::list<int32_t>(tester.result()));
+    EXPECT_THAT(tester.kernels(), ::testing::HasSubstr("gemm int8 u8s7"));
+  }
+}
+
+TEST(Int8MatMul, SevenBitsReachFrom64To64) {
+  std::vector<int8_t> weights(9001, 0);
+  EXPECT_TRUE(fits_seven_bits(weights));
+  for (const size_t at : {size_t{0}, size_t{4097}, weights.size() - 1}) {
+    for (const int8_t fitting : {int8_t{-64}, int8_t{64}}) {
+      weights[at] = fitting;
+      EXPECT_TRUE(fits_seven_bits(weights));
+      weights[at] = static_cast<int8_t>(fitting > 0 ? fitting + 1 : fitting - 1);
+      EXPECT_FALSE(fits_seven_bits(weights));
+      weights[at] = 0;
+    }
+  }
+  EXPECT_TRUE(fits_seven_bits({}));
 }
 
 // Equal but for ties that rounding in float32 decides otherwise.

@@ -65,8 +65,10 @@ class OpTester {
     PackedWeights packed;
     FallbackPlans plans;
     const LoweredGraph lowered = lower_graph(graph_, {OpRegistry::builtin(), {isa, threads}, packed, plans, nullptr});
+    kernels_.clear();
     for (const Step& step : lowered.steps) {
       if (step.kernel == "reference") return std::nullopt;
+      kernels_ += step.kernel + "\n";
     }
     const StepMemory memory(lowered);
     const Node& node = graph_.node(node_);
@@ -83,6 +85,8 @@ class OpTester {
     }
     return results;
   }
+  // Of the steps that ran last, a line each.
+  const std::string& kernels() const { return kernels_; }
 
  private:
   OpTester& add(Tensor tensor, bool is_constant) {
@@ -137,6 +141,7 @@ class OpTester {
   std::string op_, domain_;
   int version_;
   Attributes attributes_;
+  std::string kernels_;
   std::optional<Epilogue> epilogue_;
   std::vector<Tensor> tensors_;
   std::vector<bool> is_constant_, outputs_{true};

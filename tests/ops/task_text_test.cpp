@@ -73,7 +73,8 @@ TEST(TaskText, RandomProductsOfFloatsAndBytesComeBackAndRun) {
     bytes.n = extent();
     bytes.k = extent();
     bytes.isa = int8_isa(usable_isa());
-    bytes.dot = has_vnni(bytes.isa) && round % 3 != 0 ? Int8Dot::u8s8 : Int8Dot::pairs;
+    const Int8Dot of_bytes = has_vnni(bytes.isa) ? Int8Dot::u8s8 : Int8Dot::u8s7;
+    bytes.dot = has_dot(bytes.isa, of_bytes) && round % 3 != 0 ? of_bytes : Int8Dot::pairs;
     bytes.has_rows = round % 5 == 0;
     if (round % 2 == 0) bytes.epilogue = GemmEpilogue{requantized(), {GemmInputAccess::columns}};
     for (const TuningTask& task : {gemm_tuning_task(floats), int8_tuning_task(bytes)}) {

@@ -13,6 +13,8 @@ std::string to_string(Int8Dot dot) {
       return "u8s8";
     case Int8Dot::s8u8:
       return "s8u8";
+    case Int8Dot::u8s7:
+      return "u8s7";
     case Int8Dot::crossed:
       return "crossed";
     default:
@@ -34,9 +36,21 @@ bool has_byte_tables(Isa isa) {
 void Int8Emitter::dot(Int8Dot kind, const Vec& acc, const Vec& a, const Vec& b, const Vec& temp) {
   if (kind == Int8Dot::u8s8) return vpdpbusd(acc, a, b);
   if (kind == Int8Dot::s8u8) return vpdpbusd(acc, b, a);
-  if (has_vnni(isa())) return vpdpwssd(acc, a, b);
-  vpmaddwd(temp, a, b);
+  if (kind == Int8Dot::pairs && has_vnni(isa())) return vpdpwssd(acc, a, b);
+  if (kind == Int8Dot::u8s7) {
+    vpmaddubsw(temp, a, b);
+    vpmaddwd(temp, temp, ptr[rip + ones_]);
+  } else {
+    vpmaddwd(temp, a, b);
+  }
   vpaddd(acc, acc, temp);
+}
+
+void Int8Emitter::emit_dot_constants(Int8Dot kind) {
+  if (kind != Int8Dot::u8s7) return;
+  align(32);
+  L(ones_);
+  for (int i = 0; i < lanes() * 2; ++i) dw(1);
 }
 
 void Int8Emitter::cross(const Vec& acc, const std::array<Vec, 2>& a, const std::array<Vec, 2>& b,

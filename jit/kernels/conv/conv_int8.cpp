@@ -52,7 +52,7 @@ bool has_all_taps(const ConvTileShape& shape) {
 // Beside the sums: a broadcast and the weights of all blocks, two lanes each, and, but for the last block, what is
 // multiplied.
 bool fits_crossed(const ConvInt8Plan& plan, int pixels) {
-  if (!can_cross(plan.isa) || plan.ahead > 0 || plan.groups % 2 != 0 || plan.tail % 2 != 0) return false;
+  if (plan.ahead > 0 || plan.groups % 2 != 0 || plan.tail % 2 != 0) return false;
   const int others = plan.blocks > 1 ? 4 : 2;
   return pixels >= 1 && plan.blocks >= 1 && plan.blocks * (pixels + 2) + others <= vector_registers(plan.isa);
 }
@@ -69,7 +69,7 @@ std::string to_string(const ConvInt8Plan& plan) {
 }
 
 bool fits_registers(const ConvInt8Plan& plan, int pixels) {
-  if (!is_wide(plan.dot) && !has_vnni(plan.isa)) return false;
+  if (!has_dot(plan.isa, plan.dot)) return false;
   if (plan.dot == Int8Dot::crossed) return fits_crossed(plan, pixels);
   const int others = 1 + dot_needs_temp(plan.isa, plan.dot);  // a broadcast, products on their way
   const int sets = plan.ahead > 0 ? 2 : 1;

@@ -21,6 +21,7 @@ class ConvInt8Emitter : public ConvInt8Walk {
       offsets.push_back(static_cast<uint32_t>(getSize()));
       emit_tiles(shape);
     }
+    emit_dot_constants(plan_.dot);
     emit_output_constants();
     // The last words of the code are the entries' offsets, so that cached code can be used without its emitter.
     align(4);

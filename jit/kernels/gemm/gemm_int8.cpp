@@ -10,8 +10,7 @@ bool GemmInt8TilePlan::is_valid() const {
   if (rows < 1 || rows > 4 * kRowsPerBase || vecs < 1 || k_unroll < 1 || k_unroll > 16 || prefetch_lines < 0) {
     return false;
   }
-  if (!is_wide(dot) && !has_vnni(isa)) return false;
-  if (dot == Int8Dot::crossed && (!can_cross(isa) || k_unroll % 2 != 0)) return false;
+  if (!has_dot(isa, dot) || k_unroll % lanes_of(dot) != 0) return false;
   if (epilogue && epilogue->inputs.size() > static_cast<size_t>(kMaxInt8Inputs)) return false;
   if (requantizes() && epilogue->expression.output != DType::f32) return false;
   if (store.gelu != 0 && !has_avx512(isa)) return false;

@@ -285,6 +285,7 @@ void GemmInt8Emitter::start_tile() {
 }
 
 void GemmInt8Emitter::emit_constants() {
+  emit_dot_constants(plan_.dot);
   if (epilogue_) epilogue_->emit_constants();
   if (plan_.requantizes()) emit_requantization(plan_.store);
   if (has_gelu()) emit_gelu_tables(plan_.store.gelu);
