@@ -81,7 +81,7 @@ Int8Dot conv_int8_dot(const LowerContext& context, const ConvInt8Zeros& zeros) {
 
 Int8Dot conv_int8_sums_dot(const LowerContext& context, const ConvInt8Zeros& zeros) {
   const bool is_of_seven_bits = has_dot(context.target.isa, Int8Dot::u8s7) && are_signed_bytes(context, zeros) &&
-                                fits_seven_bits(context.constant(1).elements<int8_t>());
+                                are_at_most(context.constant(1).elements<int8_t>(), kMostOfSevenBits);
   return is_of_seven_bits ? Int8Dot::u8s7 : conv_int8_dot(context, zeros);
 }
 

@@ -41,7 +41,7 @@ struct Int8Lowering {
   // What packing adds to B's zero point.
   int b_shift() const { return format.shift(b_is_signed); }
   // What copying adds to A's elements, and so to its zero point.
-  int a_shift() const { return problem.dot == Int8Dot::u8s7 && a_is_signed ? 128 : 0; }
+  int a_shift() const { return shift_of_a(problem.dot, a_is_signed); }
   // A's rows into whole groups, in a step ahead.
   bool copies_a() const { return is_wide(problem.dot) || problem.k % 4 != 0 || a_shift() != 0; }
   int64_t result_bytes() const { return node.expression.nodes.empty() ? 4 : bits_of(node.expression.output) / 8; }

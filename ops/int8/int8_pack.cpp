@@ -209,7 +209,7 @@ int Int8PanelFormat::shift(bool is_signed) const {
   return dot == Int8Dot::s8u8 && is_signed ? 128 : 0;
 }
 
-[[gnu::target("avx2")]] bool fits_seven_bits(std::span<const int8_t> weights) noexcept {
+[[gnu::target("avx2")]] bool are_at_most(std::span<const int8_t> weights, int bound) noexcept {
   constexpr size_t kTogether = 4096;  // whatever does not fit is mostly found in the first of them
   for (size_t first = 0; first < weights.size(); first += kTogether) {
     const auto part = weights.subspan(first, std::min(kTogether, weights.size() - first));
@@ -218,9 +218,14 @@ int Int8PanelFormat::shift(bool is_signed) const {
       least = std::min(least, weight);
       most = std::max(most, weight);
     }
-    if (least < -kMostOfSevenBits || most > kMostOfSevenBits) return false;
+    if (least < -bound || most > bound) return false;
   }
   return true;
+}
+
+int shift_of_a(Int8Dot dot, bool is_signed) {
+  if (dot == Int8Dot::u8s7 && is_signed) return 128;
+  return dot == Int8Dot::s8s8 && !is_signed ? -128 : 0;
 }
 
 void pack_int8(const ByteMatrix& matrix, const Int8PanelFormat& format, const ByteZeros& zeros, void* out) noexcept {
@@ -307,7 +312,7 @@ void copy_int8_rows(const ByteMatrix& matrix, Int8Dot dot, const ByteZeros& zero
       std::fill(to + matrix.columns, to + padded, int16_t{0});
     } else {
       uint8_t* to = static_cast<uint8_t*>(out) + row * padded;
-      const uint8_t flip = dot == Int8Dot::u8s7 && matrix.is_signed ? 0x80 : 0;
+      const uint8_t flip = shift_of_a(dot, matrix.is_signed) != 0 ? 0x80 : 0;
       for (int64_t i = 0; i < matrix.columns; ++i) to[i] = from[i] ^ flip;
       std::memset(to + matrix.columns, 0, static_cast<size_t>(padded - matrix.columns));
     }

@@ -38,8 +38,11 @@ struct Int8PanelFormat {
   int shift(bool is_signed) const;
 };
 
-// What Int8Dot::u8s7 takes, as quantizers make weights for CPUs without VNNI ("reduce range").
-bool fits_seven_bits(std::span<const int8_t> weights) noexcept;
+// From -most to most: kMostOfSevenBits are what quantizers make weights of for CPUs without VNNI ("reduce range").
+bool are_at_most(std::span<const int8_t> weights, int most) noexcept;
+
+// What A's elements move by, so that they have the sign that `dot` wants.
+int shift_of_a(Int8Dot dot, bool is_signed);
 
 // `zeros`: of columns; used for 16-bit integers only.
 void pack_int8(const ByteMatrix& matrix, const Int8PanelFormat& format, const ByteZeros& zeros, void* out) noexcept;
@@ -68,8 +71,8 @@ class NegatedRowSums {
   Kernel<RowSumsFn> kernel_;  // none: the instruction set has no dot products of bytes
 };
 
-// A as the kernels read it: rows of groups_of(). Bytes as they are (signed ones moved by 128 for Int8Dot::u8s7), or
-// 16-bit integers less the zero point of the row.
+// A as the kernels read it: rows of groups_of(). Bytes, moved by shift_of_a(), or 16-bit integers less the zero
+// point of the row.
 // `first`: number of the first row, for `zeros`.
 void copy_int8_rows(const ByteMatrix& matrix, Int8Dot dot, const ByteZeros& zeros, int64_t first, void* out) noexcept;
 

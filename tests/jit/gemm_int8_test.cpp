@@ -52,8 +52,8 @@ class TileBench {
         scale_(static_cast<size_t>(columns_ * 4)),
         residual_(static_cast<size_t>((rows_ - 1) * (columns_ + test.gap) + columns_)),
         random_(seed) {
-    fill(a_, test.plan.dot == Int8Dot::s8u8);
-    fill(b_, has_signed_b());
+    fill(a_, has_signed_a(), 128);
+    fill(b_, has_signed_b(), most_of_b());
     std::uniform_int_distribution<int32_t> init(-100000, 100000);
     for (int64_t i = 0; i < test.plan.vecs * lanes_; ++i) column_init_.as<int32_t>()[i] = init(random_);
     for (int64_t i = 0; i < rows_; ++i) row_init_.as<int32_t>()[i] = init(random_);
@@ -95,19 +95,23 @@ class TileBench {
   }
 
  private:
-  bool has_signed_b() const { return test_.plan.dot == Int8Dot::u8s8 || test_.plan.dot == Int8Dot::u8s7; }
-  void fill(const GuardedBytes& bytes, bool is_signed) {
+  bool has_signed_a() const { return test_.plan.dot == Int8Dot::s8u8 || test_.plan.dot == Int8Dot::s8s8; }
+  bool has_signed_b() const { return test_.plan.dot == Int8Dot::u8s8 || multiplies_in_16_bits(test_.plan.dot); }
+  int most_of_b() const {
+    if (!multiplies_in_16_bits(test_.plan.dot)) return 128;
+    return test_.plan.dot == Int8Dot::u8s7 ? kMostOfSevenBits : kMostBesideSigns;
+  }
+  // `most`: of signed bytes, in size.
+  void fill(const GuardedBytes& bytes, bool is_signed, int most) {
     if (is_wide(test_.plan.dot)) {
       for (size_t i = 0; i < bytes.size() / 2; ++i) {
         bytes.as<int16_t>()[i] = static_cast<int16_t>(random_byte(random_, -255, 255));
       }
       return;
     }
-    const int most = test_.plan.dot == Int8Dot::u8s7 ? kMostOfSevenBits : 127;
-    const int least = test_.plan.dot == Int8Dot::u8s7 ? -kMostOfSevenBits : -128;
     for (size_t i = 0; i < bytes.size(); ++i) {
-      bytes.as<uint8_t>()[i] =
-          static_cast<uint8_t>(random_byte(random_, is_signed ? least : 0, is_signed ? most : 255));
+      bytes.as<uint8_t>()[i] = static_cast<uint8_t>(is_signed ? random_byte(random_, -most, std::min(most, 127))
+                                                              : random_byte(random_, 0, 255));
     }
   }
   int64_t value(const void* lane, int i, bool is_signed) const {
@@ -122,7 +126,7 @@ class TileBench {
       const char* a = a_.as<char>() + row * a_stride_ + g * 4;
       const char* b = b_.as<char>() + (g * test_.plan.vecs * lanes_ + column) * 4;
       for (int i = 0; i < group_of(test_.plan.dot); ++i) {
-        sum += value(a, i, test_.plan.dot == Int8Dot::s8u8) * value(b, i, has_signed_b());
+        sum += value(a, i, has_signed_a()) * value(b, i, has_signed_b());
         if (test_.plan.dot != Int8Dot::crossed || g % 2 != 0) continue;
         const char* next_b = b + test_.plan.vecs * lanes_ * 4;
         sum += value(a, i, true) * value(a + 4, i, true) + value(b, i, true) * value(next_b, i, true);
@@ -174,7 +178,7 @@ void expect_exact(const TileCase& test, unsigned seed) {
 }
 
 std::vector<Int8Dot> dots_of(Isa isa) {
-  if (can_cross(isa)) return {Int8Dot::pairs, Int8Dot::crossed, Int8Dot::u8s7};
+  if (can_cross(isa)) return {Int8Dot::pairs, Int8Dot::crossed, Int8Dot::u8s7, Int8Dot::s8s8};
   if (!has_vnni(isa)) return {Int8Dot::pairs};
   return {Int8Dot::u8s8, Int8Dot::s8u8, Int8Dot::pairs};
 }

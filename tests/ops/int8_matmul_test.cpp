@@ -90,6 +90,27 @@ TEST(Int8MatMul, MatMulIntegerIsExact) {
   }
 }
 
+// By AVX2 alone, with weights from -most to most.
+void expect_bytes_multiplied(std::span<const ProductCase> cases, int most, const std::string& kernel) {
+  std::mt19937 random(8);
+  for (const ProductCase& c : cases) {
+    SCOPED_TRACE(::testing::Message() << c);
+    OpTester tester("MatMulInteger", 10);
+    tester.input(random_bytes(c.a_dtype, c.a, random));
+    Tensor b = random_bytes(DType::i8, c.b, random);
+    for (int64_t i = 0; i < b.size(); ++i) {
+      int8_t& weight = b.mutable_data<int8_t>()[i];
+      weight = static_cast<int8_t>(std::clamp<int>(weight, -most, most));
+    }
+    tester.constant(b);
+    if (c.has_zeros) add_operand(tester, random_bytes(c.a_dtype, {}, random), c.constant_zeros);
+    const auto got = tester.lowered(Isa::avx2, c.threads);
+    ASSERT_TRUE(got);
+    ASSERT_EQ(testing::list<int32_t>((*got)[0]), testing::list<int32_t>(tester.result()));
+    EXPECT_THAT(tester.kernels(), ::testing::HasSubstr(kernel));
+  }
+}
+
 TEST(Int8MatMul, WeightsOfSevenBitsAreMultipliedAsBytes) {
   const ProductCase cases[] = {
       {.a = {40, 64}, .b = {64, 48}},
@@ -100,38 +121,37 @@ TEST(Int8MatMul, WeightsOfSevenBitsAreMultipliedAsBytes) {
       {.a = {2, 3, 20, 37}, .b = {37, 24}, .a_dtype = DType::i8, .has_zeros = false},
       {.a = {8, 0}, .b = {0, 6}},
   };
-  std::mt19937 random(8);
-  for (const ProductCase& c : cases) {
-    SCOPED_TRACE(::testing::Message() << c);
-    OpTester tester("MatMulInteger", 10);
-    tester.input(random_bytes(c.a_dtype, c.a, random));
-    Tensor b = random_bytes(DType::i8, c.b, random);
-    for (int64_t i = 0; i < b.size(); ++i) {
-      int8_t& weight = b.mutable_data<int8_t>()[i];
-      weight = std::clamp<int8_t>(weight, -64, 64);
-    }
-    tester.constant(b);
-    if (c.has_zeros) add_operand(tester, random_bytes(c.a_dtype, {}, random), c.constant_zeros);
-    const auto got = tester.lowered(Isa::avx2, c.threads);
-    ASSERT_TRUE(got);
-    ASSERT_EQ(testing::list<int32_t>((*got)[0]), testing::list<int32_t>(tester.result()));
-    EXPECT_THAT(tester.kernels(), ::testing::HasSubstr("gemm int8 u8s7"));
-  }
+  expect_bytes_multiplied(cases, kMostOfSevenBits, "gemm int8 u8s7");
 }
 
-TEST(Int8MatMul, SevenBitsReachFrom64To64) {
+TEST(Int8MatMul, FewRowsAreMultipliedBySigns) {
+  const ProductCase cases[] = {
+      {.a = {1, 64}, .b = {64, 148}},
+      {.a = {2, 131}, .b = {131, 70}, .a_dtype = DType::i8},
+      {.a = {3, 260}, .b = {260, 65}, .constant_zeros = false, .threads = 2},
+      {.a = {4, 32}, .b = {32, 37}, .has_zeros = false},
+      {.a = {2, 3, 5, 36}, .b = {3, 36, 24}, .a_dtype = DType::i8, .constant_zeros = false},
+      {.a = {12, 37}, .b = {37, 24}, .a_dtype = DType::i8, .has_zeros = false, .threads = 2},
+  };
+  expect_bytes_multiplied(cases, kMostBesideSigns, "gemm int8 s8s8");
+  const ProductCase widened[] = {{.a = {2, 131}, .b = {131, 70}}, {.a = {12, 37}, .b = {37, 24}}};
+  expect_bytes_multiplied(std::span(widened).first(1), 128, "gemm int8 pairs");
+  expect_bytes_multiplied(std::span(widened).last(1), 128, "gemm int8 crossed");
+}
+
+TEST(Int8MatMul, FindsWeightsBeyondABound) {
   std::vector<int8_t> weights(9001, 0);
-  EXPECT_TRUE(fits_seven_bits(weights));
+  EXPECT_TRUE(are_at_most(weights, kMostOfSevenBits));
   for (const size_t at : {size_t{0}, size_t{4097}, weights.size() - 1}) {
     for (const int8_t fitting : {int8_t{-64}, int8_t{64}}) {
       weights[at] = fitting;
-      EXPECT_TRUE(fits_seven_bits(weights));
+      EXPECT_TRUE(are_at_most(weights, kMostOfSevenBits));
       weights[at] = static_cast<int8_t>(fitting > 0 ? fitting + 1 : fitting - 1);
-      EXPECT_FALSE(fits_seven_bits(weights));
+      EXPECT_FALSE(are_at_most(weights, kMostOfSevenBits));
       weights[at] = 0;
     }
   }
-  EXPECT_TRUE(fits_seven_bits({}));
+  EXPECT_TRUE(are_at_most({}, 0));
 }
 
 // Equal but for ties that rounding in float32 decides otherwise.

@@ -15,6 +15,8 @@ std::string to_string(Int8Dot dot) {
       return "s8u8";
     case Int8Dot::u8s7:
       return "u8s7";
+    case Int8Dot::s8s8:
+      return "s8s8";
     case Int8Dot::crossed:
       return "crossed";
     default:
@@ -46,8 +48,13 @@ void Int8Emitter::dot(Int8Dot kind, const Vec& acc, const Vec& a, const Vec& b, 
   vpaddd(acc, acc, temp);
 }
 
+void Int8Emitter::dot_by_signs(const Vec& acc, const Vec& a, const Vec& size, const Vec& b, const Vec& temp) {
+  vpsignb(temp, b, a);
+  dot(Int8Dot::u8s7, acc, size, temp, temp);
+}
+
 void Int8Emitter::emit_dot_constants(Int8Dot kind) {
-  if (kind != Int8Dot::u8s7) return;
+  if (!multiplies_in_16_bits(kind)) return;
   align(32);
   L(ones_);
   for (int i = 0; i < lanes() * 2; ++i) dw(1);

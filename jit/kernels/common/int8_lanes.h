@@ -17,6 +17,7 @@ enum class Int8Dot : uint8_t {
   u8s8,   // four bytes each, A unsigned and B signed (VNNI)
   s8u8,   // four bytes each, A signed and B unsigned (VNNI)
   u8s7,   // four bytes each, A unsigned and B from -64 to 64: two products fit 16 bits (AVX2 without VNNI)
+  s8s8,   // four bytes each, A signed and B from -127 to 127: the same, by A's size and B by its sign
   pairs,  // two 16-bit integers each (any instruction set)
   // The same by half the products, Winograd's inner product: with two neighbouring lanes a, a' of A and b, b' of B,
   // (a + b') . (a' + b) is a . b + a' . b' and a . a' + b . b', which the caller takes off again. Sums of elements of A
@@ -35,20 +36,21 @@ inline int64_t groups_of(Int8Dot dot, int64_t k) {
   const int64_t together = int64_t{group_of(dot)} * lanes_of(dot);
   return (k + together - 1) / together * lanes_of(dot);
 }
+inline bool multiplies_in_16_bits(Int8Dot dot) { return dot == Int8Dot::u8s7 || dot == Int8Dot::s8s8; }
 inline bool has_vnni(Isa isa) { return isa == Isa::avx2_vnni || isa >= Isa::avx512_vnni; }
 inline bool has_wide_vnni(Isa isa) { return has_vnni(isa) && has_avx512(isa); }
 // Int8Dot::crossed pays nowhere else.
 inline bool can_cross(Isa isa) { return !has_avx512(isa) && !has_vnni(isa); }
 inline bool has_dot(Isa isa, Int8Dot dot) {
   if (dot == Int8Dot::crossed) return can_cross(isa);
-  if (dot == Int8Dot::u8s7) return !has_avx512(isa) && !has_vnni(isa);
+  if (multiplies_in_16_bits(dot)) return !has_avx512(isa) && !has_vnni(isa);
   return dot == Int8Dot::pairs || has_vnni(isa);
 }
 inline bool dot_needs_temp(Isa isa, Int8Dot dot) {
-  return dot == Int8Dot::u8s7 || (dot == Int8Dot::pairs && !has_vnni(isa));
+  return multiplies_in_16_bits(dot) || (dot == Int8Dot::pairs && !has_vnni(isa));
 }
-// The largest element of B in size that Int8Dot::u8s7 takes.
-constexpr int kMostOfSevenBits = 64;
+// The largest element of B in size that u8s7 and s8s8 take.
+constexpr int kMostOfSevenBits = 64, kMostBesideSigns = 127;
 // Bytes are looked up in tables of 256 within registers.
 bool has_byte_tables(Isa isa);
 // The sets that differ in code for bytes.
@@ -78,10 +80,12 @@ class Int8Emitter : public Emitter {
  protected:
   using Emitter::Emitter;
 
-  // acc += a . b in every lane.
+  // acc += a . b in every lane; not Int8Dot::s8s8.
   // `temp` is clobbered when dot_needs_temp().
   void dot(Int8Dot kind, const Vec& acc, const Vec& a, const Vec& b, const Vec& temp);
-  // What dot() addresses by rip. Call once, behind the code's last instruction.
+  // Int8Dot::s8s8: `size` is that of `a`.
+  void dot_by_signs(const Vec& acc, const Vec& a, const Vec& size, const Vec& b, const Vec& temp);
+  // What these address by rip. Call once, behind the code's last instruction.
   void emit_dot_constants(Int8Dot kind);
   // Int8Dot::crossed, of two lanes each. `sums` are clobbered, and may be `a`.
   void cross(const Vec& acc, const std::array<Vec, 2>& a, const std::array<Vec, 2>& b, const std::array<Vec, 2>& sums);

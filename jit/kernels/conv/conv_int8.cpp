@@ -69,7 +69,7 @@ std::string to_string(const ConvInt8Plan& plan) {
 }
 
 bool fits_registers(const ConvInt8Plan& plan, int pixels) {
-  if (!has_dot(plan.isa, plan.dot)) return false;
+  if (!has_dot(plan.isa, plan.dot) || plan.dot == Int8Dot::s8s8) return false;
   if (plan.dot == Int8Dot::crossed) return fits_crossed(plan, pixels);
   const int others = 1 + dot_needs_temp(plan.isa, plan.dot);  // a broadcast, products on their way
   const int sets = plan.ahead > 0 ? 2 : 1;

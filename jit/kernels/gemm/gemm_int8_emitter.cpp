@@ -171,15 +171,25 @@ Xbyak::RegExp GemmInt8Emitter::a_at(int row, int group) const {
   return base + a_stride_[static_cast<size_t>(odd / 2)] * scale + group * kGroupBytes;
 }
 
+// A group of a row in the working register `first` and, by signs, its sizes in the next one.
+void GemmInt8Emitter::broadcast_a(int first, int row, int group) {
+  const Vec& a = work_[static_cast<size_t>(first)];
+  vpbroadcastd(a, dword[a_at(row, group)]);
+  if (plan_.dot == Int8Dot::s8s8) vpabsb(work_[static_cast<size_t>(first + 1)], a);
+}
+
+void GemmInt8Emitter::dot_with(int first, const Vec& acc, const Vec& b) {
+  const Vec& a = work_[static_cast<size_t>(first)];
+  if (plan_.dot == Int8Dot::s8s8) return dot_by_signs(acc, a, work_[static_cast<size_t>(first + 1)], b, products());
+  dot(plan_.dot, acc, a, b, products());
+}
+
 template <class Pace>
 void GemmInt8Emitter::update_holding_b(int group, Pace pace) {
-  const Vec& a_vec = work_[static_cast<size_t>(plan_.vecs)];
   for (int v = 0; v < plan_.vecs; ++v) load(work_[static_cast<size_t>(v)], b_at(group, v));
   for (int row = 0; row < plan_.rows; ++row) {
-    vpbroadcastd(a_vec, dword[a_at(row, group)]);
-    for (int v = 0; v < plan_.vecs; ++v) {
-      dot(plan_.dot, acc(row, v), a_vec, work_[static_cast<size_t>(v)], products());
-    }
+    broadcast_a(plan_.vecs, row, group);
+    for (int v = 0; v < plan_.vecs; ++v) dot_with(plan_.vecs, acc(row, v), work_[static_cast<size_t>(v)]);
     pace();
   }
 }
@@ -207,16 +217,15 @@ void GemmInt8Emitter::update_crossed(int group, Pace pace) {
 
 template <class Pace>
 void GemmInt8Emitter::update_holding_a(int group, Pace pace) {
-  const Vec& b_vec = work_[static_cast<size_t>(plan_.rows)];
+  const int of_a = plan_.dot == Int8Dot::s8s8 ? 2 : 1;
+  const Vec& b_vec = work_[static_cast<size_t>(of_a * plan_.rows)];
   for (int row = 0; row < plan_.rows; ++row) {
-    vpbroadcastd(work_[static_cast<size_t>(row)], dword[a_at(row, group)]);
+    broadcast_a(of_a * row, row, group);
     pace();
   }
   for (int v = 0; v < plan_.vecs; ++v) {
     load(b_vec, b_at(group, v));
-    for (int row = 0; row < plan_.rows; ++row) {
-      dot(plan_.dot, acc(row, v), work_[static_cast<size_t>(row)], b_vec, products());
-    }
+    for (int row = 0; row < plan_.rows; ++row) dot_with(of_a * row, acc(row, v), b_vec);
   }
 }
 

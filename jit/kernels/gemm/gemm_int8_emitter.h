@@ -19,10 +19,11 @@ constexpr int kRowsPerBase = 9;  // rows that one base register reaches with str
 // Few rows: hold A's broadcasts and stream B through one register. Many: hold a row of B, broadcast A one by one.
 inline bool is_crossed(const GemmInt8TilePlan& plan) { return plan.dot == Int8Dot::crossed; }
 inline bool holds_a(const GemmInt8TilePlan& plan) { return plan.rows < plan.vecs && !is_crossed(plan); }
-// Crossed: two lanes of both and, but for a row's last vector, their sums.
+// Crossed: two lanes of both and, but for a row's last vector, their sums. By signs: A's sizes, too.
 inline int work_registers(const GemmInt8TilePlan& plan) {
   if (is_crossed(plan)) return 2 * plan.vecs + (plan.vecs > 1 ? 4 : 2);
-  return holds_a(plan) ? plan.rows + 1 : plan.vecs + 1;
+  const int of_a = plan.dot == Int8Dot::s8s8 ? 2 : 1;
+  return holds_a(plan) ? of_a * plan.rows + 1 : plan.vecs + of_a;
 }
 
 class GemmInt8Emitter : public GeluEmitter {
@@ -70,6 +71,8 @@ class GemmInt8Emitter : public GeluEmitter {
   void emit_constants();
   Xbyak::RegExp b_at(int group, int v) const { return b_ + (group * plan_.vecs + v) * vec_bytes(); }
   const Vec& products() const { return work_.back(); }
+  void broadcast_a(int first, int row, int group);
+  void dot_with(int first, const Vec& acc, const Vec& b);
   const Vec& acc(int row, int v) const { return acc_[static_cast<size_t>(row * plan_.vecs + v)]; }
 
   // --- C = epilogue(sums), row by row. The last rows wait in the frame where registers are too few; all of them, in a
