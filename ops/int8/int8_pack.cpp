@@ -1,11 +1,13 @@
 #include "ops/int8/int8_pack.h"
-#include "src/base/divide.h"
 
 #include <immintrin.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
+
+#include "ops/int8/int8_pack_pairs.h"
+#include "src/base/divide.h"
 
 namespace lathe {
 namespace {
@@ -54,10 +56,6 @@ void interleave16(const uint8_t* const rows[4], int64_t at, __m128i flip, uint8_
   _mm_storeu_si128(to + 2, _mm_unpacklo_epi16(high01, high23));
   _mm_storeu_si128(to + 3, _mm_unpackhi_epi16(high01, high23));
 }
-
-struct PanelPart {
-  int64_t column, columns, width;  // of the matrix; stored
-};
 
 // One group of four bytes for each column of a panel.
 void pack_quads(const ByteMatrix& matrix, const PanelPart& part, int64_t k, uint8_t flip, uint8_t* out) noexcept {
@@ -151,23 +149,6 @@ void pack_four_groups(const ByteMatrix& matrix, const PanelPart& part, int64_t k
   }
 }
 
-int32_t widened(const ByteMatrix& matrix, int64_t row, int64_t column) {
-  const uint8_t byte =
-      static_cast<const uint8_t*>(matrix.data)[row * matrix.row_stride + column * matrix.column_stride];
-  return matrix.is_signed ? static_cast<int8_t>(byte) : byte;
-}
-
-void pack_pairs(const ByteMatrix& matrix, const PanelPart& part, int64_t k, const ByteZeros& zeros,
-                int16_t* out) noexcept {
-  for (int64_t column = 0; column < part.width; ++column) {
-    for (int64_t i = 0; i < 2; ++i) {
-      const bool is_inside = column < part.columns && k + i < matrix.rows;
-      const int64_t at = part.column + column;
-      out[column * 2 + i] = is_inside ? static_cast<int16_t>(widened(matrix, k + i, at) - zeros.at(at)) : int16_t{0};
-    }
-  }
-}
-
 template <class Byte>
 void widen_row(const Byte* from, int64_t columns, int32_t zero, int16_t* out) noexcept {
   const auto subtracted = static_cast<int16_t>(zero);
@@ -234,20 +215,19 @@ void pack_int8(const ByteMatrix& matrix, const Int8PanelFormat& format, const By
   for (int64_t column = 0; column < matrix.columns; column += format.panel_columns) {
     const int64_t columns = std::min(format.panel_columns, matrix.columns - column);
     const PanelPart part{column, columns, std::min(format.panel_columns, format.padded(columns))};
+    const int64_t groups = format.groups(matrix.rows);
+    if (is_wide(format.dot)) {
+      pack_pairs(matrix, part, groups, zeros, reinterpret_cast<int16_t*>(to));
+      to += groups * part.width * 4;
+      continue;
+    }
     int64_t k = 0;
-    if (!is_wide(format.dot) && matrix.row_stride == 1) {
+    if (matrix.row_stride == 1) {
       for (; k + kRowsTogether <= matrix.rows; k += kRowsTogether, to += 4 * part.width * 4) {
         pack_four_groups(matrix, part, k, flip, to);
       }
     }
-    const int64_t end = format.groups(matrix.rows) * group_of(format.dot);
-    for (; k < end; k += group_of(format.dot), to += part.width * 4) {
-      if (is_wide(format.dot)) {
-        pack_pairs(matrix, part, k, zeros, reinterpret_cast<int16_t*>(to));
-      } else {
-        pack_quads(matrix, part, k, flip, to);
-      }
-    }
+    for (; k < 4 * groups; k += 4, to += part.width * 4) pack_quads(matrix, part, k, flip, to);
   }
 }
 
