@@ -10,10 +10,12 @@ constexpr int kAccumulators = 12;
 constexpr int kUnroll = 4;
 constexpr int kQuotients = 4;  // that nothing waits for
 
+Int8Dot dot_of_bytes(Isa isa) { return has_vnni(isa) ? Int8Dot::u8s8 : Int8Dot::u8s7; }
+
 // What is done for it on this instruction set.
 Arithmetic done_as(Isa isa, Arithmetic wanted) {
   if (wanted == Arithmetic::bf16 && isa != Isa::avx512_bf16) return Arithmetic::f32;
-  if (wanted == Arithmetic::bytes && !has_vnni(isa)) return Arithmetic::pairs;
+  if (wanted == Arithmetic::bytes && !has_dot(isa, dot_of_bytes(isa))) return Arithmetic::pairs;
   return wanted;
 }
 
@@ -34,6 +36,7 @@ class FmaPeakEmitter : public Int8Emitter {
         for (const Vec& accumulator : accumulators) multiply_add(accumulator, factor, temp);
     });
     end();
+    if (arithmetic_ == Arithmetic::bytes) emit_dot_constants(dot_of_bytes(isa()));
   }
 
  private:
@@ -44,7 +47,7 @@ class FmaPeakEmitter : public Int8Emitter {
       case Arithmetic::bf16:
         return vdpbf16ps(sum, factor, factor);
       case Arithmetic::bytes:
-        return dot(Int8Dot::u8s8, sum, factor, factor, temp);
+        return dot(dot_of_bytes(isa()), sum, factor, factor, temp);
       case Arithmetic::pairs:
         return dot(Int8Dot::pairs, sum, factor, factor, temp);
     }

@@ -9,7 +9,7 @@ namespace lathe {
 
 // A loop of independent multiply-adds on registers: the yardstick for "percent of peak". Runs `iterations` >= 1 rounds
 // of fma_peak_flop(isa, arithmetic) operations each. What the instruction set has no instruction for is done as kernels
-// do it: bfloat16 as float32, bytes as 16-bit integers.
+// do it: bfloat16 as float32, bytes as weights of seven bits or, by AVX-512 without VNNI, as 16-bit integers.
 Kernel<void(int64_t iterations)> emit_fma_peak(Isa isa, Arithmetic arithmetic = Arithmetic::f32);
 double fma_peak_flop(Isa isa, Arithmetic arithmetic = Arithmetic::f32);
 
