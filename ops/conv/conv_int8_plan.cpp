@@ -33,7 +33,6 @@ constexpr int64_t kGroupInput = 256 << 10;    // input of one tile group
 double step_cycles(const ConvInt8Problem& problem, int64_t pixels, int64_t blocks, int64_t steps,
                    const CoreRates& rates) {
   const bool needs_temp = dot_needs_temp(problem.isa, problem.dot), is_crossed = problem.dot == Int8Dot::crossed;
-  const bool is_wide_dot = lathe::is_wide(problem.dot);
   const auto dots = static_cast<double>(pixels * blocks);
   const bool is_wide = has_avx512(problem.isa);
   // Two narrow vectors or one or two wide ones in a cycle; pairs take a second instruction.
@@ -45,7 +44,7 @@ double step_cycles(const ConvInt8Problem& problem, int64_t pixels, int64_t block
   const double streaming =
       weight_bytes * steps > kWeightsInL1 ? static_cast<double>(weight_bytes) / kL2BytesPerCycle : 0;
   if (!is_wide && (needs_temp || is_crossed)) {
-    const double each = is_crossed ? kCrossedPairs : is_wide_dot ? kNarrowPairs : kNarrowBytes;
+    const double each = is_crossed ? kCrossedPairs : problem.dot == Int8Dot::u8s7 ? kNarrowBytes : kNarrowPairs;
     const double narrow =
         each * dots + (is_crossed ? kCrossedLoad : kNarrowLoad) * static_cast<double>(pixels + blocks);
     return std::max({narrow, streaming, kLatencyCycles}) + 0.1;

@@ -282,6 +282,7 @@ void NegatedRowSums::operator()(const ByteMatrix& matrix, int32_t factor, int32_
 
 void copy_int8_rows(const ByteMatrix& matrix, Int8Dot dot, const ByteZeros& zeros, int64_t first, void* out) noexcept {
   const int64_t padded = groups_of(dot, matrix.columns) * group_of(dot);
+  const bool moves = shift_of_a(dot, matrix.is_signed) != 0;
   for (int64_t row = 0; row < matrix.rows; ++row) {
     const auto* from = static_cast<const uint8_t*>(matrix.data) + row * matrix.row_stride;
     if (is_wide(dot)) {
@@ -292,8 +293,8 @@ void copy_int8_rows(const ByteMatrix& matrix, Int8Dot dot, const ByteZeros& zero
       std::fill(to + matrix.columns, to + padded, int16_t{0});
     } else {
       uint8_t* to = static_cast<uint8_t*>(out) + row * padded;
-      const uint8_t flip = shift_of_a(dot, matrix.is_signed) != 0 ? 0x80 : 0;
-      for (int64_t i = 0; i < matrix.columns; ++i) to[i] = from[i] ^ flip;
+      std::memcpy(to, from, static_cast<size_t>(matrix.columns));
+      for (int64_t i = 0; moves && i < matrix.columns; ++i) to[i] ^= 0x80;
       std::memset(to + matrix.columns, 0, static_cast<size_t>(padded - matrix.columns));
     }
   }

@@ -33,21 +33,14 @@ void pack_pair(const ByteMatrix& matrix, const PanelPart& part, int64_t first, i
   return _mm256_sub_epi16(is_signed ? _mm256_cvtepi8_epi16(bytes) : _mm256_cvtepu8_epi16(bytes), zero);
 }
 
-// Two rows whose columns lie side by side. Returns how many columns were packed.
-[[gnu::target("avx2")]] int64_t interleave_rows(const ByteMatrix& matrix, const PanelPart& part, int64_t row,
-                                                int16_t zero_point, int16_t* out) noexcept {
-  const auto* from = static_cast<const uint8_t*>(matrix.data) + row * matrix.row_stride + part.column;
-  const __m256i zero = _mm256_set1_epi16(zero_point);
-  int64_t column = 0;
-  for (; column + 16 <= part.columns; column += 16, from += 16) {
-    const __m256i first = widen(from, matrix.is_signed, zero);
-    const __m256i second = widen(from + matrix.row_stride, matrix.is_signed, zero);
-    const __m256i low = _mm256_unpacklo_epi16(first, second), high = _mm256_unpackhi_epi16(first, second);
-    auto* to = reinterpret_cast<__m256i*>(out + column * 2);
-    _mm256_storeu_si256(to, _mm256_permute2x128_si256(low, high, 0x20));
-    _mm256_storeu_si256(to + 1, _mm256_permute2x128_si256(low, high, 0x31));
+// Two rows whose columns lie side by side. The compiler interleaves.
+template <class Byte>
+[[gnu::target("avx2")]] void interleave_rows(const Byte* __restrict first, const Byte* __restrict second,
+                                             int64_t columns, int16_t zero, int16_t* __restrict out) noexcept {
+  for (int64_t i = 0; i < columns; ++i) {
+    out[2 * i] = static_cast<int16_t>(first[i] - zero);
+    out[2 * i + 1] = static_cast<int16_t>(second[i] - zero);
   }
-  return column;
 }
 
 using Lanes = std::array<__m256i, 8>;
@@ -109,8 +102,14 @@ void pack_pairs(const ByteMatrix& matrix, const PanelPart& part, int64_t pairs, 
   }
   for (; row < 2 * pairs; row += 2, out += part.width * 2) {
     const bool is_plain = has_one_zero && matrix.column_stride == 1 && row + 1 < matrix.rows;
-    const int64_t done = is_plain ? interleave_rows(matrix, part, row, zero, out) : 0;
-    pack_pair(matrix, part, done, row, zeros, out);
+    if (is_plain) {
+      const auto* first = static_cast<const uint8_t*>(matrix.data) + row * matrix.row_stride + part.column;
+      const uint8_t* second = first + matrix.row_stride;
+      matrix.is_signed ? interleave_rows(reinterpret_cast<const int8_t*>(first),
+                                         reinterpret_cast<const int8_t*>(second), part.columns, zero, out)
+                       : interleave_rows(first, second, part.columns, zero, out);
+    }
+    pack_pair(matrix, part, is_plain ? part.columns : 0, row, zeros, out);
   }
 }
 

@@ -39,11 +39,11 @@ void choose_tile(const Int8Problem& problem, const CoreRates& rates, GemmPlan& p
     plan.vecs = 2;
     plan.rows = static_cast<int>(std::min<int64_t>(problem.m, 4));
   } else {
-    // By signs each row takes two registers.
-    const bool is_by_signs = problem.dot == Int8Dot::s8s8;
-    static constexpr int kVecs[] = {0, 8, 5, 3, 2}, kVecsBySigns[] = {0, 8, 4, 3, 2};
-    plan.vecs = problem.m <= 4 ? (is_by_signs ? kVecsBySigns : kVecs)[problem.m] : 2;
-    plan.rows = problem.m <= 4 ? static_cast<int>(problem.m) : is_by_signs ? 5 : 6;
+    static constexpr int kVecs[] = {0, 8, 5, 3, 2};
+    // By signs a row of A takes two registers.
+    const int most_rows = problem.dot == Int8Dot::s8s8 ? 5 : 6;
+    plan.vecs = problem.m <= 4 ? kVecs[problem.m] : 2;
+    plan.rows = problem.m <= 4 ? static_cast<int>(problem.m) : most_rows;
   }
   plan.vecs = static_cast<int>(std::min<int64_t>(plan.vecs, divide_up(problem.n, vector_lanes(problem.isa))));
 }

@@ -39,13 +39,12 @@ inline int64_t groups_of(Int8Dot dot, int64_t k) {
 inline bool multiplies_in_16_bits(Int8Dot dot) { return dot == Int8Dot::u8s7 || dot == Int8Dot::s8s8; }
 inline bool has_vnni(Isa isa) { return isa == Isa::avx2_vnni || isa >= Isa::avx512_vnni; }
 inline bool has_wide_vnni(Isa isa) { return has_vnni(isa) && has_avx512(isa); }
-// Int8Dot::crossed pays nowhere else.
-inline bool can_cross(Isa isa) { return !has_avx512(isa) && !has_vnni(isa); }
+// What AVX2 alone takes pays nowhere else.
 inline bool has_dot(Isa isa, Int8Dot dot) {
-  if (dot == Int8Dot::crossed) return can_cross(isa);
-  if (multiplies_in_16_bits(dot)) return !has_avx512(isa) && !has_vnni(isa);
+  if (dot == Int8Dot::crossed || multiplies_in_16_bits(dot)) return !has_avx512(isa) && !has_vnni(isa);
   return dot == Int8Dot::pairs || has_vnni(isa);
 }
+inline bool can_cross(Isa isa) { return has_dot(isa, Int8Dot::crossed); }
 inline bool dot_needs_temp(Isa isa, Int8Dot dot) {
   return multiplies_in_16_bits(dot) || (dot == Int8Dot::pairs && !has_vnni(isa));
 }

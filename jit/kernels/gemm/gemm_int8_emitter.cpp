@@ -175,12 +175,12 @@ Xbyak::RegExp GemmInt8Emitter::a_at(int row, int group) const {
 void GemmInt8Emitter::broadcast_a(int first, int row, int group) {
   const Vec& a = work_[static_cast<size_t>(first)];
   vpbroadcastd(a, dword[a_at(row, group)]);
-  if (plan_.dot == Int8Dot::s8s8) vpabsb(work_[static_cast<size_t>(first + 1)], a);
+  if (is_by_signs(plan_)) vpabsb(work_[static_cast<size_t>(first + 1)], a);
 }
 
 void GemmInt8Emitter::dot_with(int first, const Vec& acc, const Vec& b) {
   const Vec& a = work_[static_cast<size_t>(first)];
-  if (plan_.dot == Int8Dot::s8s8) return dot_by_signs(acc, a, work_[static_cast<size_t>(first + 1)], b, products());
+  if (is_by_signs(plan_)) return dot_by_signs(acc, a, work_[static_cast<size_t>(first + 1)], b, products());
   dot(plan_.dot, acc, a, b, products());
 }
 
@@ -217,7 +217,7 @@ void GemmInt8Emitter::update_crossed(int group, Pace pace) {
 
 template <class Pace>
 void GemmInt8Emitter::update_holding_a(int group, Pace pace) {
-  const int of_a = plan_.dot == Int8Dot::s8s8 ? 2 : 1;
+  const int of_a = registers_of_a(plan_);
   const Vec& b_vec = work_[static_cast<size_t>(of_a * plan_.rows)];
   for (int row = 0; row < plan_.rows; ++row) {
     broadcast_a(of_a * row, row, group);

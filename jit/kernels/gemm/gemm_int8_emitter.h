@@ -19,11 +19,13 @@ constexpr int kRowsPerBase = 9;  // rows that one base register reaches with str
 // Few rows: hold A's broadcasts and stream B through one register. Many: hold a row of B, broadcast A one by one.
 inline bool is_crossed(const GemmInt8TilePlan& plan) { return plan.dot == Int8Dot::crossed; }
 inline bool holds_a(const GemmInt8TilePlan& plan) { return plan.rows < plan.vecs && !is_crossed(plan); }
-// Crossed: two lanes of both and, but for a row's last vector, their sums. By signs: A's sizes, too.
+inline bool is_by_signs(const GemmInt8TilePlan& plan) { return plan.dot == Int8Dot::s8s8; }
+// Of a row's group of A; by signs its sizes, too.
+inline int registers_of_a(const GemmInt8TilePlan& plan) { return is_by_signs(plan) ? 2 : 1; }
+// Crossed: two lanes of both and, but for a row's last vector, their sums.
 inline int work_registers(const GemmInt8TilePlan& plan) {
   if (is_crossed(plan)) return 2 * plan.vecs + (plan.vecs > 1 ? 4 : 2);
-  const int of_a = plan.dot == Int8Dot::s8s8 ? 2 : 1;
-  return holds_a(plan) ? of_a * plan.rows + 1 : plan.vecs + of_a;
+  return holds_a(plan) ? registers_of_a(plan) * plan.rows + 1 : plan.vecs + registers_of_a(plan);
 }
 
 class GemmInt8Emitter : public GeluEmitter {
