@@ -2,8 +2,6 @@
 
 #include <immintrin.h>
 
-#include <array>
-
 namespace lathe {
 namespace {
 
@@ -43,11 +41,9 @@ template <class Byte>
   }
 }
 
-using Lanes = std::array<__m256i, 8>;
-
-// out[i] has lane i of all.
-[[gnu::target("avx2")]] void transpose(Lanes& rows) noexcept {
-  Lanes twos, fours;
+// Afterwards rows[i] has lane i of all.
+[[gnu::target("avx2")]] void transpose(__m256i (&rows)[kColumnsTogether]) noexcept {
+  __m256i twos[kColumnsTogether], fours[kColumnsTogether];
   for (size_t i = 0; i < 8; i += 2) {
     twos[i] = _mm256_unpacklo_epi32(rows[i], rows[i + 1]);
     twos[i + 1] = _mm256_unpackhi_epi32(rows[i], rows[i + 1]);
@@ -71,14 +67,14 @@ using Lanes = std::array<__m256i, 8>;
   const __m256i zero = _mm256_set1_epi16(zero_point);
   int64_t column = 0;
   for (; column + kColumnsTogether <= part.columns; column += kColumnsTogether) {
-    Lanes lanes;
+    __m256i lanes[kColumnsTogether];
     for (__m256i& lane : lanes) {
       lane = widen(from, matrix.is_signed, zero);
       from += matrix.column_stride;
     }
     transpose(lanes);
-    for (size_t pair = 0; pair < lanes.size(); ++pair) {
-      int16_t* to = out + (static_cast<int64_t>(pair) * part.width + column) * 2;
+    for (int64_t pair = 0; pair < kRowsTogether / 2; ++pair) {
+      int16_t* to = out + (pair * part.width + column) * 2;
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), lanes[pair]);
     }
   }
