@@ -32,10 +32,19 @@ T get_or(const Attributes& attributes, std::string_view name, const T& fallback)
 
 std::string_view kind_name(const Attribute& attribute) { return kKindNames[attribute.index()]; }
 
+Attributes::Attributes() = default;
+Attributes::Attributes(const Attributes&) = default;
+Attributes::Attributes(Attributes&&) noexcept = default;
+Attributes& Attributes::operator=(const Attributes&) = default;
+Attributes& Attributes::operator=(Attributes&&) noexcept = default;
+Attributes::~Attributes() = default;
+
 const Attribute* Attributes::find(std::string_view name) const {
   const auto found = values_.find(name);
   return found == values_.end() ? nullptr : &found->second;
 }
+
+void Attributes::set(std::string name, Attribute value) { values_.insert_or_assign(std::move(name), std::move(value)); }
 
 void Attributes::erase(std::string_view name) {
   const auto found = values_.find(name);

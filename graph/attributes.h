@@ -23,9 +23,17 @@ std::string_view kind_name(const Attribute& attribute);  // "an int", "a list of
 // naming the attribute, when it has another kind.
 class Attributes {
  public:
+  // All that instantiates the map is in one file, as most files include this one.
+  Attributes();
+  Attributes(const Attributes&);
+  Attributes(Attributes&&) noexcept;
+  Attributes& operator=(const Attributes&);
+  Attributes& operator=(Attributes&&) noexcept;
+  ~Attributes();
+
   bool has(std::string_view name) const { return find(name) != nullptr; }
   const Attribute* find(std::string_view name) const;
-  void set(std::string name, Attribute value) { values_.insert_or_assign(std::move(name), std::move(value)); }
+  void set(std::string name, Attribute value);
   void erase(std::string_view name);
 
   int64_t get_int(std::string_view name, int64_t fallback) const;

@@ -18,6 +18,13 @@ size_t Node::own_input_count() const {
 
 std::string Node::origin() const { return fused_from.empty() ? std::string(op->name) : fused_from; }
 
+Graph::Graph() = default;
+Graph::Graph(const Graph&) = default;
+Graph::Graph(Graph&&) noexcept = default;
+Graph& Graph::operator=(const Graph&) = default;
+Graph& Graph::operator=(Graph&&) noexcept = default;
+Graph::~Graph() = default;
+
 ValueId Graph::add_value(std::string value_name, TensorType type) {
   values_.push_back({std::move(value_name), std::move(type), Tensor(), NodeId::none});
   return static_cast<ValueId>(values_.size() - 1);

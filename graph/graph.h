@@ -58,6 +58,13 @@ class Graph : public std::enable_shared_from_this<Graph> {
   std::vector<ValueId> inputs;   // without initializers, unless a body's formal input
   std::vector<ValueId> outputs;  // may repeat, may be inputs or constants
 
+  Graph();
+  Graph(const Graph&);
+  Graph(Graph&&) noexcept;
+  Graph& operator=(const Graph&);
+  Graph& operator=(Graph&&) noexcept;
+  ~Graph();
+
   ValueId add_value(std::string name, TensorType type);
   ValueId add_constant(std::string name, Tensor tensor);
   // Appends; outputs that are not none must have no producer yet. The node is placed at the end of order().
