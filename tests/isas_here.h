@@ -2,7 +2,7 @@
 // The instruction sets that a test goes through: those of this machine whose code differs.
 #include <vector>
 
-#include "jit/kernels/common/int8_lanes.h"
+#include "jit/kernels/common/int8_dot.h"
 #include "src/base/cpu.h"
 
 namespace lathe::testing {

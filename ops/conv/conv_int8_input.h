@@ -3,7 +3,7 @@
 // fill 32 bits, as unsigned bytes or 16-bit integers less the zero point, with the border where it is not zero.
 #include <optional>
 
-#include "jit/kernels/common/int8_lanes.h"
+#include "jit/kernels/common/int8_dot.h"
 #include "ops/conv/conv_node.h"
 #include "ops/lower.h"
 #include "src/base/divide.h"

@@ -5,7 +5,8 @@
 #include <optional>
 #include <vector>
 
-#include "jit/kernels/common/int8_lanes.h"
+#include "jit/kernels/common/int8_dot.h"
+#include "jit/kernels/common/int8_store.h"
 #include "ops/conv/conv_operands.h"
 #include "ops/int8/int8_pack.h"
 #include "ops/lower.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "jit/kernels/common/int8_lanes.h"
+#include "jit/kernels/common/int8_dot.h"
 #include "jit/kernels/gemm/bits_int8_rows.h"
 #include "ops/core_cycles.h"
 #include "ops/gemm/bits_product.h"

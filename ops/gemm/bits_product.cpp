@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "jit/kernels/common/int8_lanes.h"
+#include "jit/kernels/common/int8_dot.h"
 
 namespace lathe {
 

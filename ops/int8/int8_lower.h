@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "jit/kernels/common/int8_lanes.h"
+#include "jit/kernels/common/int8_store.h"
 #include "ops/gemm/matmul_shape.h"
 #include "ops/lower.h"
 

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <random>
 
-#include "jit/kernels/common/int8_lanes.h"
 #include "tests/guarded_bytes.h"
 
 namespace lathe {

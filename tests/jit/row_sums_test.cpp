@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "jit/kernels/common/int8_lanes.h"
+#include "jit/kernels/common/int8_dot.h"
 #include "tests/guarded_bytes.h"
 
 namespace lathe {

@@ -5,7 +5,7 @@
 #include <random>
 #include <span>
 
-#include "jit/kernels/common/int8_lanes.h"
+#include "jit/kernels/common/int8_dot.h"
 #include "ops/numbers.h"
 #include "tests/guarded_bytes.h"
 #include "tests/isas_here.h"

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "jit/kernels/common/int8_lanes.h"
+#include "jit/kernels/common/int8_dot.h"
 #include "ops/int8/int8_lower.h"
 #include "ops/int8/int8_pack.h"
 #include "ops/int8/int8_product.h"

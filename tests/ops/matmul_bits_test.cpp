@@ -1,7 +1,7 @@
 // com.microsoft's MatMulNBits by its kernels against its reference, which contrib_matmul_test holds to the definition.
 #include <gtest/gtest.h>
 
-#include "jit/kernels/common/int8_lanes.h"
+#include "jit/kernels/common/int8_dot.h"
 #include "tests/isas_here.h"
 #include "tests/ops/one_node.h"
 

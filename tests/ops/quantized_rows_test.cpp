@@ -3,7 +3,6 @@
 
 #include <cmath>
 
-#include "jit/kernels/common/int8_lanes.h"
 #include "tests/isas_here.h"
 #include "tests/ops/op_tester.h"
 

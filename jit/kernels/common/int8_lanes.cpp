@@ -1,39 +1,8 @@
 #include "jit/kernels/common/int8_lanes.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <bit>
 
 namespace lathe {
-
-std::string to_string(Int8Dot dot) {
-  switch (dot) {
-    case Int8Dot::u8s8:
-      return "u8s8";
-    case Int8Dot::s8u8:
-      return "s8u8";
-    case Int8Dot::u8s7:
-      return "u8s7";
-    case Int8Dot::s8s8:
-      return "s8s8";
-    case Int8Dot::crossed:
-      return "crossed";
-    default:
-      return "pairs";
-  }
-}
-
-std::string to_string(const Int8Store& how) {
-  return std::string(name_of(how.dtype)) + "+" + std::to_string(how.zero) + (how.is_bounded ? "b" : "") +
-         (how.gelu != 0 ? fmt::format(" gelu {}", how.gelu) : "") +
-         (how.table.empty() ? "" : fmt::format(":{:02x}", fmt::join(how.table, "")));
-}
-
-bool has_byte_tables(Isa isa) {
-  static const bool has_permutes = __builtin_cpu_supports("avx512vbmi") != 0;
-  return has_wide_vnni(isa) && has_permutes;
-}
 
 void Int8Emitter::dot(Int8Dot kind, const Vec& acc, const Vec& a, const Vec& b, const Vec& temp) {
   if (kind == Int8Dot::u8s8) return vpdpbusd(acc, a, b);

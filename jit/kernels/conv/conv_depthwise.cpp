@@ -7,6 +7,7 @@
 #include <map>
 
 #include "jit/emitter.h"
+#include "jit/kernels/conv/conv_epilogue_emitter.h"
 #include "jit/kernels/conv/conv_tiling.h"
 
 namespace lathe {

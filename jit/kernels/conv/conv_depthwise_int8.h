@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "jit/kernels/common/int8_lanes.h"
+#include "jit/kernel.h"
+#include "jit/kernels/common/int8_dot.h"
+#include "jit/kernels/common/int8_store.h"
 #include "jit/kernels/conv/conv_epilogue.h"
 #include "jit/kernels/conv/conv_shape.h"
 

@@ -8,6 +8,7 @@
 
 #include "jit/kernels/common/shared_vector.h"
 #include "jit/kernels/conv/conv_direct.h"
+#include "jit/kernels/conv/conv_epilogue_emitter.h"
 
 namespace lathe {
 

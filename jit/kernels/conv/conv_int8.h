@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "jit/expression/vector_program.h"
-#include "jit/kernels/common/int8_lanes.h"
+#include "jit/kernel.h"
+#include "jit/kernels/common/int8_dot.h"
+#include "jit/kernels/common/int8_store.h"
 #include "jit/kernels/conv/conv_epilogue.h"
 #include "jit/kernels/conv/conv_tiling.h"
 

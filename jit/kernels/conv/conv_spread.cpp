@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "jit/emitter.h"
+#include "jit/kernels/conv/conv_epilogue_emitter.h"
 
 namespace lathe {
 namespace {

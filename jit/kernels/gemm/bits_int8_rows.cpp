@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "jit/kernels/common/int8_lanes.h"
+#include "jit/kernels/common/int8_dot.h"
 #include "jit/kernels/gemm/bits_panel_emitter.h"
 
 namespace lathe {

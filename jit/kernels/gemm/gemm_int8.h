@@ -13,7 +13,8 @@
 #include <string>
 
 #include "jit/kernel.h"
-#include "jit/kernels/common/int8_lanes.h"
+#include "jit/kernels/common/int8_dot.h"
+#include "jit/kernels/common/int8_store.h"
 #include "jit/kernels/gemm/gemm.h"
 
 namespace lathe {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "jit/emitter.h"
-#include "jit/kernels/common/int8_lanes.h"
+#include "jit/kernels/common/int8_dot.h"
 
 namespace lathe {
 namespace {

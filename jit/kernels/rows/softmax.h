@@ -5,7 +5,7 @@
 #include <string>
 
 #include "jit/kernel.h"
-#include "jit/kernels/common/int8_lanes.h"
+#include "jit/kernels/common/int8_store.h"
 #include "src/base/cpu.h"
 
 namespace lathe {

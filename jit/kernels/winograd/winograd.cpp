@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "jit/kernels/conv/conv_epilogue_emitter.h"
 #include "jit/kernels/winograd/line_transform.h"
 
 namespace lathe {

@@ -8,7 +8,8 @@
 #include <cstdint>
 #include <string>
 
-#include "jit/kernels/common/int8_lanes.h"
+#include "jit/kernel.h"
+#include "jit/kernels/common/int8_store.h"
 #include "jit/kernels/conv/conv_epilogue.h"
 
 namespace lathe {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 
+#include "jit/expression/epilogue.h"
 #include "jit/kernels/winograd/winograd_int8_emitter.h"
 
 namespace lathe {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "jit/kernels/common/int8_lanes.h"
 #include "jit/kernels/winograd/winograd_int8.h"
 
 namespace lathe {
