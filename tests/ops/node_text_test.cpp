@@ -9,6 +9,7 @@
 #include "lathe/error.h"
 #include "ops/lower.h"
 #include "tests/ops/one_node.h"
+#include "tests/ops/step_memory.h"
 
 namespace lathe {
 namespace {

@@ -1,11 +1,11 @@
 #pragma once
 // Runs one node through its lowering, with inputs and output blocked or plain, against its reference.
-#include <cstring>
+#include <optional>
 #include <random>
+#include <string>
+#include <vector>
 
 #include "ops/lower.h"
-#include "ops/op_def.h"
-#include "tests/ops/step_memory.h"
 
 namespace lathe::testing {
 
@@ -18,87 +18,19 @@ class FallbackPlans : public PlanSource {
 class RandomPlans : public PlanSource {
  public:
   explicit RandomPlans(std::mt19937& random) : random_(random) {}
-  Candidate choose(const TuningTask& task) override {
-    for (int tries = 0; tries < 1000; ++tries) {
-      Candidate candidate;
-      for (const Knob& knob : task.space.knobs) {
-        candidate[knob.name] = knob.choices[random_() % knob.choices.size()];
-      }
-      if (task.space.allowed == nullptr || task.space.allowed(candidate)) return candidate;
-    }
-    return task.space.fallback;
-  }
+  Candidate choose(const TuningTask& task) override;
 
  private:
   std::mt19937& random_;
 };
 
-inline Tensor random_tensor(const Dims& dims, std::mt19937& random, float low = -1, float high = 1) {
-  Tensor tensor(DType::f32, dims);
-  std::uniform_real_distribution<float> uniform(low, high);
-  for (int64_t i = 0; i < tensor.size(); ++i) tensor.mutable_data<float>()[i] = uniform(random);
-  return tensor;
-}
+Tensor random_tensor(const Dims& dims, std::mt19937& random, float low = -1, float high = 1);
+Tensor random_bytes(DType dtype, const Dims& dims, std::mt19937& random);
 
-inline Tensor random_bytes(DType dtype, const Dims& dims, std::mt19937& random) {
-  Tensor tensor(dtype, dims);
-  auto* bytes = static_cast<uint8_t*>(tensor.mutable_raw());
-  for (size_t i = 0; i < tensor.bytes(); ++i) bytes[i] = static_cast<uint8_t>(random());
-  return tensor;
-}
-
-inline int64_t blocked_index(const Dims& dims, int block, int64_t flat) {
-  int64_t pixels = 1;
-  for (size_t i = 2; i < dims.size(); ++i) pixels *= dims[i];
-  const int64_t pixel = flat % pixels, channel = flat / pixels % dims[1], image = flat / pixels / dims[1];
-  const int64_t blocks = (dims[1] + block - 1) / block;
-  return ((image * blocks + channel / block) * pixels + pixel) * block + channel % block;
-}
-
+int64_t blocked_index(const Dims& dims, int block, int64_t flat);
 // Elements in the type's layout; the lanes past the channels hold rubbish, as they may.
-inline void write_value(void* to, const TensorType& type, const Tensor& plain) {
-  auto* out = static_cast<float*>(to);
-  const int block = type.layout.channel_block;
-  if (block == 0) {
-    std::memcpy(to, plain.raw(), plain.bytes());
-    return;
-  }
-  if (bits_of(type.dtype) == 8) {
-    std::memset(to, 0xa5, type.storage_bytes());
-    for (int64_t i = 0; i < plain.size(); ++i) {
-      static_cast<uint8_t*>(to)[blocked_index(plain.dims(), block, i)] = static_cast<const uint8_t*>(plain.raw())[i];
-    }
-    return;
-  }
-  std::fill(out, out + type.storage_bytes() / sizeof(float), 1e30f);
-  for (int64_t i = 0; i < plain.size(); ++i) out[blocked_index(plain.dims(), block, i)] = plain.data<float>()[i];
-}
-
-inline Tensor read_bytes(const void* from, const TensorType& type) {
-  Tensor plain(type.dtype, type.extents());
-  const int block = type.layout.channel_block;
-  for (int64_t i = 0; i < plain.size(); ++i) {
-    static_cast<uint8_t*>(plain.mutable_raw())[i] =
-        static_cast<const uint8_t*>(from)[block == 0 ? i : blocked_index(plain.dims(), block, i)];
-  }
-  return plain;
-}
-
-inline Tensor read_value(const void* from, const TensorType& type) {
-  if (bits_of(type.dtype) == 8) return read_bytes(from, type);
-  if (bits_of(type.dtype) == 16) {
-    Tensor plain(type.dtype, type.extents());
-    std::memcpy(plain.mutable_raw(), from, plain.bytes());
-    return plain;
-  }
-  Tensor plain(DType::f32, type.extents());
-  const auto* in = static_cast<const float*>(from);
-  const int block = type.layout.channel_block;
-  for (int64_t i = 0; i < plain.size(); ++i) {
-    plain.mutable_data<float>()[i] = in[block == 0 ? i : blocked_index(plain.dims(), block, i)];
-  }
-  return plain;
-}
+void write_value(void* to, const TensorType& type, const Tensor& plain);
+Tensor read_value(const void* from, const TensorType& type);
 
 struct OneNode {
   std::string domain = {};  // of the operator
@@ -109,58 +41,13 @@ struct OneNode {
 
   // Adds the node. `blocks`: channel block of each input; output gets `out_block`.
   void make(const std::string& op, int version, Attributes attributes, const std::vector<int>& blocks, int out_block,
-            std::optional<Epilogue> epilogue = {}) {
-    Node made;
-    made.op = &OpRegistry::builtin().require(domain, op, version);
-    made.version = version;
-    made.name = "tested";
-    made.attributes = std::move(attributes);
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      if (!inputs[i].defined()) {
-        made.inputs.push_back(ValueId::none);
-        continue;
-      }
-      TensorType type = TensorType::of(inputs[i].dtype(), inputs[i].dims());
-      type.layout.channel_block = blocks[i];
-      const std::string name = "input" + std::to_string(i);
-      if (is_constant[i]) {
-        made.inputs.push_back(graph.add_constant(name, inputs[i]));
-      } else {
-        made.inputs.push_back(graph.add_value(name, type));
-        graph.inputs.push_back(made.inputs.back());
-      }
-    }
-    made.epilogue = std::move(epilogue);
-    const ValueId output = graph.add_value("output", TensorType());
-    made.outputs = {output};
-    node = graph.add_node(made);
-    graph.value(output).type = infer_node(graph, graph.node(node))[0];
-    graph.value(output).type.layout.channel_block = out_block;
-    graph.outputs = {output};
-  }
+            std::optional<Epilogue> epilogue = {});
 
-  Tensor expected() const { return run_reference(graph.node(node), inputs, {})[0]; }
+  Tensor expected() const;
 
   // nullopt: the lowering declined, so that the reference would run.
-  std::optional<Tensor> run(Isa isa, int threads) const {
-    FallbackPlans plans;
-    return run(isa, threads, plans);
-  }
-  std::optional<Tensor> run(Isa isa, int threads, PlanSource& plans) const {
-    PackedWeights packed;
-    const LoweredGraph lowered = lower_graph(graph, {OpRegistry::builtin(), {isa, threads}, packed, plans, nullptr});
-    for (const Step& step : lowered.steps) {
-      if (step.kernel == "reference") return std::nullopt;
-    }
-    const StepMemory memory(lowered);
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      const ValueId id = graph.node(node).inputs[i];
-      if (id == ValueId::none || is_constant[i]) continue;
-      write_value(memory.at(id), graph.value(id).type, inputs[i]);
-    }
-    memory.run();
-    return read_value(memory.at(lowered.outputs[0]), graph.value(graph.outputs[0]).type);
-  }
+  std::optional<Tensor> run(Isa isa, int threads) const;
+  std::optional<Tensor> run(Isa isa, int threads, PlanSource& plans) const;
 };
 
 }  // namespace lathe::testing

@@ -1,6 +1,7 @@
 // widen-halves: float16 nets compute in float32.
 #include <gtest/gtest.h>
 
+#include "src/base/half.h"
 #include "tests/ops/pass_net.h"
 
 namespace lathe {

@@ -7,6 +7,7 @@
 #include "tests/isas_here.h"
 #include "tests/ops/core_rates.h"
 #include "tests/ops/one_node.h"
+#include "tests/ops/step_memory.h"
 
 namespace lathe {
 namespace {
