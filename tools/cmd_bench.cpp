@@ -1,5 +1,6 @@
 // lathe bench MODEL: how long a run takes, and where the time goes.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <chrono>

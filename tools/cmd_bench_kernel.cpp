@@ -1,5 +1,6 @@
 // lathe bench-kernel TASK: how fast one task's kernels run alone, with the caches as inside a model.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <array>

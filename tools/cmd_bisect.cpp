@@ -1,5 +1,6 @@
 // lathe bisect MODEL: the first node, kernel or pass whose result departs from the plain reference.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "graph/model.h"
 #include "ops/op_def.h"

@@ -1,5 +1,6 @@
 // lathe inspect MODEL: what the model is and what Lathe makes of it.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "graph/text.h"
 #include "jit/kernel.h"

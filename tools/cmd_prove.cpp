@@ -1,5 +1,6 @@
 // lathe prove MODEL...: the results stay with each graph pass left out in turn, and with passes in other orders.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <filesystem>
 

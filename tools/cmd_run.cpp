@@ -1,5 +1,6 @@
 // lathe run MODEL: one run, its results to a folder or against expected ones.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <cmath>
 #include <filesystem>

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fnmatch.h>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include <chrono>
 #include <filesystem>

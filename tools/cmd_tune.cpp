@@ -1,5 +1,6 @@
 // lathe tune MODEL: measures plans for the model's tasks and keeps the winners in the tuning cache.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <chrono>

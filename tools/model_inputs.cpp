@@ -1,5 +1,6 @@
 #include "tools/model_inputs.h"
 
+#include <CLI/CLI.hpp>
 #include <charconv>
 #include <filesystem>
 #include <map>

@@ -1,9 +1,12 @@
 #pragma once
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
 #include "lathe/session.h"
+
+namespace CLI {
+class App;
+}
 
 namespace lathe::tools {
 

@@ -1,5 +1,6 @@
 #include "tools/model_options.h"
 
+#include <CLI/CLI.hpp>
 #include <map>
 
 namespace lathe::tools {

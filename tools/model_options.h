@@ -1,8 +1,11 @@
 #pragma once
-#include <CLI/CLI.hpp>
 #include <string>
 
 #include "lathe/session.h"
+
+namespace CLI {
+class App;
+}
 
 namespace lathe::tools {
 

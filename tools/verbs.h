@@ -1,5 +1,8 @@
 #pragma once
-#include <CLI/CLI.hpp>
+
+namespace CLI {
+class App;
+}
 
 namespace lathe::tools {
 
