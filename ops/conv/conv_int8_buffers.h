@@ -11,6 +11,7 @@ struct ConvInt8Buffers {
   BufferId source, packed, init, target;
   std::vector<BufferId> operands;
   BufferId terms = BufferId::none;  // where products are crossed
+  BufferId large = BufferId::none;  // where they are halved
 
   ConvInt8Arguments bind(const StepArgs& args, const void* next_weights) const {
     ConvInt8Arguments arguments;
@@ -18,6 +19,7 @@ struct ConvInt8Buffers {
     arguments.weights = args.at<const void>(packed);
     arguments.init = args.at<const int32_t>(init);
     if (terms != BufferId::none) arguments.terms = args.at<const int32_t>(terms);
+    if (large != BufferId::none) arguments.large = args.at<const uint8_t>(large);
     arguments.target = args.at<void>(target);
     for (size_t i = 0; i < operands.size(); ++i) arguments.operands[i] = args.at<const void>(operands[i]);
     arguments.next_weights = next_weights;

@@ -93,7 +93,9 @@ Step conv_step(const LowerContext& context, std::shared_ptr<const ConvInt8Progra
   Step step;
   step.kernel = program->plan_text();
   step.reads = {buffers.source, buffers.packed, buffers.init};
-  if (buffers.terms != BufferId::none) step.reads.push_back(buffers.terms);
+  for (const BufferId beside : {buffers.terms, buffers.large}) {
+    if (beside != BufferId::none) step.reads.push_back(beside);
+  }
   step.reads.insert(step.reads.end(), buffers.operands.begin(), buffers.operands.end());
   step.writes = {buffers.target};
   step.threads = program->threads();
@@ -177,7 +179,7 @@ bool cross(const LowerContext& context, const ConvNode& conv, const TensorType& 
 bool lower_sums(const LowerContext& context, const ConvNode& conv, const ConvInt8Zeros& zeros,
                 const ConvInt8Operands& operands, const TensorType& in_type, BufferId from, BufferId target) {
   const int lanes = vector_lanes(context.target.isa);
-  const Int8Dot dot = conv_int8_sums_dot(context, zeros);
+  const Int8Dot dot = conv_int8_sums_dot(context, in_type, zeros);
   ConvInt8Input input(in_type, conv, dot, zeros.input, lanes);
   // Where weights are added, they must count for nothing.
   const bool is_flat = zeros.weights == std::vector<int32_t>(zeros.weights.size(), 0) && input.flatten(conv, dot);
@@ -211,6 +213,7 @@ bool lower_sums(const LowerContext& context, const ConvNode& conv, const ConvInt
     } else {
       buffers.source = input.add_step(context, from, zero_at);
     }
+    if (dot == Int8Dot::halved) buffers.large = add_large_bytes(context, program, buffers.source);
     buffers.target = target;
     buffers.operands = operands.bound.buffers;
     context.add(conv_step(context, std::move(program), weights, buffers));

@@ -14,6 +14,13 @@ bool are_signed_bytes(const LowerContext& context, const ConvInt8Zeros& zeros) {
          std::all_of(zeros.weights.begin(), zeros.weights.end(), [](int32_t z) { return z == 0; });
 }
 
+// As behind a rectifier, or much like it. A block is a pixel of eight bytes: convolutions by halves look for large ones
+// so.
+bool are_mostly_small(const TensorType& input, const ConvInt8Zeros& zeros) {
+  constexpr int32_t kNearZero = 32;
+  return input.dtype == DType::u8 && input.layout.channel_block == 8 && zeros.input && *zeros.input <= kNearZero;
+}
+
 bool can_read(DType dtype) { return dtype == DType::f32 || dtype == DType::i32 || is_byte(dtype); }
 
 }  // namespace
@@ -79,10 +86,12 @@ Int8Dot conv_int8_dot(const LowerContext& context, const ConvInt8Zeros& zeros) {
   return has_vnni(context.target.isa) && are_signed_bytes(context, zeros) ? Int8Dot::u8s8 : Int8Dot::pairs;
 }
 
-Int8Dot conv_int8_sums_dot(const LowerContext& context, const ConvInt8Zeros& zeros) {
-  const bool is_of_seven_bits = has_dot(context.target.isa, Int8Dot::u8s7) && are_signed_bytes(context, zeros) &&
-                                are_at_most(context.constant(1).elements<int8_t>(), kMostOfSevenBits);
-  return is_of_seven_bits ? Int8Dot::u8s7 : conv_int8_dot(context, zeros);
+Int8Dot conv_int8_sums_dot(const LowerContext& context, const TensorType& input, const ConvInt8Zeros& zeros) {
+  if (has_dot(context.target.isa, Int8Dot::u8s7) && are_signed_bytes(context, zeros)) {
+    if (are_at_most(context.constant(1).elements<int8_t>(), kMostOfSevenBits)) return Int8Dot::u8s7;
+    if (are_mostly_small(input, zeros)) return Int8Dot::halved;
+  }
+  return conv_int8_dot(context, zeros);
 }
 
 bool has_conv_int8_bias(const LowerContext& context, int64_t channels) {

@@ -30,8 +30,9 @@ std::optional<ConvInt8Zeros> conv_int8_zeros(const LowerContext& context, int64_
 
 // Bytes where weights are signed and have no zero point, or 16 bits.
 Int8Dot conv_int8_dot(const LowerContext& context, const ConvInt8Zeros& zeros);
-// The same over channels; also bytes where weights are of seven bits.
-Int8Dot conv_int8_sums_dot(const LowerContext& context, const ConvInt8Zeros& zeros);
+// The same over channels of an input of this type; also bytes where weights are of seven bits, or the input's bytes
+// mostly small.
+Int8Dot conv_int8_sums_dot(const LowerContext& context, const TensorType& input, const ConvInt8Zeros& zeros);
 
 // A bias is there for all channels, or absent.
 bool has_conv_int8_bias(const LowerContext& context, int64_t channels);

@@ -19,7 +19,7 @@ constexpr double kLatencyCycles = 4;  // of a dot product
 constexpr double kNarrowPairs = 0.613, kNarrowLoad = 0.066;
 // The same of crossed pairs: four instructions for two of them.
 constexpr double kCrossedPairs = 0.434, kCrossedLoad = 0.155;
-// And of bytes by weights of seven bits: three for one of them.
+// And of bytes: three for one of them.
 constexpr double kNarrowBytes = 0.92;
 // A broadcast, in loads of whole vectors: where these are two halves, and where two of them pass in a cycle.
 constexpr double kBroadcastLoads = 0.6, kBroadcastOfTwo = 1;
@@ -44,7 +44,7 @@ double step_cycles(const ConvInt8Problem& problem, int64_t pixels, int64_t block
   const double streaming =
       weight_bytes * steps > kWeightsInL1 ? static_cast<double>(weight_bytes) / kL2BytesPerCycle : 0;
   if (!is_wide && (needs_temp || is_crossed)) {
-    const double each = is_crossed ? kCrossedPairs : problem.dot == Int8Dot::u8s7 ? kNarrowBytes : kNarrowPairs;
+    const double each = is_crossed ? kCrossedPairs : problem.dot == Int8Dot::pairs ? kNarrowPairs : kNarrowBytes;
     const double narrow =
         each * dots + (is_crossed ? kCrossedLoad : kNarrowLoad) * static_cast<double>(pixels + blocks);
     return std::max({narrow, streaming, kLatencyCycles}) + 0.1;

@@ -200,6 +200,11 @@ int64_t ConvInt8Program::weights_bytes(const ConvBlockGroup& group) const {
 
 int64_t ConvInt8Program::packed_bytes() const { return weights_at(groups_.back()) + weights_bytes(groups_.back()); }
 
+PixelReaders ConvInt8Program::readers() const {
+  const int64_t pixel_bytes = 4 * problem_.shape.in_lanes();
+  return readers_of(tiling_, problem_.source_block_bytes() / pixel_bytes, pixel_bytes);
+}
+
 void ConvInt8Program::fetch_code() const noexcept {
   for (const ConvInt8Kernels& kernels : kernels_) {
     if (kernels) kernels.fetch_code();
@@ -272,6 +277,7 @@ void ConvInt8Program::set_turns(const Panel& panel, int64_t tiles, ConvInt8Call&
   const ConvBlockGroup &group = panel.group[0], &next = panel.group[1];
   call.source_turn = (next.in_first - group.in_first) * call.source_block_bytes - tiles * call.source_step;
   call.terms_turn = -tiles * call.terms_step;
+  call.large_turn = (next.in_first - group.in_first) * call.large_block_bytes - tiles;
   call.target_turn = group.count * call.target_block_bytes - tiles * call.target_step;
   call.weights_turn = weights_at(next) - weights_at(group);
   call.init_turn = int64_t{group.count} * problem_.shape.lanes * static_cast<int64_t>(sizeof(int32_t));
@@ -313,6 +319,10 @@ void ConvInt8Program::run_panel(const ConvInt8Arguments& arguments, const Panel&
       const int64_t pixel_bytes = 4 * problem_.shape.in_lanes(), image_pixels = source_block / pixel_bytes;
       call.terms = arguments.terms + image * image_pixels + tile.source / pixel_bytes;
       call.terms_step = run.source_step / pixel_bytes * 4;
+    }
+    if (arguments.large != nullptr) {
+      call.large_block_bytes = tiles;
+      call.large = arguments.large + (image * problem_.shape.in_blocks() + group.in_first) * tiles + number;
     }
     call.target_step = run.target_step;
     call.prefetch = call.weights;

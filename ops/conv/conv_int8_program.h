@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "jit/kernels/conv/conv_int8.h"
+#include "ops/conv/conv_int8_large.h"
 #include "ops/conv/conv_problem.h"
 #include "ops/conv/conv_program.h"
 #include "ops/int8/int8_pack.h"
@@ -62,6 +63,7 @@ struct ConvInt8Arguments {
   const void* weights = nullptr;   // packed
   const int32_t* init = nullptr;   // padded to whole blocks
   const int32_t* terms = nullptr;  // ConvInt8Call::terms, of every position, image after image
+  const uint8_t* large = nullptr;  // ConvInt8Call::large: [image][input block][tile]
   void* target = nullptr;
   const void* operands[ConvEpilogue::kMaxOperands] = {};
   const void* next_weights = nullptr;  // streamed by whatever runs next; may be null
@@ -85,6 +87,10 @@ class ConvInt8Program {
   // `weights`: one row for each output channel, [in][taps]. `sums`: of each output channel's packed values, padded;
   // where products are crossed, what they add to a sum of it.
   void pack(const ByteMatrix& weights, const ByteZeros& zeros, void* packed, int32_t* sums) const;
+
+  // Of Int8Dot::halved: tiles of an image, and those that read each pixel of an input block.
+  int64_t tiles() const { return static_cast<int64_t>(tiling_.tiles.size()); }
+  PixelReaders readers() const;
 
   int shares() const { return split_.count(); }
   void run(const ConvInt8Arguments& arguments, int share) const noexcept;

@@ -42,11 +42,13 @@ class Bench {
         target_(bench_tensor(DType::u8, target_bytes(problem))),
         init_(bench_tensor(DType::i32, problem.shape.out_blocks() * problem.shape.lanes)),
         terms_(bench_tensor(DType::i32, source_bytes(problem) / 4)),
+        large_(DType::u8, {problem.shape.batch * problem.shape.in_blocks(), program_.tiles()}),
         channels_(bench_tensor(DType::f32, init_.size())),
         weights_(DType::u8, program_.packed_bytes()) {
     arguments_.source = source_.raw();
     arguments_.target = target_.mutable_raw();
     if (problem.dot == Int8Dot::crossed) arguments_.terms = terms_.data<int32_t>();
+    if (problem.dot == Int8Dot::halved) arguments_.large = large_.data<uint8_t>();
     arguments_.init = init_.data<int32_t>();
     for (size_t i = 0; i < problem.epilogue.operands.size(); ++i) {
       const int64_t bytes = problem.shape.batch * operand_bytes(problem, i);
@@ -69,7 +71,7 @@ class Bench {
   ConvInt8Program program_;
   ThreadTeam team_;
   int64_t planes_;
-  Tensor source_, target_, init_, terms_, channels_;
+  Tensor source_, target_, init_, terms_, large_, channels_;
   std::vector<Tensor> operands_;
   ColdWeights weights_;
   ModelCaches caches_;

@@ -24,9 +24,9 @@ constexpr int kGain = 8;  // percent that it must be faster
 
 // Cycles of one multiplication of a vector with the other's lanes.
 double cycles_of_dot(Isa isa, Int8Dot dot, const CoreRates& rates) {
-  constexpr double kCrossed = 0.64, kSevenBits = 0.97;
+  constexpr double kCrossed = 0.64, kBytes = 0.97;
   if (dot == Int8Dot::crossed) return kCrossed;
-  if (dot == Int8Dot::u8s7) return kSevenBits;
+  if (multiplies_in_16_bits(dot)) return kBytes;
   return 1 / products_per_cycle(isa, rates) * (dot_needs_temp(int8_isa(isa), dot) ? 1.5 : 1);
 }
 

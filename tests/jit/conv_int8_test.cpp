@@ -18,7 +18,10 @@ struct Form {
   Int8Dot dot;
 };
 std::vector<Form> forms() {
-  std::vector<Form> all = {{Isa::avx2, Int8Dot::pairs}, {Isa::avx2, Int8Dot::crossed}, {Isa::avx2, Int8Dot::u8s7}};
+  std::vector<Form> all = {{Isa::avx2, Int8Dot::pairs},
+                           {Isa::avx2, Int8Dot::crossed},
+                           {Isa::avx2, Int8Dot::u8s7},
+                           {Isa::avx2, Int8Dot::halved}};
   if (has_avx512(usable_isa())) all.push_back({Isa::avx512, Int8Dot::pairs});
   for (const Isa isa : {Isa::avx2_vnni, Isa::avx512_vnni})
     if (is_usable(isa)) all.push_back({isa, Int8Dot::u8s8});
@@ -52,7 +55,7 @@ class TileTest {
     plan_.tail = c.tail;
     plan_.ahead = c.ahead;
     plan_.prefetch_lines = 1;
-    fill(source_, random);
+    form.dot == Int8Dot::halved ? fill_mostly_small(source_, random) : fill(source_, random);
     form.dot == Int8Dot::u8s7 ? fill_with_seven_bits(weights_, random) : fill(weights_, random);
     for (int i = 0; i < c.out_blocks * lanes_; ++i) init_.as<int32_t>()[i] = 1000 * i - 7;
     for (int64_t pixel = 0; pixel < c.height * c.width; ++pixel) terms_.as<int32_t>()[pixel] = term_of(pixel);
@@ -62,6 +65,7 @@ class TileTest {
   static bool is_possible(const Case& c, const Form& form) {
     // Two sets of sums.
     if (c.ahead > 0 && 2 * c.out_blocks * c.cols >= vector_registers(form.isa)) return false;
+    if (form.dot == Int8Dot::halved) return c.ahead == 0;
     return form.dot != Int8Dot::crossed || (c.window == 1 && c.tail % 2 == 0 && c.ahead == 0);
   }
 
@@ -72,6 +76,7 @@ class TileTest {
     shape.x = axis(c_.width);
     const ConvTiling tiling = make_conv_tiling(shape, 1, c_.cols, lanes_);
     const ConvInt8Kernels kernels = ConvInt8Kernels::make(plan_, tiling.shapes);
+    large_ = large_of(tiling);
     for (size_t i = 0; i < tiling.tiles.size();) i += run(kernels, tiling.tiles, i);
     for (int channel = 0; channel < c_.out_blocks * lanes_; ++channel) {
       for (int64_t pixel = 0; pixel < c_.height * c_.width; ++pixel) {
@@ -114,6 +119,34 @@ class TileTest {
     }
   }
 
+  static void fill_mostly_small(const GuardedBytes& memory, std::mt19937& random) {
+    const int most = random() % 2 == 0 ? 128 : 255, large_of = 1 + static_cast<int>(random() % 40);
+    for (size_t i = 0; i < memory.size(); ++i) {
+      const bool is_large = random() % static_cast<unsigned>(large_of) == 0;
+      memory.as<uint8_t>()[i] = static_cast<uint8_t>(is_large ? most : random() % 128);
+    }
+  }
+
+  // Of each input block and tile, whether a pixel that it reads has large neighbours.
+  std::vector<uint8_t> large_of(const ConvTiling& tiling) const {
+    std::vector<uint8_t> large;
+    for (int block = 0; block < c_.blocks + (c_.tail > 0); ++block) {
+      for (const ConvTile& tile : tiling.tiles) {
+        bool is_large = false;
+        for (const ConvTapRun& tap : tiling.shapes[static_cast<size_t>(tile.shape)].taps) {
+          for (const ConvUse& use : tap.uses) {
+            const uint8_t* pixel = source_.as<uint8_t>() + block * block_bytes() + tile.source + use.source;
+            for (int i = 0; i < tap.run * groups_ * 4; i += 2) {
+              is_large = is_large || pixel[i] + pixel[i + 1] > kMostOfNeighbours;
+            }
+          }
+        }
+        large.push_back(is_large ? 1 : 0);
+      }
+    }
+    return large;
+  }
+
   // As many tiles of one row as are alike, in one call.
   size_t run(const ConvInt8Kernels& kernels, const std::vector<ConvTile>& tiles, size_t first) {
     ConvInt8Call call;
@@ -122,6 +155,8 @@ class TileTest {
     call.init = init_.as<int32_t>();
     call.terms = terms_.as<int32_t>() + tiles[first].source / (groups_ * 4);
     call.terms_step = int64_t{c_.cols} * 4;
+    call.large = large_.data() + first;
+    call.large_block_bytes = static_cast<int64_t>(tiles.size());
     call.target = target_.as<char>() + tiles[first].target;
     call.prefetch = call.weights;
     call.blocks = c_.blocks;
@@ -187,6 +222,7 @@ class TileTest {
   const Case c_;
   const int lanes_, group_, groups_;
   ConvInt8Plan plan_;
+  std::vector<uint8_t> large_;
   const GuardedBytes source_, weights_, init_, terms_, target_;
 };
 
@@ -236,6 +272,11 @@ TEST(ConvInt8, RefusesTilesThatNeedTooManyRegisters) {
   EXPECT_FALSE(fits_registers(plan, 5));
   plan.tail = 1;
   EXPECT_FALSE(fits_registers(plan, 4));
+  plan.dot = Int8Dot::halved;
+  EXPECT_TRUE(fits_registers(plan, 6));
+  EXPECT_FALSE(fits_registers(plan, 7));
+  plan.ahead = 1;
+  EXPECT_FALSE(fits_registers(plan, 1));
 }
 
 TEST(ConvInt8, RefusesToCrossProductsThatLackTaps) {

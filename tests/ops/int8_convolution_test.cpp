@@ -42,6 +42,7 @@ struct ConvCase {
   bool has_curve = false;  // else a residual
   bool is_extreme = false;
   bool has_seven_bits = false;
+  int large_of = 0;  // not 0: the zero point is near 0, and but one of so many bytes, and its neighbour, are small
 
   friend std::ostream& operator<<(std::ostream& out, const ConvCase& c) {
     return out << to_string(c.in) << " " << name_of(c.dtype) << " * " << to_string(c.weights) << "/" << c.groups << " "
@@ -97,6 +98,7 @@ class ConvRun {
       int8_t& weight = inputs_[1].mutable_data<int8_t>()[i];
       weight = std::clamp<int8_t>(weight, -64, 64);
     }
+    if (c.large_of > 0) make_small(random);
     for (int64_t i = 0; i < channels; ++i) inputs_[5].mutable_data<int32_t>()[i] = static_cast<int32_t>(i * 37 - 200);
     node_.op = &OpRegistry::builtin().require("lathe", "QuantizedConv");
     node_.name = "tested";
@@ -125,6 +127,14 @@ class ConvRun {
     graph_.value(node_.outputs[0]).type = out;
     graph_.outputs = node_.outputs;
     id_ = graph_.add_node(node_);
+  }
+
+  void make_small(std::mt19937& random) {
+    auto* bytes = inputs_[0].mutable_data<uint8_t>();
+    for (int64_t i = 0; i < inputs_[0].size(); ++i) {
+      if (random() % static_cast<unsigned>(case_.large_of) != 0) bytes[i] %= 100;
+    }
+    inputs_[3].mutable_data<uint8_t>()[0] %= 33;
   }
 
   void check(Isa isa) {
@@ -284,6 +294,33 @@ TEST(Int8Convolution, WeightsOfSevenBitsAreMultipliedAsBytes) {
   }
 }
 
+TEST(Int8Convolution, LargeBytesAreHalvedWhereMostAreSmall) {
+  const std::vector<int64_t> around = {1, 1, 1, 1};
+  const ConvCase cases[] = {
+      {.in = {1, 32, 9, 9}, .weights = {48, 32, 1, 1}},
+      {.in = {2, 24, 9, 8}, .weights = {20, 24, 3, 3}, .pads = {1, 0, 2, 1}, .strides = {2, 1}},
+      {.in = {2, 20, 7, 10}, .weights = {35, 20, 3, 5}, .pads = {1, 2, 1, 2}, .output = DType::i32, .threads = 2},
+      {.in = {1, 256, 28, 30}, .weights = {24, 256, 1, 1}, .output = DType::f32},
+      {.in = {2, 64, 31, 30}, .weights = {64, 64, 1, 1}, .strides = {2, 2}, .threads = 2},
+      {.in = {1, 64, 30, 29}, .weights = {48, 64, 3, 3}, .pads = around, .strides = {2, 2}, .has_curve = true},
+      {.in = {1, 33, 9, 8}, .weights = {33, 11, 3, 3}, .dilations = {2, 2}, .groups = 3},
+      {.in = {1, 72, 10, 9}, .weights = {72, 24, 3, 3}, .pads = around, .groups = 3},
+      {.in = {1, 24, 30}, .weights = {16, 24, 5}, .pads = {2, 2}, .output = DType::i8},
+  };
+  std::mt19937 random(13);
+  for (ConvCase c : cases) {
+    for (const int large_of : {1, 10, 200}) {
+      c.large_of = large_of;
+      c.is_extreme = random() % 2 == 0;
+      SCOPED_TRACE(::testing::Message() << c << " one of " << large_of);
+      ConvRun run(c, vector_lanes(Isa::avx2), random);
+      run.check(Isa::avx2);
+      if (::testing::Test::HasFatalFailure()) return;
+      EXPECT_NE(run.kernels().find("conv int8 halved"), std::string::npos) << run.kernels();
+    }
+  }
+}
+
 TEST(Int8Convolution, LooksUpWhatFollowsAByte) {
   const std::vector<int64_t> around = {1, 1, 1, 1};
   ConvCase cases[] = {
@@ -384,6 +421,7 @@ void choose_types(ConvCase& c, std::mt19937& random) {
   c.has_weight_zeros = random() % 4 == 0;
   c.is_dynamic = random() % 4 == 0;
   c.is_extreme = random() % 3 == 0;
+  if (c.dtype == DType::u8 && random() % 2 == 0) c.large_of = 1 + static_cast<int>(random() % 50);
   constexpr DType kOutputs[] = {DType::u8, DType::i8, DType::f32, DType::i32};
   c.output = kOutputs[random() % 4];
   c.threads = 1 + static_cast<int>(random() % 2);

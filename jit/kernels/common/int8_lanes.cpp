@@ -8,7 +8,7 @@ void Int8Emitter::dot(Int8Dot kind, const Vec& acc, const Vec& a, const Vec& b, 
   if (kind == Int8Dot::u8s8) return vpdpbusd(acc, a, b);
   if (kind == Int8Dot::s8u8) return vpdpbusd(acc, b, a);
   if (kind == Int8Dot::pairs && has_vnni(isa())) return vpdpwssd(acc, a, b);
-  if (kind == Int8Dot::u8s7) {
+  if (kind == Int8Dot::u8s7 || kind == Int8Dot::halved) {
     vpmaddubsw(temp, a, b);
     vpmaddwd(temp, temp, ptr[rip + ones_]);
   } else {
@@ -22,11 +22,22 @@ void Int8Emitter::dot_by_signs(const Vec& acc, const Vec& a, const Vec& size, co
   dot(Int8Dot::u8s7, acc, size, temp, temp);
 }
 
+void Int8Emitter::take_half(const Vec& a, Half half) {
+  if (half == Half::upper) return vpavgb(a, a, ptr[rip + no_bytes_]);
+  vpsrlw(a, a, 1);
+  vpand(a, a, ptr[rip + seven_bits_]);
+}
+
 void Int8Emitter::emit_dot_constants(Int8Dot kind) {
   if (!multiplies_in_16_bits(kind)) return;
   align(32);
   L(ones_);
   for (int i = 0; i < lanes() * 2; ++i) dw(1);
+  if (kind != Int8Dot::halved) return;
+  L(no_bytes_);
+  for (int i = 0; i < lanes(); ++i) dd(0);
+  L(seven_bits_);
+  for (int i = 0; i < lanes(); ++i) dd(0x7f7f7f7f);
 }
 
 void Int8Emitter::cross(const Vec& acc, const std::array<Vec, 2>& a, const std::array<Vec, 2>& b,

@@ -28,6 +28,9 @@ struct ConvInt8Call {
   // Int8Dot::crossed: what is taken off a pixel's sums, where the first tap's position in an input block is; at the
   // first tile's origin. No pixel lacks a tap.
   const int32_t* terms = nullptr;
+  // Int8Dot::halved: not 0 where bytes of an input block may be large (kMostOfNeighbours), of any pixel that the tile
+  // reads; of the first tile, in the first input block.
+  const uint8_t* large = nullptr;
   const char* prefetch = nullptr;
   int64_t prefetch_step = 0;                 // bytes; 0 repeats the same line
   int64_t blocks = 0;                        // whole input blocks, at least one
@@ -46,6 +49,7 @@ struct ConvInt8Call {
   int64_t source_turn = 0, target_turn = 0, weights_turn = 0, init_turn = 0;
   int64_t operand_turn[ConvEpilogue::kMaxOperands] = {};
   int64_t terms_step = 0, terms_turn = 0;
+  int64_t large_block_bytes = 0, large_turn = 0;  // from one input block to the next; tiles are a byte apart
   int64_t starts_left = 0, ends_left = 0, prefetches_left = 0;  // the call's own
 };
 

@@ -5,6 +5,8 @@
 #include <array>
 #include <cstddef>
 #include <functional>
+#include <memory>
+#include <optional>
 
 #include "jit/kernels/conv/conv_int8_walk.h"
 
@@ -38,6 +40,8 @@ class ConvInt8Emitter : public ConvInt8Walk {
     plan_.ahead > 0 ? emit_overlapped() : emit_one_by_one();
     if (plan_.prefetch_lines > 0) mov(qword[call_ + offsetof(ConvInt8Call, prefetch)], prefetch_);
     end();
+    for (const auto& emit : aside_) emit();
+    aside_.clear();
   }
 
   void emit_one_by_one() {
@@ -45,8 +49,8 @@ class ConvInt8Emitter : public ConvInt8Walk {
     L(next_tile);
     start_tile();
     mov(blocks_left_, qword[call_ + offsetof(ConvInt8Call, blocks)]);
-    loop_down(blocks_left_, [&] { emit_block(plan_.groups, true); });
-    if (plan_.tail > 0) emit_block(plan_.tail, false);
+    loop_down(blocks_left_, [&] { multiply_block(plan_.groups, true); });
+    if (plan_.tail > 0) multiply_block(plan_.tail, false);
     finish_outputs();
     dec(qword[call_ + offsetof(ConvInt8Call, tiles)]);
     jnz(next_tile, T_NEAR);
@@ -181,6 +185,24 @@ class ConvInt8Emitter : public ConvInt8Walk {
     move_on(offsetof(ConvInt8Call, terms), offsetof(ConvInt8Call, terms_step));
   }
 
+  // Where bytes are large, by other code.
+  void multiply_block(int groups, bool more_follow) {
+    if (!is_halved()) return emit_block(groups, more_follow);
+    auto has_large = std::make_shared<Xbyak::Label>(), next = std::make_shared<Xbyak::Label>();
+    cmp(byte[large_], 0);
+    jne(*has_large, T_NEAR);
+    emit_block(groups, more_follow);
+    L(*next);
+    if (more_follow) add(large_, qword[call_ + offsetof(ConvInt8Call, large_block_bytes)]);
+    aside_.emplace_back([=, this] {
+      L(*has_large);
+      halves_ = true;
+      emit_block(groups, more_follow);
+      halves_ = false;
+      jmp(*next, T_NEAR);
+    });
+  }
+
   // All taps of one input block of `groups`, as straight code.
   void emit_block(int groups, bool more_follow) {
     const int step_bytes = plan_.blocks * vec_bytes();
@@ -214,13 +236,22 @@ class ConvInt8Emitter : public ConvInt8Walk {
     for (int block = 0; block < plan_.blocks; ++block) {
       load(weight(set, block), weights_ + (weights_at + block * vec_bytes()));
     }
-    for (const ConvUse& use : tap.uses) {
+    const auto multiply = [&](const ConvUse& use, std::optional<Half> half) {
       const Vec& value = pool_[static_cast<size_t>(accumulators_ + next_broadcast_++ % broadcasts_)];
       vpbroadcastd(value, dword[source_ + (use.source + source_at)]);
+      if (half) take_half(value, *half);
       for (int block = 0; block < plan_.blocks; ++block) {
         dot(plan_.dot, accumulator(set_, use.pixel, block), value, weight(set, block),
             pool_[static_cast<size_t>(products_)]);
       }
+    };
+    for (const ConvUse& use : tap.uses) {
+      if (halves_) {
+        multiply(use, Half::upper);
+        multiply(use, Half::lower);
+        continue;
+      }
+      multiply(use, std::nullopt);
       ++uses_done_;
       const bool is_last = &use == &tap.uses.back();
       if (plan_.ahead > 0 && (is_spread() || is_last)) run_queue(std::min(uses_done_, straight_uses_), straight_uses_);
@@ -351,7 +382,9 @@ class ConvInt8Emitter : public ConvInt8Walk {
   int accumulators_ = 0, weight_sets_ = 1, first_weight_ = 0, broadcasts_ = 0, products_ = 0;
   std::vector<std::function<void()>> queue_;
   size_t queue_done_ = 0;
-  int uses_done_ = 0, straight_uses_ = 1;  // broadcasts among which a queue is spread
+  bool halves_ = false;                       // A's bytes are
+  std::vector<std::function<void()>> aside_;  // code that few tiles go through, behind the others'
+  int uses_done_ = 0, straight_uses_ = 1;     // broadcasts among which a queue is spread
   int next_set_ = 0, next_broadcast_ = 0, prefetched_ = 0;
 };
 

@@ -47,6 +47,9 @@ class ConvInt8Walk : public ConvInt8Outputs {
     count_prefetches();
     mov(source_, qword[call_ + offsetof(ConvInt8Call, source)]);
     move_on(offsetof(ConvInt8Call, source), offsetof(ConvInt8Call, source_step));
+    if (!is_halved()) return;
+    mov(large_, qword[call_ + offsetof(ConvInt8Call, large)]);
+    inc(qword[call_ + offsetof(ConvInt8Call, large)]);
   }
   // At a panel's end.
   template <class Body>
@@ -61,6 +64,7 @@ class ConvInt8Walk : public ConvInt8Outputs {
   void turn_sources() {
     move_on(offsetof(ConvInt8Call, source), offsetof(ConvInt8Call, source_turn));
     if (is_crossed()) move_on(offsetof(ConvInt8Call, terms), offsetof(ConvInt8Call, terms_turn));
+    if (is_halved()) move_on(offsetof(ConvInt8Call, large), offsetof(ConvInt8Call, large_turn));
     move_on(offsetof(ConvInt8Call, weights), offsetof(ConvInt8Call, weights_turn));
     move_on(offsetof(ConvInt8Call, init), offsetof(ConvInt8Call, init_turn));
     move_on(offsetof(ConvInt8Call, prefetch), offsetof(ConvInt8Call, weights_turn));
@@ -88,6 +92,7 @@ class ConvInt8Walk : public ConvInt8Outputs {
   }
 
   bool is_crossed() const { return plan_.dot == Int8Dot::crossed; }
+  bool is_halved() const { return plan_.dot == Int8Dot::halved; }
   const std::vector<ConvOperand>& operands() const { return plan_.epilogue.operands; }
 
   static constexpr int kCacheLine = 64;
@@ -98,6 +103,7 @@ class ConvInt8Walk : public ConvInt8Outputs {
   const Gpr source_block_ = claim_gpr("source block"), target_block_ = claim_gpr("target block");
   const Gpr scratch_ = claim_gpr("scratch");
   const Gpr prefetch_ = claim_gpr("prefetch"), prefetch_step_ = claim_gpr("prefetch step");
+  const Gpr large_ = is_halved() ? claim_gpr("large") : scratch_;
 };
 
 }  // namespace lathe
