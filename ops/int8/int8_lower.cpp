@@ -1,5 +1,6 @@
 #include "ops/int8/int8_lower.h"
 
+#include "ops/int8/int8_large.h"
 #include "ops/int8/int8_operands.h"
 #include "ops/work_split.h"
 #include "src/base/checked_size.h"
@@ -12,7 +13,7 @@ struct BoundProduct {
   std::shared_ptr<const Int8Product> product;
   Int8Operands operands;  // strides; addresses come with each run
   BufferId a = BufferId::none, b = BufferId::none, c = BufferId::none;
-  BufferId columns = BufferId::none, rows = BufferId::none;
+  BufferId columns = BufferId::none, rows = BufferId::none, large = BufferId::none;
   std::vector<BufferId> inputs;
   std::shared_ptr<const void*> next_weights;
 
@@ -23,6 +24,7 @@ struct BoundProduct {
     bound.c = args.at<void>(c);
     bound.columns = args.at<const int32_t>(columns);
     if (rows != BufferId::none) bound.rows = args.at<const int32_t>(rows);
+    if (large != BufferId::none) bound.large = args.at<const uint8_t>(large);
     for (size_t i = 0; i < inputs.size(); ++i) bound.inputs[i] = args.at<const void>(inputs[i]);
     if (args.ends_first_run()) bound.next_weights = *next_weights;
     product->run(bound, args.share, args.shares);
@@ -33,7 +35,9 @@ void add_product_step(const Int8Lowering& l, const LowerContext& context, BoundP
   Step step;
   step.kernel = int8_plan_text(l.plan, l.problem.dot);
   step.reads = {bound.a, bound.b, bound.columns};
-  if (bound.rows != BufferId::none) step.reads.push_back(bound.rows);
+  for (const BufferId beside : {bound.rows, bound.large}) {
+    if (beside != BufferId::none) step.reads.push_back(beside);
+  }
   step.reads.insert(step.reads.end(), bound.inputs.begin(), bound.inputs.end());
   step.writes = {bound.c};
   step.threads = l.problem.threads;
@@ -75,6 +79,7 @@ bool lower_int8_product(LowerContext& context, const MatMulShape& shape, const I
   bound.c = context.buffer(context.output(0));
   bound.operands.a_stride = l->copies_a() ? l->problem.groups() * 4 : l->node.a.row_stride;
   bound.operands.c_stride = l->problem.n * l->result_bytes();
+  if (l->problem.dot == Int8Dot::halved) bound.large = add_large_rows(l, context, bound.a, bound.operands.a_stride);
   Int8Inputs inputs = bind_inputs(*l, context, bound.product->changes());
   bound.inputs = std::move(inputs.buffers);
   bound.operands.input_strides = inputs.strides;

@@ -234,7 +234,7 @@ void pack_int8(const ByteMatrix& matrix, const Int8PanelFormat& format, const By
 Int8ColumnSums::Int8ColumnSums(const Int8PanelFormat& format) : format_(format) {
   GemmInt8TilePlan plan;
   plan.isa = int8_isa(format.isa);
-  plan.dot = format.dot;
+  plan.dot = format.dot == Int8Dot::halved ? Int8Dot::u8s7 : format.dot;  // twos of weights times 1 fit 16 bits
   const int most = static_cast<int>(format.panel_columns) / vector_lanes(format.isa);
   for (int vecs = 1; vecs <= std::min(most, kMostVecs); ++vecs) {
     plan.vecs = vecs;

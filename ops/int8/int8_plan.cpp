@@ -6,6 +6,7 @@
 #include "lathe/tensor.h"
 #include "ops/bench_operands.h"
 #include "ops/core_cycles.h"
+#include "ops/int8/int8_large.h"
 #include "ops/int8/int8_product.h"
 #include "ops/work_split.h"
 #include "src/base/divide.h"
@@ -59,6 +60,7 @@ struct Bench {
         columns(bench_tensor(DType::i32, padded(problem))),
         rows(bench_tensor(DType::i32, problem.m)),
         input(bench_tensor(DType::f32, problem.m * problem.n + padded(problem))),
+        large(DType::u8, {problem.m, large_parts(problem, plan)}),
         b(DType::u8, problem.batches * padded(problem) * problem.groups() * 4) {
     operands.a = a.raw();
     operands.c = c.mutable_raw();
@@ -66,6 +68,7 @@ struct Bench {
     operands.c_stride = problem.n * out_bytes(problem);
     operands.columns = columns.data<int32_t>();
     operands.rows = rows.data<int32_t>();
+    if (problem.dot == Int8Dot::halved) operands.large = large.data<uint8_t>();
     operands.inputs.fill(input.raw());
   }
   static int64_t a_stride(const Int8Problem& problem) { return std::max(problem.groups() * 4, problem.a_stride); }
@@ -96,7 +99,7 @@ struct Bench {
   Int8Product product;
   ThreadTeam team;
   int shares;
-  Tensor a, c, columns, rows, input;
+  Tensor a, c, columns, rows, input, large;
   ColdWeights b;
   ModelCaches caches;
   Int8Operands operands;

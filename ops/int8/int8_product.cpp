@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ops/int8/int8_large.h"
 #include "ops/int8/int8_lower.h"
 #include "src/base/divide.h"
 
@@ -200,6 +201,10 @@ void Int8Product::run_panel(const Int8Operands& operands, const PanelWalk::Visit
     args.a = static_cast<const char*>(operands.a) + offsets.a + row * operands.a_stride;
     args.c = static_cast<char*>(operands.c) + offsets.c + row * operands.c_stride + column * out_bytes;
     args.row_init = problem_.has_rows ? operands.rows + offsets.rows + row : nullptr;
+    if (operands.large != nullptr) {
+      args.large_tile_bytes = large_parts(problem_, plan_);
+      args.large = operands.large + tile * args.large_tile_bytes;
+    }
     for (size_t i = 0; i < input_count; ++i) {
       const bool by_column = problem_.epilogue->inputs[i] == GemmInputAccess::columns;
       const int64_t element = bits_of(problem_.epilogue->expression.inputs[i + 1]) / 8;

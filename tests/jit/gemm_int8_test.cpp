@@ -81,6 +81,9 @@ class TileBench {
     args.input_stride_bytes[1] = columns_ + test_.gap;
     args.inputs[2] = residual_.data();
     args.input_stride_bytes[2] = 1;
+    const std::vector<uint8_t> large = large_blocks();
+    args.large = large.data();
+    args.large_tile_bytes = static_cast<int64_t>(large.size()) / test_.tiles;
     kernel(&args);
   }
 
@@ -99,7 +102,24 @@ class TileBench {
   bool has_signed_b() const { return test_.plan.dot == Int8Dot::u8s8 || multiplies_in_16_bits(test_.plan.dot); }
   int most_of_b() const {
     if (!multiplies_in_16_bits(test_.plan.dot)) return 128;
+    if (test_.plan.dot == Int8Dot::halved) return 128;
     return test_.plan.dot == Int8Dot::u8s7 ? kMostOfSevenBits : kMostBesideSigns;
+  }
+  // Of each k_unroll groups of each row tile, whether a row has large neighbours.
+  std::vector<uint8_t> large_blocks() const {
+    std::vector<uint8_t> large;
+    for (int64_t first = 0; first < rows_; first += test_.plan.rows) {
+      for (int64_t g = 0; g < test_.groups; g += test_.plan.k_unroll) {
+        const int64_t end = std::min<int64_t>(test_.groups, g + test_.plan.k_unroll);
+        bool is_large = false;
+        for (int64_t row = first; row < first + test_.plan.rows; ++row) {
+          const uint8_t* a = a_.as<uint8_t>() + row * a_stride_;
+          for (int64_t i = g * 4; i < end * 4; i += 2) is_large = is_large || a[i] + a[i + 1] > kMostOfNeighbours;
+        }
+        large.push_back(is_large ? 1 : 0);
+      }
+    }
+    return large;
   }
   // `most`: of signed bytes, in size.
   void fill(const GuardedBytes& bytes, bool is_signed, int most) {
@@ -109,9 +129,11 @@ class TileBench {
       }
       return;
     }
+    const bool is_mostly_small = test_.plan.dot == Int8Dot::halved && random_() % 2 == 0;
     for (size_t i = 0; i < bytes.size(); ++i) {
+      const int most_unsigned = is_mostly_small && random_() % 50 != 0 ? 128 : 255;
       bytes.as<uint8_t>()[i] = static_cast<uint8_t>(is_signed ? random_byte(random_, -most, std::min(most, 127))
-                                                              : random_byte(random_, 0, 255));
+                                                              : random_byte(random_, 0, most_unsigned));
     }
   }
   int64_t value(const void* lane, int i, bool is_signed) const {
@@ -178,7 +200,7 @@ void expect_exact(const TileCase& test, unsigned seed) {
 }
 
 std::vector<Int8Dot> dots_of(Isa isa) {
-  if (can_cross(isa)) return {Int8Dot::pairs, Int8Dot::crossed, Int8Dot::u8s7, Int8Dot::s8s8};
+  if (can_cross(isa)) return {Int8Dot::pairs, Int8Dot::crossed, Int8Dot::u8s7, Int8Dot::s8s8, Int8Dot::halved};
   if (!has_vnni(isa)) return {Int8Dot::pairs};
   return {Int8Dot::u8s8, Int8Dot::s8u8, Int8Dot::pairs};
 }

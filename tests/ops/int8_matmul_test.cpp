@@ -139,6 +139,31 @@ TEST(Int8MatMul, FewRowsAreMultipliedBySigns) {
   expect_bytes_multiplied(std::span(widened).last(1), 128, "gemm int8 crossed");
 }
 
+TEST(Int8MatMul, LargeBytesAreHalvedWhereMostAreSmall) {
+  const ProductCase cases[] = {
+      {.a = {40, 64}, .b = {64, 48}},       {.a = {17, 31}, .b = {31, 37}, .has_zeros = false, .threads = 2},
+      {.a = {2, 3, 20, 37}, .b = {37, 24}}, {.a = {128, 300}, .b = {300, 90}, .threads = 2},
+      {.a = {13, 8}, .b = {8, 6}},
+  };
+  std::mt19937 random(9);
+  for (const ProductCase& c : cases) {
+    for (const unsigned large_of : {1U, 20U, 500U}) {
+      SCOPED_TRACE(::testing::Message() << c << " one of " << large_of);
+      Tensor a = random_bytes(DType::u8, c.a, random);
+      for (int64_t i = 0; i < a.size(); ++i) {
+        if (random() % large_of != 0) a.mutable_data<uint8_t>()[i] %= 120;
+      }
+      OpTester tester("MatMulInteger", 10);
+      tester.input(a).constant(random_bytes(DType::i8, c.b, random));
+      if (c.has_zeros) tester.constant(Tensor::scalar(static_cast<uint8_t>(random() % 33)));
+      const auto got = tester.lowered(Isa::avx2, c.threads);
+      ASSERT_TRUE(got);
+      ASSERT_EQ(testing::list<int32_t>((*got)[0]), testing::list<int32_t>(tester.result()));
+      EXPECT_THAT(tester.kernels(), ::testing::HasSubstr("gemm int8 halved"));
+    }
+  }
+}
+
 TEST(Int8MatMul, FindsWeightsBeyondABound) {
   std::vector<int8_t> weights(9001, 0);
   EXPECT_TRUE(are_at_most(weights, kMostOfSevenBits));

@@ -61,8 +61,12 @@ struct GemmInt8TileArgs {
   int64_t k_groups;  // >= 0
   int64_t tiles;     // >= 1: row tiles, one below the other
   int64_t a_stride_bytes, c_stride_bytes;
-  const int32_t* column_init;          // whole vectors
-  const int32_t* row_init;             // of the first row, when the plan has rows
+  const int32_t* column_init;  // whole vectors
+  const int32_t* row_init;     // of the first row, when the plan has rows
+  // Int8Dot::halved: of each k_unroll groups of a row tile, the last ones' fewer, not 0 where a row's bytes may be
+  // large (kMostOfNeighbours). One product only.
+  const uint8_t* large = nullptr;
+  int64_t large_tile_bytes = 0;        // from row tile to row tile
   const void* prefetch;                // first line to prefetch; on return the first one not yet prefetched
   int64_t tail_lanes;                  // valid lanes of the last vector, when the plan is masked
   const void* inputs[kMaxInt8Inputs];  // of slots 1, 2, ...: at the tile's first row and column

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
+#include <optional>
 
 #include "jit/kernels/gemm/row_tile_emitter.h"
 
@@ -31,6 +33,7 @@ std::shared_ptr<const CodePages> GemmInt8Emitter::emit() {
   mov(ptr[args_ + offsetof(GemmInt8TileArgs, prefetch)], tmp_);
   close_frame();
   end();
+  for (const auto& emit : aside_) emit();
   emit_constants();
   return finish(plan_.key());
 }
@@ -49,6 +52,7 @@ void GemmInt8Emitter::load_arguments() {
   copy_to_frame(kPrefetch, offsetof(GemmInt8TileArgs, prefetch));
   if (may_repeat()) copy_to_frame(kProductsLeft, offsetof(GemmInt8TileArgs, products));
   if (plan_.has_rows) copy_to_frame(kRowInit, offsetof(GemmInt8TileArgs, row_init));
+  if (is_halved(plan_)) copy_to_frame(kLarge, offsetof(GemmInt8TileArgs, large));
   for (int i = 0; i < input_count(); ++i) copy_to_frame(kInputs + 8 * i, offsetof(GemmInt8TileArgs, inputs) + 8 * i);
   if (!plan_.masked || !has_masks()) return;
   mov(tmp_, ptr[args_ + offsetof(GemmInt8TileArgs, tail_lanes)]);
@@ -119,6 +123,11 @@ void GemmInt8Emitter::multiply() {
   point_at_a();
   mov(b_, ptr[args_ + offsetof(GemmInt8TileArgs, b)]);
   if (plan_.prefetch_lines) mov(prefetch_, ptr[rsp + kPrefetch]);
+  if (is_halved(plan_)) {
+    mov(large_, ptr[rsp + kLarge]);
+    mov(tmp_, ptr[args_ + offsetof(GemmInt8TileArgs, large_tile_bytes)]);
+    add(ptr[rsp + kLarge], tmp_);
+  }
   mov(k_left_, ptr[args_ + offsetof(GemmInt8TileArgs, k_groups)]);
   sum_groups();
   if (plan_.prefetch_lines) mov(ptr[rsp + kPrefetch], prefetch_);
@@ -132,7 +141,7 @@ void GemmInt8Emitter::sum_groups() {
     jl(rest, T_NEAR);
     align(32);
     L(unrolled);
-    updates(plan_.k_unroll, plan_.prefetch_lines);
+    updates_of(plan_.k_unroll, plan_.prefetch_lines, true);
     sub(k_left_, plan_.k_unroll);
     jge(unrolled, T_NEAR);
     L(rest);
@@ -142,7 +151,7 @@ void GemmInt8Emitter::sum_groups() {
   }
   jz(done, T_NEAR);
   L(single);
-  updates(lanes_of(plan_.dot), plan_.k_unroll == 1 ? plan_.prefetch_lines : 0);
+  updates_of(lanes_of(plan_.dot), plan_.k_unroll == 1 ? plan_.prefetch_lines : 0, plan_.k_unroll == 1);
   sub(k_left_, lanes_of(plan_.dot));
   jnz(single, T_NEAR);
   L(done);
@@ -187,9 +196,18 @@ void GemmInt8Emitter::dot_with(int first, const Vec& acc, const Vec& b) {
 template <class Pace>
 void GemmInt8Emitter::update_holding_b(int group, Pace pace) {
   for (int v = 0; v < plan_.vecs; ++v) load(work_[static_cast<size_t>(v)], b_at(group, v));
-  for (int row = 0; row < plan_.rows; ++row) {
+  const auto multiply = [&](int row, std::optional<Half> half) {
     broadcast_a(plan_.vecs, row, group);
+    if (half) take_half(work_[static_cast<size_t>(plan_.vecs)], *half);
     for (int v = 0; v < plan_.vecs; ++v) dot_with(plan_.vecs, acc(row, v), work_[static_cast<size_t>(v)]);
+  };
+  for (int row = 0; row < plan_.rows; ++row) {
+    if (halves_) {
+      multiply(row, Half::upper);
+      multiply(row, Half::lower);
+    } else {
+      multiply(row, std::nullopt);
+    }
     pace();
   }
 }
@@ -253,6 +271,24 @@ void GemmInt8Emitter::update_round(int groups, int lines, After after) {
 
 void GemmInt8Emitter::updates(int groups, int lines) {
   update_round(groups, lines, [](int) {});
+}
+
+// Where bytes are large, by other code.
+void GemmInt8Emitter::updates_of(int groups, int lines, bool has_own_flag) {
+  if (!is_halved(plan_)) return updates(groups, lines);
+  auto has_large = std::make_shared<Xbyak::Label>(), next = std::make_shared<Xbyak::Label>();
+  cmp(byte[large_], 0);
+  jne(*has_large, T_NEAR);
+  updates(groups, lines);
+  L(*next);
+  if (has_own_flag) inc(large_);
+  aside_.emplace_back([=, this] {
+    L(*has_large);
+    halves_ = true;
+    updates(groups, lines);
+    halves_ = false;
+    jmp(*next, T_NEAR);
+  });
 }
 
 void GemmInt8Emitter::emit_tiles_overlapped() {

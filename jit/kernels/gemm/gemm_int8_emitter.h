@@ -19,6 +19,7 @@ constexpr int kRowsPerBase = 9;  // rows that one base register reaches with str
 // Few rows: hold A's broadcasts and stream B through one register. Many: hold a row of B, broadcast A one by one.
 inline bool is_crossed(const GemmInt8TilePlan& plan) { return plan.dot == Int8Dot::crossed; }
 inline bool holds_a(const GemmInt8TilePlan& plan) { return plan.rows < plan.vecs && !is_crossed(plan); }
+inline bool is_halved(const GemmInt8TilePlan& plan) { return plan.dot == Int8Dot::halved; }
 inline bool is_by_signs(const GemmInt8TilePlan& plan) { return plan.dot == Int8Dot::s8s8; }
 // Of a row's group of A; by signs its sizes, too.
 inline int registers_of_a(const GemmInt8TilePlan& plan) { return is_by_signs(plan) ? 2 : 1; }
@@ -45,7 +46,7 @@ class GemmInt8Emitter : public GeluEmitter {
  private:
   // --- The frame: state that changes from tile to tile, then room for accumulators.
   enum Frame { kOldStack = 0, kTilesLeft = 8, kA = 16, kC = 24, kPrefetch = 32, kRowsLeft = 40, kRowInit = 48 };
-  enum { kProductsLeft = 56, kTailBytes = 64, kInputs = 72 };
+  enum { kProductsLeft = 56, kTailBytes = 64, kLarge = 72, kInputs = 80 };
   static constexpr int kSpill = (kInputs + 8 * kMaxInt8Inputs + kCacheLine - 1) / kCacheLine * kCacheLine;
 
   void open_frame();
@@ -68,6 +69,7 @@ class GemmInt8Emitter : public GeluEmitter {
   template <class Pace>
   void update_holding_a(int group, Pace pace);
   void updates(int groups, int lines);
+  void updates_of(int groups, int lines, bool has_own_flag);
   template <class After>
   void update_round(int groups, int lines, After after);
   void emit_constants();
@@ -143,6 +145,7 @@ class GemmInt8Emitter : public GeluEmitter {
   const Gpr k_left_ = claim_gpr("k_left"), prefetch_ = claim_gpr("prefetch"), tmp_ = claim_gpr("tmp");
   const std::vector<Gpr> a_stride_ = {claim_gpr("a_stride"), claim_gpr("3 a_stride"), claim_gpr("5 a_stride"),
                                       claim_gpr("7 a_stride")};
+  const Gpr large_ = is_halved(plan_) ? claim_gpr("large") : tmp_;
   std::vector<Gpr> a_;  // of rows 0, 9, 18, 27
   const std::vector<Vec> acc_ = claim_vecs("acc", plan_.rows* plan_.vecs);
   std::vector<Vec> work_ = claim_vecs("work", work_registers(plan_));
@@ -152,6 +155,8 @@ class GemmInt8Emitter : public GeluEmitter {
   int waiting_ = 0;                    // rows that wait in the frame while others are finished
   std::vector<Gpr> row_inputs_;        // overlapped: addresses of the epilogue's inputs, at the row that comes next
   std::vector<Vec> row_sums_, row_temps_;
+  bool halves_ = false;                       // A's bytes are
+  std::vector<std::function<void()>> aside_;  // code that few rows go through, behind the others'
   const Xbyak::Opmask tail_k_ = k1;
   Xbyak::Label next_tile_, mask_table_;
 };
