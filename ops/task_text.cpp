@@ -101,8 +101,8 @@ GemmProblem read_gemm(TextReader& text) {
 
 Int8Dot read_dot(TextReader& text) {
   const std::string_view name = text.until(" ");
-  for (const Int8Dot dot :
-       {Int8Dot::u8s8, Int8Dot::s8u8, Int8Dot::u8s7, Int8Dot::s8s8, Int8Dot::halved, Int8Dot::pairs, Int8Dot::crossed})
+  for (const Int8Dot dot : {Int8Dot::u8s8, Int8Dot::s8u8, Int8Dot::u8s7, Int8Dot::s8s8, Int8Dot::u8s8_halved,
+                            Int8Dot::s8u8_halved, Int8Dot::pairs, Int8Dot::crossed})
     if (to_string(dot) == name) return dot;
   text.fail("expected how bytes are multiplied");
 }

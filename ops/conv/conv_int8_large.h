@@ -1,5 +1,5 @@
 #pragma once
-// Where bytes are large in the input of a convolution of integers, so that products are halved (Int8Dot::halved).
+// Where bytes are large in the input of a convolution of integers, so that products are halved (Int8Dot::u8s8_halved).
 #include <cstdint>
 #include <memory>
 #include <vector>

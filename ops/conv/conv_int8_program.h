@@ -88,7 +88,7 @@ class ConvInt8Program {
   // where products are crossed, what they add to a sum of it.
   void pack(const ByteMatrix& weights, const ByteZeros& zeros, void* packed, int32_t* sums) const;
 
-  // Of Int8Dot::halved: tiles of an image, and those that read each pixel of an input block.
+  // Of Int8Dot::u8s8_halved: tiles of an image, and those that read each pixel of an input block.
   int64_t tiles() const { return static_cast<int64_t>(tiling_.tiles.size()); }
   PixelReaders readers() const;
 

@@ -48,7 +48,7 @@ class Bench {
     arguments_.source = source_.raw();
     arguments_.target = target_.mutable_raw();
     if (problem.dot == Int8Dot::crossed) arguments_.terms = terms_.data<int32_t>();
-    if (problem.dot == Int8Dot::halved) arguments_.large = large_.data<uint8_t>();
+    if (problem.dot == Int8Dot::u8s8_halved) arguments_.large = large_.data<uint8_t>();
     arguments_.init = init_.data<int32_t>();
     for (size_t i = 0; i < problem.epilogue.operands.size(); ++i) {
       const int64_t bytes = problem.shape.batch * operand_bytes(problem, i);

@@ -79,7 +79,7 @@ bool lower_int8_product(LowerContext& context, const MatMulShape& shape, const I
   bound.c = context.buffer(context.output(0));
   bound.operands.a_stride = l->copies_a() ? l->problem.groups() * 4 : l->node.a.row_stride;
   bound.operands.c_stride = l->problem.n * l->result_bytes();
-  if (l->problem.dot == Int8Dot::halved) bound.large = add_large_rows(l, context, bound.a, bound.operands.a_stride);
+  if (is_halved(l->problem.dot)) bound.large = add_large_rows(l, context, bound.a, bound.operands.a_stride);
   Int8Inputs inputs = bind_inputs(*l, context, bound.product->changes());
   bound.inputs = std::move(inputs.buffers);
   bound.operands.input_strides = inputs.strides;

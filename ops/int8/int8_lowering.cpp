@@ -1,6 +1,7 @@
 #include "ops/int8/int8_lowering.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "ops/int8/int8_crossed.h"
 #include "ops/work_split.h"
@@ -15,10 +16,15 @@ bool needs_rows(const Int8Node& node, int shift) {
   return !node.b_zero.is_known() || node.b_zero.values[0] + shift != 0;
 }
 
-// As behind a rectifier, or much like it.
-bool are_mostly_small(const Int8Lowering& l) {
-  constexpr int32_t kNearZero = 32;
-  return !l.a_is_signed && l.node.a_zero.is_known() && l.node.a_zero.values[0] <= kNearZero;
+// Bytes are mostly small where their zero point is near 0, of unsigned ones as behind a rectifier or much like it, or
+// when 128 is taken off these.
+std::optional<Int8Dot> halved_dot(const Int8Lowering& l) {
+  constexpr int32_t kNear = 32;
+  if (!l.node.a_zero.is_known()) return std::nullopt;
+  const int32_t zero = l.node.a_zero.values[0];
+  if (!l.a_is_signed && zero <= kNear) return Int8Dot::u8s8_halved;
+  if (std::abs(l.a_is_signed ? zero : zero - 128) <= kNear) return Int8Dot::s8u8_halved;
+  return std::nullopt;
 }
 
 // Without VNNI. Few rows wait for weights, of which there are half as many bytes; more of them take less time crossed,
@@ -30,7 +36,8 @@ Int8Dot dot_in_16_bits(const LowerContext& context, const Int8Lowering& l, Value
     const auto elements = weights.elements<int8_t>();
     if (are_at_most(elements, kMostOfSevenBits)) return Int8Dot::u8s7;
     if (l.node.shape.m <= kFewRows && are_at_most(elements, kMostBesideSigns)) return Int8Dot::s8s8;
-    if (l.node.shape.m > kFewRows && l.node.shape.batches() == 1 && are_mostly_small(l)) return Int8Dot::halved;
+    const std::optional<Int8Dot> halved = halved_dot(l);
+    if (halved && l.node.shape.m > kFewRows && l.node.shape.batches() == 1) return *halved;
   }
   return pays_crossed(context.target.isa, l.node.shape.m, l.node.shape.n, l.node.shape.k) ? Int8Dot::crossed
                                                                                           : Int8Dot::pairs;

@@ -137,13 +137,16 @@ BufferId row_terms(const std::shared_ptr<const Int8Lowering>& l, const LowerCont
   step.run = [=, shift = l->b_shift(),
               sum_rows = NegatedRowSums(l->problem.isa, l->a_is_signed)](const StepArgs& args) {
     const int32_t b_zero = only(l->node.b_zero, zero, args) + shift;
+    const auto moved = static_cast<int32_t>(l->problem.k) * l->a_shift();  // by a row that is copied
     const Range range = split_evenly(l->a_count() * l->problem.m, args.share, args.shares);
     for (int64_t row = range.begin; row < range.end;) {
       const int64_t matrix = row / l->problem.m, first = row % l->problem.m;
       ByteMatrix part = l->a_matrix(args.at<const void>(from), matrix);
       part.data = static_cast<const char*>(part.data) + first * part.row_stride;
       part.rows = std::min<int64_t>(range.end - row, l->problem.m - first);
-      sum_rows(part, b_zero, args.at<int32_t>(to) + row);
+      int32_t* terms = args.at<int32_t>(to) + row;
+      sum_rows(part, b_zero, terms);
+      for (int64_t i = 0; i < part.rows; ++i) terms[i] -= b_zero * moved;
       row += part.rows;
     }
   };

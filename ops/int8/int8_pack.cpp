@@ -149,6 +149,10 @@ void pack_four_groups(const ByteMatrix& matrix, const PanelPart& part, int64_t k
   }
 }
 
+void move_row(const uint8_t* __restrict in, int64_t count, uint8_t flip, uint8_t* __restrict out) noexcept {
+  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<uint8_t>(in[i] ^ flip);
+}
+
 template <class Byte>
 void widen_row(const Byte* from, int64_t columns, int32_t zero, int16_t* out) noexcept {
   const auto subtracted = static_cast<int16_t>(zero);
@@ -187,7 +191,7 @@ int64_t Int8PanelFormat::padded(int64_t columns) const {
 
 int Int8PanelFormat::shift(bool is_signed) const {
   if (dot == Int8Dot::u8s8 && !is_signed) return -128;
-  return dot == Int8Dot::s8u8 && is_signed ? 128 : 0;
+  return (dot == Int8Dot::s8u8 || dot == Int8Dot::s8u8_halved) && is_signed ? 128 : 0;
 }
 
 [[gnu::target("avx2")]] bool are_at_most(std::span<const int8_t> weights, int bound) noexcept {
@@ -206,7 +210,7 @@ int Int8PanelFormat::shift(bool is_signed) const {
 
 int shift_of_a(Int8Dot dot, bool is_signed) {
   if (dot == Int8Dot::u8s7 && is_signed) return 128;
-  return dot == Int8Dot::s8s8 && !is_signed ? -128 : 0;
+  return (dot == Int8Dot::s8s8 || dot == Int8Dot::s8u8_halved) && !is_signed ? -128 : 0;
 }
 
 void pack_int8(const ByteMatrix& matrix, const Int8PanelFormat& format, const ByteZeros& zeros, void* out) noexcept {
@@ -234,7 +238,7 @@ void pack_int8(const ByteMatrix& matrix, const Int8PanelFormat& format, const By
 Int8ColumnSums::Int8ColumnSums(const Int8PanelFormat& format) : format_(format) {
   GemmInt8TilePlan plan;
   plan.isa = int8_isa(format.isa);
-  plan.dot = format.dot == Int8Dot::halved ? Int8Dot::u8s7 : format.dot;  // twos of weights times 1 fit 16 bits
+  plan.dot = format.dot;
   const int most = static_cast<int>(format.panel_columns) / vector_lanes(format.isa);
   for (int vecs = 1; vecs <= std::min(most, kMostVecs); ++vecs) {
     plan.vecs = vecs;
@@ -244,6 +248,7 @@ Int8ColumnSums::Int8ColumnSums(const Int8PanelFormat& format) : format_(format) 
 
 void Int8ColumnSums::operator()(const void* packed, int64_t rows, int64_t columns, int32_t* out) const noexcept {
   alignas(64) static constexpr int32_t kZeros[kMostVecs * 16] = {};
+  static constexpr uint8_t kNoneIsLarge[kOnes] = {};
   const int64_t groups = format_.groups(rows), lanes = vector_lanes(format_.isa);
   const auto* at = static_cast<const char*>(packed);
   for (int64_t column = 0; column < columns; column += format_.panel_columns) {
@@ -257,6 +262,7 @@ void Int8ColumnSums::operator()(const void* packed, int64_t rows, int64_t column
       args.k_groups = std::min(kOnes, groups - first);
       args.tiles = 1;
       args.column_init = first == 0 ? kZeros : out + column;
+      args.large = kNoneIsLarge;
       tiles_[width / lanes - 1](&args);
     }
     at += groups * width * 4;
@@ -282,7 +288,7 @@ void NegatedRowSums::operator()(const ByteMatrix& matrix, int32_t factor, int32_
 
 void copy_int8_rows(const ByteMatrix& matrix, Int8Dot dot, const ByteZeros& zeros, int64_t first, void* out) noexcept {
   const int64_t padded = groups_of(dot, matrix.columns) * group_of(dot);
-  const bool moves = shift_of_a(dot, matrix.is_signed) != 0;
+  const uint8_t flip = shift_of_a(dot, matrix.is_signed) != 0 ? 0x80 : 0;
   for (int64_t row = 0; row < matrix.rows; ++row) {
     const auto* from = static_cast<const uint8_t*>(matrix.data) + row * matrix.row_stride;
     if (is_wide(dot)) {
@@ -293,8 +299,7 @@ void copy_int8_rows(const ByteMatrix& matrix, Int8Dot dot, const ByteZeros& zero
       std::fill(to + matrix.columns, to + padded, int16_t{0});
     } else {
       uint8_t* to = static_cast<uint8_t*>(out) + row * padded;
-      std::memcpy(to, from, static_cast<size_t>(matrix.columns));
-      for (int64_t i = 0; moves && i < matrix.columns; ++i) to[i] ^= 0x80;
+      move_row(from, matrix.columns, flip, to);
       std::memset(to + matrix.columns, 0, static_cast<size_t>(padded - matrix.columns));
     }
   }

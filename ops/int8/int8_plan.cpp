@@ -46,6 +46,8 @@ void choose_tile(const Int8Problem& problem, const CoreRates& rates, GemmPlan& p
     plan.vecs = problem.m <= 4 ? kVecs[problem.m] : 2;
     plan.rows = problem.m <= 4 ? static_cast<int>(problem.m) : most_rows;
   }
+  // Fewer bytes have their own code where one of them is large.
+  if (is_halved(problem.dot)) plan.k_unroll = 2;
   plan.vecs = static_cast<int>(std::min<int64_t>(plan.vecs, divide_up(problem.n, vector_lanes(problem.isa))));
 }
 
@@ -68,7 +70,7 @@ struct Bench {
     operands.c_stride = problem.n * out_bytes(problem);
     operands.columns = columns.data<int32_t>();
     operands.rows = rows.data<int32_t>();
-    if (problem.dot == Int8Dot::halved) operands.large = large.data<uint8_t>();
+    if (is_halved(problem.dot)) operands.large = large.data<uint8_t>();
     operands.inputs.fill(input.raw());
   }
   static int64_t a_stride(const Int8Problem& problem) { return std::max(problem.groups() * 4, problem.a_stride); }

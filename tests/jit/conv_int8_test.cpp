@@ -21,7 +21,7 @@ std::vector<Form> forms() {
   std::vector<Form> all = {{Isa::avx2, Int8Dot::pairs},
                            {Isa::avx2, Int8Dot::crossed},
                            {Isa::avx2, Int8Dot::u8s7},
-                           {Isa::avx2, Int8Dot::halved}};
+                           {Isa::avx2, Int8Dot::u8s8_halved}};
   if (has_avx512(usable_isa())) all.push_back({Isa::avx512, Int8Dot::pairs});
   for (const Isa isa : {Isa::avx2_vnni, Isa::avx512_vnni})
     if (is_usable(isa)) all.push_back({isa, Int8Dot::u8s8});
@@ -55,7 +55,7 @@ class TileTest {
     plan_.tail = c.tail;
     plan_.ahead = c.ahead;
     plan_.prefetch_lines = 1;
-    form.dot == Int8Dot::halved ? fill_mostly_small(source_, random) : fill(source_, random);
+    form.dot == Int8Dot::u8s8_halved ? fill_mostly_small(source_, random) : fill(source_, random);
     form.dot == Int8Dot::u8s7 ? fill_with_seven_bits(weights_, random) : fill(weights_, random);
     for (int i = 0; i < c.out_blocks * lanes_; ++i) init_.as<int32_t>()[i] = 1000 * i - 7;
     for (int64_t pixel = 0; pixel < c.height * c.width; ++pixel) terms_.as<int32_t>()[pixel] = term_of(pixel);
@@ -65,7 +65,7 @@ class TileTest {
   static bool is_possible(const Case& c, const Form& form) {
     // Two sets of sums.
     if (c.ahead > 0 && 2 * c.out_blocks * c.cols >= vector_registers(form.isa)) return false;
-    if (form.dot == Int8Dot::halved) return c.ahead == 0;
+    if (form.dot == Int8Dot::u8s8_halved) return c.ahead == 0;
     return form.dot != Int8Dot::crossed || (c.window == 1 && c.tail % 2 == 0 && c.ahead == 0);
   }
 
@@ -272,7 +272,7 @@ TEST(ConvInt8, RefusesTilesThatNeedTooManyRegisters) {
   EXPECT_FALSE(fits_registers(plan, 5));
   plan.tail = 1;
   EXPECT_FALSE(fits_registers(plan, 4));
-  plan.dot = Int8Dot::halved;
+  plan.dot = Int8Dot::u8s8_halved;
   EXPECT_TRUE(fits_registers(plan, 6));
   EXPECT_FALSE(fits_registers(plan, 7));
   plan.ahead = 1;

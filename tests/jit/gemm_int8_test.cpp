@@ -98,12 +98,24 @@ class TileBench {
   }
 
  private:
-  bool has_signed_a() const { return test_.plan.dot == Int8Dot::s8u8 || test_.plan.dot == Int8Dot::s8s8; }
-  bool has_signed_b() const { return test_.plan.dot == Int8Dot::u8s8 || multiplies_in_16_bits(test_.plan.dot); }
+  bool has_signed_a() const {
+    const Int8Dot dot = test_.plan.dot;
+    return dot == Int8Dot::s8u8 || dot == Int8Dot::s8s8 || dot == Int8Dot::s8u8_halved;
+  }
+  bool has_signed_b() const {
+    const Int8Dot dot = test_.plan.dot;
+    return dot == Int8Dot::u8s8 || (multiplies_in_16_bits(dot) && dot != Int8Dot::s8u8_halved);
+  }
   int most_of_b() const {
     if (!multiplies_in_16_bits(test_.plan.dot)) return 128;
-    if (test_.plan.dot == Int8Dot::halved) return 128;
+    if (is_halved(test_.plan.dot)) return 128;
     return test_.plan.dot == Int8Dot::u8s7 ? kMostOfSevenBits : kMostBesideSigns;
+  }
+  bool are_large(const void* neighbours) const {
+    const int64_t first = value(neighbours, 0, has_signed_a()), second = value(neighbours, 1, has_signed_a());
+    if (!has_signed_a()) return first + second > kMostOfNeighbours;
+    const int64_t above = std::max<int64_t>(first, 0) + std::max<int64_t>(second, 0);
+    return std::max(above, above - first - second) > kMostOfSignedNeighbours;
   }
   // Of each k_unroll groups of each row tile, whether a row has large neighbours.
   std::vector<uint8_t> large_blocks() const {
@@ -113,8 +125,8 @@ class TileBench {
         const int64_t end = std::min<int64_t>(test_.groups, g + test_.plan.k_unroll);
         bool is_large = false;
         for (int64_t row = first; row < first + test_.plan.rows; ++row) {
-          const uint8_t* a = a_.as<uint8_t>() + row * a_stride_;
-          for (int64_t i = g * 4; i < end * 4; i += 2) is_large = is_large || a[i] + a[i + 1] > kMostOfNeighbours;
+          const char* a = a_.as<char>() + row * a_stride_;
+          for (int64_t i = g * 4; i < end * 4; i += 2) is_large = is_large || are_large(a + i);
         }
         large.push_back(is_large ? 1 : 0);
       }
@@ -129,11 +141,13 @@ class TileBench {
       }
       return;
     }
-    const bool is_mostly_small = test_.plan.dot == Int8Dot::halved && random_() % 2 == 0;
+    const bool is_mostly_small = is_halved(test_.plan.dot) && random_() % 2 == 0;
     for (size_t i = 0; i < bytes.size(); ++i) {
-      const int most_unsigned = is_mostly_small && random_() % 50 != 0 ? 128 : 255;
-      bytes.as<uint8_t>()[i] = static_cast<uint8_t>(is_signed ? random_byte(random_, -most, std::min(most, 127))
-                                                              : random_byte(random_, 0, most_unsigned));
+      const bool is_small = is_mostly_small && random_() % 50 != 0;
+      const int most_signed = is_small ? 64 : most;
+      bytes.as<uint8_t>()[i] =
+          static_cast<uint8_t>(is_signed ? random_byte(random_, -most_signed, std::min(most_signed, 127))
+                                         : random_byte(random_, 0, is_small ? 128 : 255));
     }
   }
   int64_t value(const void* lane, int i, bool is_signed) const {
@@ -200,7 +214,8 @@ void expect_exact(const TileCase& test, unsigned seed) {
 }
 
 std::vector<Int8Dot> dots_of(Isa isa) {
-  if (can_cross(isa)) return {Int8Dot::pairs, Int8Dot::crossed, Int8Dot::u8s7, Int8Dot::s8s8, Int8Dot::halved};
+  if (can_cross(isa))
+    return {Int8Dot::pairs, Int8Dot::crossed, Int8Dot::u8s7, Int8Dot::s8s8, Int8Dot::u8s8_halved, Int8Dot::s8u8_halved};
   if (!has_vnni(isa)) return {Int8Dot::pairs};
   return {Int8Dot::u8s8, Int8Dot::s8u8, Int8Dot::pairs};
 }

@@ -316,7 +316,7 @@ TEST(Int8Convolution, LargeBytesAreHalvedWhereMostAreSmall) {
       ConvRun run(c, vector_lanes(Isa::avx2), random);
       run.check(Isa::avx2);
       if (::testing::Test::HasFatalFailure()) return;
-      EXPECT_NE(run.kernels().find("conv int8 halved"), std::string::npos) << run.kernels();
+      EXPECT_NE(run.kernels().find("conv int8 u8s8_halved"), std::string::npos) << run.kernels();
     }
   }
 }

@@ -139,27 +139,49 @@ TEST(Int8MatMul, FewRowsAreMultipliedBySigns) {
   expect_bytes_multiplied(std::span(widened).last(1), 128, "gemm int8 crossed");
 }
 
+// Elements of A are within 64 of their zero point, but for one of `large_of`.
+void expect_large_bytes_halved(const ProductCase& c, int zero, unsigned large_of, const std::string& kernel,
+                               std::mt19937& random) {
+  SCOPED_TRACE(::testing::Message() << c << " zero " << zero << " one of " << large_of);
+  Tensor a = random_bytes(c.a_dtype, c.a, random);
+  auto* bytes = static_cast<uint8_t*>(a.mutable_raw());
+  for (int64_t i = 0; i < a.size(); ++i) {
+    if (random() % large_of == 0) continue;
+    const int least = std::max(zero - 64, c.a_dtype == DType::i8 ? -128 : 0);
+    bytes[i] = static_cast<uint8_t>(least + bytes[i] % (zero + 65 - least));
+  }
+  OpTester tester("MatMulInteger", 10);
+  tester.input(a).constant(random_bytes(DType::i8, c.b, random));
+  if (c.has_zeros) {
+    Tensor point(c.a_dtype, {});
+    *static_cast<uint8_t*>(point.mutable_raw()) = static_cast<uint8_t>(zero);
+    tester.constant(point);
+  }
+  const auto got = tester.lowered(Isa::avx2, c.threads);
+  ASSERT_TRUE(got);
+  ASSERT_EQ(testing::list<int32_t>((*got)[0]), testing::list<int32_t>(tester.result()));
+  EXPECT_THAT(tester.kernels(), ::testing::HasSubstr(kernel));
+}
+
 TEST(Int8MatMul, LargeBytesAreHalvedWhereMostAreSmall) {
   const ProductCase cases[] = {
-      {.a = {40, 64}, .b = {64, 48}},       {.a = {17, 31}, .b = {31, 37}, .has_zeros = false, .threads = 2},
+      {.a = {40, 64}, .b = {64, 48}},       {.a = {17, 31}, .b = {31, 37}, .threads = 2},
       {.a = {2, 3, 20, 37}, .b = {37, 24}}, {.a = {128, 300}, .b = {300, 90}, .threads = 2},
       {.a = {13, 8}, .b = {8, 6}},
   };
   std::mt19937 random(9);
-  for (const ProductCase& c : cases) {
+  for (ProductCase c : cases) {
     for (const unsigned large_of : {1U, 20U, 500U}) {
-      SCOPED_TRACE(::testing::Message() << c << " one of " << large_of);
-      Tensor a = random_bytes(DType::u8, c.a, random);
-      for (int64_t i = 0; i < a.size(); ++i) {
-        if (random() % large_of != 0) a.mutable_data<uint8_t>()[i] %= 120;
-      }
-      OpTester tester("MatMulInteger", 10);
-      tester.input(a).constant(random_bytes(DType::i8, c.b, random));
-      if (c.has_zeros) tester.constant(Tensor::scalar(static_cast<uint8_t>(random() % 33)));
-      const auto got = tester.lowered(Isa::avx2, c.threads);
-      ASSERT_TRUE(got);
-      ASSERT_EQ(testing::list<int32_t>((*got)[0]), testing::list<int32_t>(tester.result()));
-      EXPECT_THAT(tester.kernels(), ::testing::HasSubstr("gemm int8 halved"));
+      expect_large_bytes_halved(c, static_cast<int>(random() % 33), large_of, "gemm int8 u8s8_halved", random);
+      expect_large_bytes_halved(c, 96 + static_cast<int>(random() % 65), large_of, "gemm int8 s8u8_halved", random);
+      expect_large_bytes_halved(c, 70, large_of, "widen", random);  // neither way
+      ProductCase with_signs = c;
+      with_signs.a_dtype = DType::i8;
+      expect_large_bytes_halved(with_signs, static_cast<int>(random() % 65) - 32, large_of, "gemm int8 s8u8_halved",
+                                random);
+      with_signs.has_zeros = false;
+      expect_large_bytes_halved(with_signs, 0, large_of, "gemm int8 s8u8_halved", random);
+      if (HasFailure()) return;
     }
   }
 }

@@ -12,8 +12,10 @@ std::string to_string(Int8Dot dot) {
       return "u8s7";
     case Int8Dot::s8s8:
       return "s8s8";
-    case Int8Dot::halved:
-      return "halved";
+    case Int8Dot::u8s8_halved:
+      return "u8s8_halved";
+    case Int8Dot::s8u8_halved:
+      return "s8u8_halved";
     case Int8Dot::crossed:
       return "crossed";
     default:

@@ -13,10 +13,11 @@ enum class Int8Dot : uint8_t {
   s8u8,  // four bytes each, A signed and B unsigned (VNNI)
   u8s7,  // four bytes each, A unsigned and B from -64 to 64: two products fit 16 bits (AVX2 without VNNI)
   s8s8,  // four bytes each, A signed and B from -127 to 127: the same, by A's size and B by its sign
-  // Four bytes each, A unsigned and B signed: the same as long as two neighbours of A add up to no more than
-  // kMostOfNeighbours, as nearly all do where bytes are mostly small. The caller says where they may not; there A's
-  // bytes are halved, and both halves multiplied (AVX2 without VNNI).
-  halved,
+  // Four bytes each, A unsigned and B signed, or the other way round: two products fit 16 bits as long as neighbours in
+  // A are not large together (kMostOfNeighbours), as nearly all are where its bytes are mostly small. The caller says
+  // where they may be; there A's bytes are halved, and both halves multiplied (AVX2 without VNNI).
+  u8s8_halved,
+  s8u8_halved,
   pairs,  // two 16-bit integers each (any instruction set)
   // The same by half the products, Winograd's inner product: with two neighbouring lanes a, a' of A and b, b' of B,
   // (a + b') . (a' + b) is a . b + a' . b' and a . a' + b . b', which the caller takes off again. Sums of elements of A
@@ -35,8 +36,9 @@ inline int64_t groups_of(Int8Dot dot, int64_t k) {
   const int64_t together = int64_t{group_of(dot)} * lanes_of(dot);
   return (k + together - 1) / together * lanes_of(dot);
 }
+inline bool is_halved(Int8Dot dot) { return dot == Int8Dot::u8s8_halved || dot == Int8Dot::s8u8_halved; }
 inline bool multiplies_in_16_bits(Int8Dot dot) {
-  return dot == Int8Dot::u8s7 || dot == Int8Dot::s8s8 || dot == Int8Dot::halved;
+  return dot == Int8Dot::u8s7 || dot == Int8Dot::s8s8 || is_halved(dot);
 }
 inline bool has_vnni(Isa isa) { return isa == Isa::avx2_vnni || isa >= Isa::avx512_vnni; }
 inline bool has_wide_vnni(Isa isa) { return has_vnni(isa) && has_avx512(isa); }
@@ -51,8 +53,9 @@ inline bool dot_needs_temp(Isa isa, Int8Dot dot) {
 }
 // The largest element of B in size that u8s7 and s8s8 take.
 constexpr int kMostOfSevenBits = 64, kMostBesideSigns = 127;
-// Two bytes of A next to each other that halved does not halve: times -128 they are -32,768.
-constexpr int kMostOfNeighbours = 256;
+// What two bytes of A next to each other, the first and second or third and fourth of a group, add up to without being
+// large: unsigned ones, times -128 these are -32,768; and signed ones of one sign, in size, times 255.
+constexpr int kMostOfNeighbours = 256, kMostOfSignedNeighbours = 128;
 // The sets that differ in code for bytes.
 inline Isa int8_isa(Isa isa) { return has_wide_vnni(isa) ? Isa::avx512_vnni : isa; }
 

@@ -8,8 +8,8 @@ void Int8Emitter::dot(Int8Dot kind, const Vec& acc, const Vec& a, const Vec& b, 
   if (kind == Int8Dot::u8s8) return vpdpbusd(acc, a, b);
   if (kind == Int8Dot::s8u8) return vpdpbusd(acc, b, a);
   if (kind == Int8Dot::pairs && has_vnni(isa())) return vpdpwssd(acc, a, b);
-  if (kind == Int8Dot::u8s7 || kind == Int8Dot::halved) {
-    vpmaddubsw(temp, a, b);
+  if (multiplies_in_16_bits(kind)) {
+    kind == Int8Dot::s8u8_halved ? vpmaddubsw(temp, b, a) : vpmaddubsw(temp, a, b);
     vpmaddwd(temp, temp, ptr[rip + ones_]);
   } else {
     vpmaddwd(temp, a, b);
@@ -22,10 +22,13 @@ void Int8Emitter::dot_by_signs(const Vec& acc, const Vec& a, const Vec& size, co
   dot(Int8Dot::u8s7, acc, size, temp, temp);
 }
 
+// Averages with 0 round up; so do those of both complements, which complement again are rounded down. Of signed bytes
+// with their sign bits turned round, as the instruction takes unsigned ones.
 void Int8Emitter::take_half(const Vec& a, Half half) {
-  if (half == Half::upper) return vpavgb(a, a, ptr[rip + no_bytes_]);
-  vpsrlw(a, a, 1);
-  vpand(a, a, ptr[rip + seven_bits_]);
+  const Xbyak::Label& turned = half == Half::upper ? turned_up_ : turned_down_;
+  vpxor(a, a, ptr[rip + turned]);
+  vpavgb(a, a, ptr[rip + turned]);
+  vpxor(a, a, ptr[rip + turned]);
 }
 
 void Int8Emitter::emit_dot_constants(Int8Dot kind) {
@@ -33,11 +36,12 @@ void Int8Emitter::emit_dot_constants(Int8Dot kind) {
   align(32);
   L(ones_);
   for (int i = 0; i < lanes() * 2; ++i) dw(1);
-  if (kind != Int8Dot::halved) return;
-  L(no_bytes_);
-  for (int i = 0; i < lanes(); ++i) dd(0);
-  L(seven_bits_);
-  for (int i = 0; i < lanes(); ++i) dd(0x7f7f7f7f);
+  if (!is_halved(kind)) return;
+  const uint32_t signs = kind == Int8Dot::s8u8_halved ? 0x80808080 : 0;
+  L(turned_up_);
+  for (int i = 0; i < lanes(); ++i) dd(signs);
+  L(turned_down_);
+  for (int i = 0; i < lanes(); ++i) dd(~signs);
 }
 
 void Int8Emitter::cross(const Vec& acc, const std::array<Vec, 2>& a, const std::array<Vec, 2>& b,

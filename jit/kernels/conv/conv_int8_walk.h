@@ -92,7 +92,7 @@ class ConvInt8Walk : public ConvInt8Outputs {
   }
 
   bool is_crossed() const { return plan_.dot == Int8Dot::crossed; }
-  bool is_halved() const { return plan_.dot == Int8Dot::halved; }
+  bool is_halved() const { return plan_.dot == Int8Dot::u8s8_halved; }
   const std::vector<ConvOperand>& operands() const { return plan_.epilogue.operands; }
 
   static constexpr int kCacheLine = 64;

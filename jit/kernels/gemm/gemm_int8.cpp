@@ -10,7 +10,7 @@ bool GemmInt8TilePlan::is_valid() const {
   if (rows < 1 || rows > 4 * kRowsPerBase || vecs < 1 || k_unroll < 1 || k_unroll > 16 || prefetch_lines < 0) {
     return false;
   }
-  if (!has_dot(isa, dot) || (dot == Int8Dot::halved && holds_a(*this)) || k_unroll % lanes_of(dot) != 0) return false;
+  if (!has_dot(isa, dot) || k_unroll % lanes_of(dot) != 0) return false;
   if (epilogue && epilogue->inputs.size() > static_cast<size_t>(kMaxInt8Inputs)) return false;
   if (requantizes() && epilogue->expression.output != DType::f32) return false;
   if (store.gelu != 0 && !has_avx512(isa)) return false;

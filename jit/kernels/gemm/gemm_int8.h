@@ -63,8 +63,8 @@ struct GemmInt8TileArgs {
   int64_t a_stride_bytes, c_stride_bytes;
   const int32_t* column_init;  // whole vectors
   const int32_t* row_init;     // of the first row, when the plan has rows
-  // Int8Dot::halved: of each k_unroll groups of a row tile, the last ones' fewer, not 0 where a row's bytes may be
-  // large (kMostOfNeighbours). One product only.
+  // Where is_halved(): of each k_unroll groups of a row tile, the last ones' fewer, not 0 where bytes of a row may be
+  // large together. One product only.
   const uint8_t* large = nullptr;
   int64_t large_tile_bytes = 0;        // from row tile to row tile
   const void* prefetch;                // first line to prefetch; on return the first one not yet prefetched

@@ -52,7 +52,7 @@ void GemmInt8Emitter::load_arguments() {
   copy_to_frame(kPrefetch, offsetof(GemmInt8TileArgs, prefetch));
   if (may_repeat()) copy_to_frame(kProductsLeft, offsetof(GemmInt8TileArgs, products));
   if (plan_.has_rows) copy_to_frame(kRowInit, offsetof(GemmInt8TileArgs, row_init));
-  if (is_halved(plan_)) copy_to_frame(kLarge, offsetof(GemmInt8TileArgs, large));
+  if (is_halved(plan_.dot)) copy_to_frame(kLarge, offsetof(GemmInt8TileArgs, large));
   for (int i = 0; i < input_count(); ++i) copy_to_frame(kInputs + 8 * i, offsetof(GemmInt8TileArgs, inputs) + 8 * i);
   if (!plan_.masked || !has_masks()) return;
   mov(tmp_, ptr[args_ + offsetof(GemmInt8TileArgs, tail_lanes)]);
@@ -123,7 +123,7 @@ void GemmInt8Emitter::multiply() {
   point_at_a();
   mov(b_, ptr[args_ + offsetof(GemmInt8TileArgs, b)]);
   if (plan_.prefetch_lines) mov(prefetch_, ptr[rsp + kPrefetch]);
-  if (is_halved(plan_)) {
+  if (is_halved(plan_.dot)) {
     mov(large_, ptr[rsp + kLarge]);
     mov(tmp_, ptr[args_ + offsetof(GemmInt8TileArgs, large_tile_bytes)]);
     add(ptr[rsp + kLarge], tmp_);
@@ -237,14 +237,20 @@ template <class Pace>
 void GemmInt8Emitter::update_holding_a(int group, Pace pace) {
   const int of_a = registers_of_a(plan_);
   const Vec& b_vec = work_[static_cast<size_t>(of_a * plan_.rows)];
-  for (int row = 0; row < plan_.rows; ++row) {
-    broadcast_a(of_a * row, row, group);
-    pace();
-  }
-  for (int v = 0; v < plan_.vecs; ++v) {
-    load(b_vec, b_at(group, v));
-    for (int row = 0; row < plan_.rows; ++row) dot_with(of_a * row, acc(row, v), b_vec);
-  }
+  const auto multiply = [&](std::optional<Half> half) {
+    for (int row = 0; row < plan_.rows; ++row) {
+      broadcast_a(of_a * row, row, group);
+      if (half) take_half(work_[static_cast<size_t>(of_a * row)], *half);
+      if (half != Half::lower) pace();
+    }
+    for (int v = 0; v < plan_.vecs; ++v) {
+      load(b_vec, b_at(group, v));
+      for (int row = 0; row < plan_.rows; ++row) dot_with(of_a * row, acc(row, v), b_vec);
+    }
+  };
+  if (!halves_) return multiply(std::nullopt);
+  multiply(Half::upper);
+  multiply(Half::lower);
 }
 
 // The next groups of k, with `lines` prefetches spread among them; after(group) behind each.
@@ -275,7 +281,7 @@ void GemmInt8Emitter::updates(int groups, int lines) {
 
 // Where bytes are large, by other code.
 void GemmInt8Emitter::updates_of(int groups, int lines, bool has_own_flag) {
-  if (!is_halved(plan_)) return updates(groups, lines);
+  if (!is_halved(plan_.dot)) return updates(groups, lines);
   auto has_large = std::make_shared<Xbyak::Label>(), next = std::make_shared<Xbyak::Label>();
   cmp(byte[large_], 0);
   jne(*has_large, T_NEAR);

@@ -19,7 +19,6 @@ constexpr int kRowsPerBase = 9;  // rows that one base register reaches with str
 // Few rows: hold A's broadcasts and stream B through one register. Many: hold a row of B, broadcast A one by one.
 inline bool is_crossed(const GemmInt8TilePlan& plan) { return plan.dot == Int8Dot::crossed; }
 inline bool holds_a(const GemmInt8TilePlan& plan) { return plan.rows < plan.vecs && !is_crossed(plan); }
-inline bool is_halved(const GemmInt8TilePlan& plan) { return plan.dot == Int8Dot::halved; }
 inline bool is_by_signs(const GemmInt8TilePlan& plan) { return plan.dot == Int8Dot::s8s8; }
 // Of a row's group of A; by signs its sizes, too.
 inline int registers_of_a(const GemmInt8TilePlan& plan) { return is_by_signs(plan) ? 2 : 1; }
@@ -145,7 +144,7 @@ class GemmInt8Emitter : public GeluEmitter {
   const Gpr k_left_ = claim_gpr("k_left"), prefetch_ = claim_gpr("prefetch"), tmp_ = claim_gpr("tmp");
   const std::vector<Gpr> a_stride_ = {claim_gpr("a_stride"), claim_gpr("3 a_stride"), claim_gpr("5 a_stride"),
                                       claim_gpr("7 a_stride")};
-  const Gpr large_ = is_halved(plan_) ? claim_gpr("large") : tmp_;
+  const Gpr large_ = is_halved(plan_.dot) ? claim_gpr("large") : tmp_;
   std::vector<Gpr> a_;  // of rows 0, 9, 18, 27
   const std::vector<Vec> acc_ = claim_vecs("acc", plan_.rows* plan_.vecs);
   std::vector<Vec> work_ = claim_vecs("work", work_registers(plan_));
