@@ -89,27 +89,29 @@ void BlockReorder::run_block(int64_t index, Range pixels, const char* from, char
     return kernel(source, target, pixel_bytes, plane_bytes, width, count);
   }
   int64_t s = 0;
-  if (element_bytes_ == 1 && block_ == 16) {
-    for (; s + kTile <= width; s += kTile) {
-      to_blocked_ ? block_bytes(source + s, count, target + s * 16) : unblock_bytes(source + s * 16, count, target + s);
-    }
-  }
+  if (element_bytes_ == 1 && block_ == 8) s = reorder_bytes<8>(source, count, width, target);
+  if (element_bytes_ == 1 && block_ == 16) s = reorder_bytes<16>(source, count, width, target);
   copy_elements(source, target, count, {s, width});
 }
 
-// Sixteen pixels of the channels of one block.
-void BlockReorder::block_bytes(const char* planes, int64_t count, char* pixels) const {
-  ByteTile tile{};
-  for (int c = 0; c < count; ++c) tile.load_row(c, planes + c * spatial_);
-  tile.transpose();
-  for (int s = 0; s < 16; ++s) tile.store_row(s, pixels + 16 * s);
-}
-
-void BlockReorder::unblock_bytes(const char* pixels, int64_t count, char* planes) const {
-  ByteTile tile;
-  for (int s = 0; s < 16; ++s) tile.load_row(s, pixels + 16 * s);
-  tile.transpose();
-  for (int c = 0; c < count; ++c) tile.store_row(c, planes + c * spatial_);
+// Sixteen pixels at a time of the channels of one block. Returns how many pixels are done.
+template <int kBlock>
+int64_t BlockReorder::reorder_bytes(const char* source, int64_t count, int64_t width, char* target) const {
+  constexpr int kBitsOfChannels = kBlock == 8 ? 3 : 4, kBitsOfPixels = 4;
+  int64_t s = 0;
+  for (; s + kTile <= width; s += kTile) {
+    ByteRows<kBlock> tile{};
+    if (to_blocked_) {
+      for (int c = 0; c < count; ++c) tile.load_row(c, source + s + c * spatial_);
+      tile.interleave(kBitsOfChannels);
+      for (int i = 0; i < kBlock; ++i) tile.store_row(i, target + s * kBlock + 16 * i);
+    } else {
+      for (int i = 0; i < kBlock; ++i) tile.load_row(i, source + s * kBlock + 16 * i);
+      tile.interleave(kBitsOfPixels);
+      for (int c = 0; c < count; ++c) tile.store_row(c, target + s + c * spatial_);
+    }
+  }
+  return s;
 }
 
 void BlockReorder::copy_elements(const char* from, char* to, int64_t count, Range pixels) const {

@@ -22,8 +22,8 @@ class BlockReorder {
   void run(const char* from, char* to, int share, int shares) const;
   void copy_pixels(const char* from, char* to, Range images) const;
   void run_block(int64_t index, Range pixels, const char* from, char* to) const;
-  void block_bytes(const char* planes, int64_t count, char* pixels) const;
-  void unblock_bytes(const char* pixels, int64_t count, char* planes) const;
+  template <int kBlock>
+  int64_t reorder_bytes(const char* source, int64_t count, int64_t width, char* target) const;
   void copy_elements(const char* from, char* to, int64_t count, Range pixels) const;
 
   int64_t batch_, channels_, blocks_, spatial_ = 1, block_;

@@ -120,6 +120,7 @@ class TileBench {
   // Of each k_unroll groups of each row tile, whether a row has large neighbours.
   std::vector<uint8_t> large_blocks() const {
     std::vector<uint8_t> large;
+    if (!is_halved(test_.plan.dot)) return large;
     for (int64_t first = 0; first < rows_; first += test_.plan.rows) {
       for (int64_t g = 0; g < test_.groups; g += test_.plan.k_unroll) {
         const int64_t end = std::min<int64_t>(test_.groups, g + test_.plan.k_unroll);

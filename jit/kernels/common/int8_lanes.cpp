@@ -22,13 +22,15 @@ void Int8Emitter::dot_by_signs(const Vec& acc, const Vec& a, const Vec& size, co
   dot(Int8Dot::u8s7, acc, size, temp, temp);
 }
 
-// Averages with 0 round up; so do those of both complements, which complement again are rounded down. Of signed bytes
-// with their sign bits turned round, as the instruction takes unsigned ones.
-void Int8Emitter::take_half(const Vec& a, Half half) {
-  const Xbyak::Label& turned = half == Half::upper ? turned_up_ : turned_down_;
-  vpxor(a, a, ptr[rip + turned]);
-  vpavgb(a, a, ptr[rip + turned]);
-  vpxor(a, a, ptr[rip + turned]);
+// Of an unsigned byte its highest bit, and the others. Of a signed one its half, rounded up or down: averages with 0
+// round up, and so do those of both complements, which complement again are rounded down; signs are turned round, as
+// the instruction takes unsigned bytes.
+void Int8Emitter::take_half(Int8Dot kind, const Vec& a, Half half) {
+  const Xbyak::Label& constant = half == Half::upper ? upper_ : lower_;
+  if (kind == Int8Dot::u8s8_halved) return vpand(a, a, ptr[rip + constant]);
+  vpxor(a, a, ptr[rip + constant]);
+  vpavgb(a, a, ptr[rip + constant]);
+  vpxor(a, a, ptr[rip + constant]);
 }
 
 void Int8Emitter::emit_dot_constants(Int8Dot kind) {
@@ -37,11 +39,10 @@ void Int8Emitter::emit_dot_constants(Int8Dot kind) {
   L(ones_);
   for (int i = 0; i < lanes() * 2; ++i) dw(1);
   if (!is_halved(kind)) return;
-  const uint32_t signs = kind == Int8Dot::s8u8_halved ? 0x80808080 : 0;
-  L(turned_up_);
-  for (int i = 0; i < lanes(); ++i) dd(signs);
-  L(turned_down_);
-  for (int i = 0; i < lanes(); ++i) dd(~signs);
+  L(upper_);
+  for (int i = 0; i < lanes(); ++i) dd(0x80808080);
+  L(lower_);
+  for (int i = 0; i < lanes(); ++i) dd(0x7f7f7f7f);
 }
 
 void Int8Emitter::cross(const Vec& acc, const std::array<Vec, 2>& a, const std::array<Vec, 2>& b,

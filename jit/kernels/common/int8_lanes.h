@@ -20,9 +20,9 @@ class Int8Emitter : public Emitter {
   void dot(Int8Dot kind, const Vec& acc, const Vec& a, const Vec& b, const Vec& temp);
   // Int8Dot::s8s8: `size` is that of `a`.
   void dot_by_signs(const Vec& acc, const Vec& a, const Vec& size, const Vec& b, const Vec& temp);
-  // Where A's bytes are large (is_halved()): both halves of `a` make all of it, the upper one the larger.
+  // Where A's bytes are large (is_halved()): both halves of `a` make all of it, and neither is large.
   enum class Half : uint8_t { upper, lower };
-  void take_half(const Vec& a, Half half);
+  void take_half(Int8Dot kind, const Vec& a, Half half);
   // What these address by rip. Call once, behind the code's last instruction.
   void emit_dot_constants(Int8Dot kind);
   // Int8Dot::crossed, of two lanes each. `sums` are clobbered, and may be `a`.
@@ -57,7 +57,7 @@ class Int8Emitter : public Emitter {
   bool adds_zero_early(const Int8Store& how) const;
   void look_up(const Vec& bytes, std::span<const Vec> temps);
 
-  Xbyak::Label ones_, turned_up_, turned_down_, pixel_order_, zeros_, limit_, table_;
+  Xbyak::Label ones_, upper_, lower_, pixel_order_, zeros_, limit_, table_;
 };
 
 }  // namespace lathe

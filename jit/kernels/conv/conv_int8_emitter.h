@@ -239,7 +239,7 @@ class ConvInt8Emitter : public ConvInt8Walk {
     const auto multiply = [&](const ConvUse& use, std::optional<Half> half) {
       const Vec& value = pool_[static_cast<size_t>(accumulators_ + next_broadcast_++ % broadcasts_)];
       vpbroadcastd(value, dword[source_ + (use.source + source_at)]);
-      if (half) take_half(value, *half);
+      if (half) take_half(plan_.dot, value, *half);
       for (int block = 0; block < plan_.blocks; ++block) {
         dot(plan_.dot, accumulator(set_, use.pixel, block), value, weight(set, block),
             pool_[static_cast<size_t>(products_)]);

@@ -198,7 +198,7 @@ void GemmInt8Emitter::update_holding_b(int group, Pace pace) {
   for (int v = 0; v < plan_.vecs; ++v) load(work_[static_cast<size_t>(v)], b_at(group, v));
   const auto multiply = [&](int row, std::optional<Half> half) {
     broadcast_a(plan_.vecs, row, group);
-    if (half) take_half(work_[static_cast<size_t>(plan_.vecs)], *half);
+    if (half) take_half(plan_.dot, work_[static_cast<size_t>(plan_.vecs)], *half);
     for (int v = 0; v < plan_.vecs; ++v) dot_with(plan_.vecs, acc(row, v), work_[static_cast<size_t>(v)]);
   };
   for (int row = 0; row < plan_.rows; ++row) {
@@ -240,7 +240,7 @@ void GemmInt8Emitter::update_holding_a(int group, Pace pace) {
   const auto multiply = [&](std::optional<Half> half) {
     for (int row = 0; row < plan_.rows; ++row) {
       broadcast_a(of_a * row, row, group);
-      if (half) take_half(work_[static_cast<size_t>(of_a * row)], *half);
+      if (half) take_half(plan_.dot, work_[static_cast<size_t>(of_a * row)], *half);
       if (half != Half::lower) pace();
     }
     for (int v = 0; v < plan_.vecs; ++v) {
