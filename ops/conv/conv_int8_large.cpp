@@ -3,9 +3,11 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "ops/conv/conv_int8_program.h"
+#include "ops/int8/large_bytes.h"
 #include "ops/work_split.h"
 #include "src/base/checked_size.h"
 #include "src/base/thread_team.h"
@@ -13,15 +15,7 @@
 namespace lathe {
 namespace {
 
-constexpr int64_t kPixelBytes = 8;
-constexpr int64_t kVectorPixels = 4;
-
-// Bits of the bytes of four pixels in whose pairs the sum is too large.
-[[gnu::target("avx2")]] uint32_t large_pairs(__m256i bytes) noexcept {
-  const __m256i sums = _mm256_maddubs_epi16(bytes, _mm256_set1_epi8(1));
-  return static_cast<uint32_t>(
-      _mm256_movemask_epi8(_mm256_cmpgt_epi16(sums, _mm256_set1_epi16(int16_t{kMostOfNeighbours}))));
-}
+constexpr int64_t kPixelBytes = 8, kVectorPixels = kLargeTogether / kPixelBytes;
 
 void mark(const PixelReaders& readers, int64_t pixel, uint8_t* large) noexcept {
   const auto at = static_cast<size_t>(pixel);
@@ -30,10 +24,13 @@ void mark(const PixelReaders& readers, int64_t pixel, uint8_t* large) noexcept {
   }
 }
 
-void mark_pixel(const uint8_t* bytes, const PixelReaders& readers, int64_t pixel, uint8_t* large) noexcept {
-  for (int64_t i = 0; i < kPixelBytes; i += 2) {
-    if (bytes[i] + bytes[i + 1] > kMostOfNeighbours) return mark(readers, pixel, large);
-  }
+// Neighbours below 128 are never too large.
+[[gnu::target("avx2")]] bool are_below_128(const uint8_t* bytes) noexcept {
+  const auto load = [&](int i) __attribute__((target("avx2"))) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes) + i);
+  };
+  return _mm256_movemask_epi8(_mm256_or_si256(_mm256_or_si256(load(0), load(1)), _mm256_or_si256(load(2), load(3)))) ==
+         0;
 }
 
 }  // namespace
@@ -61,27 +58,26 @@ PixelReaders readers_of(const ConvTiling& tiling, int64_t pixels, int64_t pixel_
   return readers;
 }
 
-[[gnu::target("avx2")]] void find_large_bytes(const uint8_t* block, const PixelReaders& readers,
-                                              uint8_t* large) noexcept {
-  const auto load = [&](int64_t pixel) __attribute__((target("avx2"))) {
-    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block + pixel * kPixelBytes));
-  };
+void find_large_bytes(const uint8_t* block, const PixelReaders& readers, uint8_t* large) noexcept {
   constexpr int64_t kTogether = 4 * kVectorPixels;
   const auto pixels = static_cast<int64_t>(readers.begin.size()) - 1;
-  int64_t pixel = 0;
-  for (; pixel + kTogether <= pixels; pixel += kTogether) {
-    const __m256i first = _mm256_or_si256(load(pixel), load(pixel + kVectorPixels));
-    const __m256i second = _mm256_or_si256(load(pixel + 2 * kVectorPixels), load(pixel + 3 * kVectorPixels));
-    // Neighbours below 128 are never too large.
-    if (_mm256_movemask_epi8(_mm256_or_si256(first, second)) == 0) continue;
-    for (int64_t i = pixel; i < pixel + kTogether; i += kVectorPixels) {
-      uint32_t bits = large_pairs(load(i));
-      for (int64_t at = i; bits != 0; ++at, bits >>= kPixelBytes) {
-        if ((bits & 0xff) != 0) mark(readers, at, large);
-      }
+  uint8_t rest[kLargeTogether] = {};
+  for (int64_t pixel = 0; pixel < pixels;) {
+    const uint8_t* bytes = block + pixel * kPixelBytes;
+    if (pixels - pixel >= kTogether && are_below_128(bytes)) {
+      pixel += kTogether;
+      continue;
     }
+    if (pixels - pixel < kVectorPixels) {
+      std::memcpy(rest, bytes, static_cast<size_t>((pixels - pixel) * kPixelBytes));
+      bytes = rest;
+    }
+    uint32_t bits = large_neighbours(bytes);
+    for (int64_t at = pixel; bits != 0; ++at, bits >>= kPixelBytes) {
+      if ((bits & 0xff) != 0) mark(readers, at, large);
+    }
+    pixel += kVectorPixels;
   }
-  for (; pixel < pixels; ++pixel) mark_pixel(block + pixel * kPixelBytes, readers, pixel, large);
 }
 
 BufferId add_large_bytes(const LowerContext& context, const std::shared_ptr<const ConvInt8Program>& program,

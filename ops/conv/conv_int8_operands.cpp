@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/int8/int8_lower.h"
+#include "ops/int8/large_bytes.h"
 #include "src/base/checked_size.h"
 #include "src/base/divide.h"
 
@@ -17,7 +18,6 @@ bool are_signed_bytes(const LowerContext& context, const ConvInt8Zeros& zeros) {
 // As behind a rectifier, or much like it. A block is a pixel of eight bytes: convolutions by halves look for large ones
 // so.
 bool are_mostly_small(const TensorType& input, const ConvInt8Zeros& zeros) {
-  constexpr int32_t kNearZero = 32;
   return input.dtype == DType::u8 && input.layout.channel_block == 8 && zeros.input && *zeros.input <= kNearZero;
 }
 

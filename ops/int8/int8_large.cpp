@@ -1,10 +1,8 @@
 #include "ops/int8/int8_large.h"
 
-#include <immintrin.h>
-
 #include <algorithm>
-#include <cstring>
 
+#include "ops/int8/large_bytes.h"
 #include "ops/work_split.h"
 #include "src/base/checked_size.h"
 #include "src/base/divide.h"
@@ -13,46 +11,12 @@
 namespace lathe {
 namespace {
 
-constexpr int64_t kGroupBytes = 4, kVectorBytes = 32;
-
-// Bits of the bytes whose pair's sum is more.
-[[gnu::target("avx2")]] uint32_t pairs_beyond(__m256i bytes, int16_t most) noexcept {
-  const __m256i sums = _mm256_maddubs_epi16(bytes, _mm256_set1_epi8(1));
-  return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpgt_epi16(sums, _mm256_set1_epi16(most))));
-}
-
-template <bool kIsSigned>
-[[gnu::target("avx2")]] uint32_t large_pairs(__m256i bytes) noexcept {
-  if constexpr (!kIsSigned) return pairs_beyond(bytes, kMostOfNeighbours);
-  // -128 becomes 128 of an unsigned byte.
-  const __m256i zero = _mm256_setzero_si256(), below = _mm256_abs_epi8(_mm256_min_epi8(bytes, zero));
-  return pairs_beyond(_mm256_max_epi8(bytes, zero), kMostOfSignedNeighbours) |
-         pairs_beyond(below, kMostOfSignedNeighbours);
-}
-
-template <bool kIsSigned>
-[[gnu::target("avx2")]] void find_large(const uint8_t* row, int64_t bytes, int64_t part_bytes,
-                                        uint8_t* large) noexcept {
-  alignas(kVectorBytes) uint8_t rest[kVectorBytes] = {};
-  for (int64_t at = 0; at < bytes; at += kVectorBytes) {
-    const uint8_t* from = row + at;
-    if (bytes - at < kVectorBytes) {
-      std::memcpy(rest, from, static_cast<size_t>(bytes - at));
-      from = rest;
-    }
-    uint32_t bits = large_pairs<kIsSigned>(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-    for (; bits != 0; bits &= bits - 1) large[(at + __builtin_ctz(bits)) / part_bytes] = 1;
-  }
-}
+constexpr int64_t kGroupBytes = 4;
 
 }  // namespace
 
 int64_t large_parts(const Int8Problem& problem, const GemmPlan& plan) {
   return std::max<int64_t>(1, divide_up(problem.groups(), plan.k_unroll));
-}
-
-void find_large_parts(const uint8_t* row, bool is_signed, int64_t bytes, int64_t part_bytes, uint8_t* large) noexcept {
-  is_signed ? find_large<true>(row, bytes, part_bytes, large) : find_large<false>(row, bytes, part_bytes, large);
 }
 
 BufferId add_large_rows(const std::shared_ptr<const Int8Lowering>& l, const LowerContext& context, BufferId a,

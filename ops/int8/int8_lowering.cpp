@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "ops/int8/int8_crossed.h"
+#include "ops/int8/large_bytes.h"
 #include "ops/work_split.h"
 
 namespace lathe {
@@ -19,11 +20,10 @@ bool needs_rows(const Int8Node& node, int shift) {
 // Bytes are mostly small where their zero point is near 0, of unsigned ones as behind a rectifier or much like it, or
 // when 128 is taken off these.
 std::optional<Int8Dot> halved_dot(const Int8Lowering& l) {
-  constexpr int32_t kNear = 32;
   if (!l.node.a_zero.is_known()) return std::nullopt;
   const int32_t zero = l.node.a_zero.values[0];
-  if (!l.a_is_signed && zero <= kNear) return Int8Dot::u8s8_halved;
-  if (std::abs(l.a_is_signed ? zero : zero - 128) <= kNear) return Int8Dot::s8u8_halved;
+  if (!l.a_is_signed && zero <= kNearZero) return Int8Dot::u8s8_halved;
+  if (std::abs(l.a_is_signed ? zero : zero - 128) <= kNearZero) return Int8Dot::s8u8_halved;
   return std::nullopt;
 }
 
