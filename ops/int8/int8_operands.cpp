@@ -137,7 +137,8 @@ BufferId row_terms(const std::shared_ptr<const Int8Lowering>& l, const LowerCont
   step.run = [=, shift = l->b_shift(),
               sum_rows = NegatedRowSums(l->problem.isa, l->a_is_signed)](const StepArgs& args) {
     const int32_t b_zero = only(l->node.b_zero, zero, args) + shift;
-    const auto moved = static_cast<int32_t>(l->problem.k) * l->a_shift();  // by a row that is copied
+    // By a row that is copied; wraps around as the sums do.
+    const auto moved = static_cast<uint32_t>(l->problem.k) * static_cast<uint32_t>(l->a_shift());
     const Range range = split_evenly(l->a_count() * l->problem.m, args.share, args.shares);
     for (int64_t row = range.begin; row < range.end;) {
       const int64_t matrix = row / l->problem.m, first = row % l->problem.m;
@@ -146,7 +147,9 @@ BufferId row_terms(const std::shared_ptr<const Int8Lowering>& l, const LowerCont
       part.rows = std::min<int64_t>(range.end - row, l->problem.m - first);
       int32_t* terms = args.at<int32_t>(to) + row;
       sum_rows(part, b_zero, terms);
-      for (int64_t i = 0; i < part.rows; ++i) terms[i] -= b_zero * moved;
+      for (int64_t i = 0; i < part.rows; ++i) {
+        terms[i] = static_cast<int32_t>(static_cast<uint32_t>(terms[i]) - static_cast<uint32_t>(b_zero) * moved);
+      }
       row += part.rows;
     }
   };
