@@ -37,6 +37,15 @@ std::vector<AxisPad> pads_of(const Context& context, int64_t rank, const Tensor&
 }
 
 template <class Context>
+std::string mode_of(const Context& context) {
+  std::string mode = context.node.attributes.get_string("mode", "constant");
+  if (mode != "constant" && mode != "reflect" && mode != "edge" && mode != "wrap") {
+    context.fail("mode '" + mode + "' is not one of constant, reflect, edge, wrap");
+  }
+  return mode;
+}
+
+template <class Context>
 int64_t padded_extent(const Context& context, int64_t extent, const AxisPad& pad) {
   int64_t sum = 0;
   if (__builtin_add_overflow(extent, pad.begin, &sum) || __builtin_add_overflow(sum, pad.end, &sum)) {
@@ -48,6 +57,7 @@ int64_t padded_extent(const Context& context, int64_t extent, const AxisPad& pad
 
 void infer(InferContext& context) {
   const TensorType& data = context.input(0);
+  mode_of(context);  // before anything is made
   if (!data.has_rank) return context.set_output(0, TensorType::unranked(data.dtype));
   TensorType result = ranked(data.dtype, data.dims.size());
   const bool by_input = context.node.op->since >= 11;
@@ -84,12 +94,10 @@ std::vector<int64_t> source_table(const Context& context, const std::string& mod
         at = std::clamp<int64_t>(at, 0, extent - 1);
       } else if (mode == "wrap") {
         at = modulo(at, extent);
-      } else if (mode == "reflect") {
+      } else {
         at = modulo(at, period);
         if (at >= extent) at = period - at;
         if (extent == 1) at = 0;
-      } else {
-        context.fail("mode '" + mode + "' is not one of constant, reflect, edge, wrap");
       }
     }
     table[static_cast<size_t>(i)] = at;
@@ -114,7 +122,7 @@ Tensor constant_value(const ReferenceContext& context, DType dtype) {
 
 void reference(ReferenceContext& context) {
   const Tensor data = spread_elements(context.inputs[0]);
-  const std::string mode = context.node.attributes.get_string("mode", "constant");
+  const std::string mode = mode_of(context);
   const std::vector<AxisPad> pads = pads_of(context, data.rank(), context.has_input(1) ? context.inputs[1] : Tensor(),
                                             context.has_input(3) ? context.inputs[3] : Tensor());
   Dims dims = data.dims();
@@ -229,7 +237,7 @@ bool lower(LowerContext& context) {
   kept.from = context.buffer(context.input(0));
   kept.to = context.buffer(context.output(0));
   const int64_t total = std::accumulate(form.to.begin(), form.to.end(), int64_t{1}, std::multiplies<>());
-  const std::string mode = context.node.attributes.get_string("mode", "constant");
+  const std::string mode = mode_of(messages);
   if (form.from == form.to && count_of(kept) == total) return lower_as_same_bytes(context);
   if (mode == "constant" || total == 0) {
     if (count_of(kept) != total &&

@@ -185,6 +185,13 @@ TEST(Pad, FollowsItsModes) {
   EXPECT_EQ(padded("wrap"), (std::vector<float>{1, 2, 3, 0, 1, 2, 3, 0, 1}));
 }
 
+TEST(Pad, RefusesAnUnknownModeBeforeAnythingIsMade) {
+  Attributes attributes;
+  attributes.set("mode", "add");
+  constexpr int64_t kHuge = int64_t{1} << 62;
+  EXPECT_THROW(node_of({Tensor::scalar<float>(1).reshaped({1}), ints({0, kHuge})}, "Pad", 19, attributes), Error);
+}
+
 TEST(Gather, TakesRowsByConstantAndLiveIndices) {
   std::mt19937 random(20);
   for (const int64_t axis : {0, 1, 2}) {
