@@ -9,6 +9,7 @@
 #include "ops/conv/conv_int8_buffers.h"
 #include "ops/conv/conv_int8_crossed.h"
 #include "ops/conv/conv_int8_input.h"
+#include "ops/conv/conv_int8_large.h"
 #include "ops/conv/conv_int8_program.h"
 #include "ops/conv/conv_int8_tuning.h"
 #include "ops/conv/conv_lower.h"
@@ -213,7 +214,7 @@ bool lower_sums(const LowerContext& context, const ConvNode& conv, const ConvInt
     } else {
       buffers.source = input.add_step(context, from, zero_at);
     }
-    if (dot == Int8Dot::u8s8_halved) buffers.large = add_large_bytes(context, program, buffers.source);
+    if (dot == Int8Dot::u8s8_halved) buffers.large = add_large_bytes(context, *program, buffers.source);
     buffers.target = target;
     buffers.operands = operands.bound.buffers;
     context.add(conv_step(context, std::move(program), weights, buffers));

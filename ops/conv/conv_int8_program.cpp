@@ -200,11 +200,6 @@ int64_t ConvInt8Program::weights_bytes(const ConvBlockGroup& group) const {
 
 int64_t ConvInt8Program::packed_bytes() const { return weights_at(groups_.back()) + weights_bytes(groups_.back()); }
 
-PixelReaders ConvInt8Program::readers() const {
-  const int64_t pixel_bytes = 4 * problem_.shape.in_lanes();
-  return readers_of(tiling_, problem_.source_block_bytes() / pixel_bytes, pixel_bytes);
-}
-
 void ConvInt8Program::fetch_code() const noexcept {
   for (const ConvInt8Kernels& kernels : kernels_) {
     if (kernels) kernels.fetch_code();

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "jit/kernels/conv/conv_int8.h"
-#include "ops/conv/conv_int8_large.h"
 #include "ops/conv/conv_problem.h"
 #include "ops/conv/conv_program.h"
 #include "ops/int8/int8_pack.h"
@@ -88,9 +87,7 @@ class ConvInt8Program {
   // where products are crossed, what they add to a sum of it.
   void pack(const ByteMatrix& weights, const ByteZeros& zeros, void* packed, int32_t* sums) const;
 
-  // Of Int8Dot::u8s8_halved: tiles of an image, and those that read each pixel of an input block.
-  int64_t tiles() const { return static_cast<int64_t>(tiling_.tiles.size()); }
-  PixelReaders readers() const;
+  const ConvTiling& tiling() const { return tiling_; }  // of an image
 
   int shares() const { return split_.count(); }
   void run(const ConvInt8Arguments& arguments, int share) const noexcept;

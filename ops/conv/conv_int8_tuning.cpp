@@ -42,7 +42,8 @@ class Bench {
         target_(bench_tensor(DType::u8, target_bytes(problem))),
         init_(bench_tensor(DType::i32, problem.shape.out_blocks() * problem.shape.lanes)),
         terms_(bench_tensor(DType::i32, source_bytes(problem) / 4)),
-        large_(DType::u8, {problem.shape.batch * problem.shape.in_blocks(), program_.tiles()}),
+        large_(DType::u8,
+               {problem.shape.batch * problem.shape.in_blocks(), static_cast<int64_t>(program_.tiling().tiles.size())}),
         channels_(bench_tensor(DType::f32, init_.size())),
         weights_(DType::u8, program_.packed_bytes()) {
     arguments_.source = source_.raw();

@@ -1,6 +1,5 @@
 #include "ops/int8/int8_lower.h"
 
-#include "ops/int8/int8_large.h"
 #include "ops/int8/int8_operands.h"
 #include "ops/work_split.h"
 #include "src/base/checked_size.h"

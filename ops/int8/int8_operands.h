@@ -24,4 +24,8 @@ BufferId row_terms(const std::shared_ptr<const Int8Lowering>& l, const LowerCont
 BufferId copied_a(const std::shared_ptr<const Int8Lowering>& l, const LowerContext& context, ValueId source,
                   BufferId terms);
 
+// The step that finds large bytes in the rows at `a`: gives Int8Operands::large.
+BufferId add_large_rows(const std::shared_ptr<const Int8Lowering>& l, const LowerContext& context, BufferId a,
+                        int64_t a_stride);
+
 }  // namespace lathe

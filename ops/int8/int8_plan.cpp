@@ -6,7 +6,6 @@
 #include "lathe/tensor.h"
 #include "ops/bench_operands.h"
 #include "ops/core_cycles.h"
-#include "ops/int8/int8_large.h"
 #include "ops/int8/int8_product.h"
 #include "ops/work_split.h"
 #include "src/base/divide.h"
@@ -157,6 +156,10 @@ std::string Int8Problem::key() const {
 std::string int8_plan_text(const GemmPlan& plan, Int8Dot dot) {
   return fmt::format("gemm int8 {} {}x{} k{} rb{} {}", to_string(dot), plan.rows, plan.vecs, plan.k_unroll,
                      plan.row_block, plan.split == GemmSplit::rows ? "rows" : "columns");
+}
+
+int64_t large_parts(const Int8Problem& problem, const GemmPlan& plan) {
+  return std::max<int64_t>(1, divide_up(problem.groups(), plan.k_unroll));
 }
 
 bool is_valid(const GemmPlan& plan, const Int8Problem& problem) {

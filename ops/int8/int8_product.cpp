@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "ops/int8/int8_large.h"
 #include "ops/int8/int8_lower.h"
 #include "src/base/divide.h"
 

@@ -35,6 +35,9 @@ GemmPlan default_int8_plan(const Int8Problem& problem, const CoreRates& rates = 
 TuningTask int8_tuning_task(const Int8Problem& problem);
 GemmPlan choose_int8_plan(const Int8Problem& problem, PlanSource& plans);
 bool is_valid(const GemmPlan& plan, const Int8Problem& problem);
+// Of Int8Dot::u8s8_halved and s8u8_halved: parts of a row that have their own code where bytes are large, of k_unroll
+// groups each.
+int64_t large_parts(const Int8Problem& problem, const GemmPlan& plan);
 std::string int8_plan_text(const GemmPlan& plan, Int8Dot dot);  // "gemm int8 u8s8 14x2 k4 rb512 columns"
 
 // Where one product of a batch lies. A, B, C and inputs in bytes, the initial terms in elements.

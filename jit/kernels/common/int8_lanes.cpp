@@ -1,6 +1,7 @@
 #include "jit/kernels/common/int8_lanes.h"
 
 #include <bit>
+#include <memory>
 
 namespace lathe {
 
@@ -20,6 +21,26 @@ void Int8Emitter::dot(Int8Dot kind, const Vec& acc, const Vec& a, const Vec& b, 
 void Int8Emitter::dot_by_signs(const Vec& acc, const Vec& a, const Vec& size, const Vec& b, const Vec& temp) {
   vpsignb(temp, b, a);
   dot(Int8Dot::u8s7, acc, size, temp, temp);
+}
+
+void Int8Emitter::emit_by_halves(const Xbyak::Reg64& large, const std::function<void()>& body) {
+  auto has_large = std::make_shared<Xbyak::Label>(), next = std::make_shared<Xbyak::Label>();
+  cmp(byte[large], 0);
+  jne(*has_large, T_NEAR);
+  body();
+  L(*next);
+  aside_.emplace_back([=, this] {
+    L(*has_large);
+    halves_ = true;
+    body();
+    halves_ = false;
+    jmp(*next, T_NEAR);
+  });
+}
+
+void Int8Emitter::emit_aside() {
+  for (const auto& emit : aside_) emit();
+  aside_.clear();
 }
 
 // Of an unsigned byte its highest bit, and the others. Of a signed one its half, rounded up or down: averages with 0

@@ -2,7 +2,10 @@
 // What the kernels for bytes share: dot products of groups of bytes in 32-bit lanes, and reading and storing lanes in
 // other element types than float32.
 #include <array>
+#include <functional>
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "jit/emitter.h"
 #include "jit/kernels/common/int8_dot.h"
@@ -20,8 +23,18 @@ class Int8Emitter : public Emitter {
   void dot(Int8Dot kind, const Vec& acc, const Vec& a, const Vec& b, const Vec& temp);
   // Int8Dot::s8s8: `size` is that of `a`.
   void dot_by_signs(const Vec& acc, const Vec& a, const Vec& size, const Vec& b, const Vec& temp);
-  // Where A's bytes are large (is_halved()): both halves of `a` make all of it, and neither is large.
+  // Where A's bytes may be large (is_halved()): emits `body`, and where the byte at `large` is not 0 has it run by
+  // halves instead, by code that emit_aside() puts behind the last instruction.
+  void emit_by_halves(const Xbyak::Reg64& large, const std::function<void()>& body);
+  void emit_aside();
+  // Within `body`: emit(nullopt), or of both halves, which take_half() makes of `a` and neither of which is large.
   enum class Half : uint8_t { upper, lower };
+  template <class Emit>
+  void for_halves(Emit emit) {
+    if (!halves_) return emit(std::optional<Half>());
+    emit(std::optional(Half::upper));
+    emit(std::optional(Half::lower));
+  }
   void take_half(Int8Dot kind, const Vec& a, Half half);
   // What these address by rip. Call once, behind the code's last instruction.
   void emit_dot_constants(Int8Dot kind);
@@ -57,6 +70,8 @@ class Int8Emitter : public Emitter {
   bool adds_zero_early(const Int8Store& how) const;
   void look_up(const Vec& bytes, std::span<const Vec> temps);
 
+  bool halves_ = false;
+  std::vector<std::function<void()>> aside_;
   Xbyak::Label ones_, upper_, lower_, pixel_order_, zeros_, limit_, table_;
 };
 

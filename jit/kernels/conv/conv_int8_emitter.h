@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <functional>
-#include <memory>
 #include <optional>
 
 #include "jit/kernels/conv/conv_int8_walk.h"
@@ -40,8 +39,7 @@ class ConvInt8Emitter : public ConvInt8Walk {
     plan_.ahead > 0 ? emit_overlapped() : emit_one_by_one();
     if (plan_.prefetch_lines > 0) mov(qword[call_ + offsetof(ConvInt8Call, prefetch)], prefetch_);
     end();
-    for (const auto& emit : aside_) emit();
-    aside_.clear();
+    emit_aside();
   }
 
   void emit_one_by_one() {
@@ -185,22 +183,10 @@ class ConvInt8Emitter : public ConvInt8Walk {
     move_on(offsetof(ConvInt8Call, terms), offsetof(ConvInt8Call, terms_step));
   }
 
-  // Where bytes are large, by other code.
   void multiply_block(int groups, bool more_follow) {
     if (!is_halved()) return emit_block(groups, more_follow);
-    auto has_large = std::make_shared<Xbyak::Label>(), next = std::make_shared<Xbyak::Label>();
-    cmp(byte[large_], 0);
-    jne(*has_large, T_NEAR);
-    emit_block(groups, more_follow);
-    L(*next);
+    emit_by_halves(large_, [=, this] { emit_block(groups, more_follow); });
     if (more_follow) add(large_, qword[call_ + offsetof(ConvInt8Call, large_block_bytes)]);
-    aside_.emplace_back([=, this] {
-      L(*has_large);
-      halves_ = true;
-      emit_block(groups, more_follow);
-      halves_ = false;
-      jmp(*next, T_NEAR);
-    });
   }
 
   // All taps of one input block of `groups`, as straight code.
@@ -246,12 +232,7 @@ class ConvInt8Emitter : public ConvInt8Walk {
       }
     };
     for (const ConvUse& use : tap.uses) {
-      if (halves_) {
-        multiply(use, Half::upper);
-        multiply(use, Half::lower);
-        continue;
-      }
-      multiply(use, std::nullopt);
+      for_halves([&](std::optional<Half> half) { multiply(use, half); });
       ++uses_done_;
       const bool is_last = &use == &tap.uses.back();
       if (plan_.ahead > 0 && (is_spread() || is_last)) run_queue(std::min(uses_done_, straight_uses_), straight_uses_);
@@ -382,9 +363,7 @@ class ConvInt8Emitter : public ConvInt8Walk {
   int accumulators_ = 0, weight_sets_ = 1, first_weight_ = 0, broadcasts_ = 0, products_ = 0;
   std::vector<std::function<void()>> queue_;
   size_t queue_done_ = 0;
-  bool halves_ = false;                       // A's bytes are
-  std::vector<std::function<void()>> aside_;  // code that few tiles go through, behind the others'
-  int uses_done_ = 0, straight_uses_ = 1;     // broadcasts among which a queue is spread
+  int uses_done_ = 0, straight_uses_ = 1;  // broadcasts among which a queue is spread
   int next_set_ = 0, next_broadcast_ = 0, prefetched_ = 0;
 };
 

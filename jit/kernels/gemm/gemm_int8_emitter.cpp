@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <memory>
 #include <optional>
 
 #include "jit/kernels/gemm/row_tile_emitter.h"
@@ -33,7 +32,7 @@ std::shared_ptr<const CodePages> GemmInt8Emitter::emit() {
   mov(ptr[args_ + offsetof(GemmInt8TileArgs, prefetch)], tmp_);
   close_frame();
   end();
-  for (const auto& emit : aside_) emit();
+  emit_aside();
   emit_constants();
   return finish(plan_.key());
 }
@@ -202,12 +201,7 @@ void GemmInt8Emitter::update_holding_b(int group, Pace pace) {
     for (int v = 0; v < plan_.vecs; ++v) dot_with(plan_.vecs, acc(row, v), work_[static_cast<size_t>(v)]);
   };
   for (int row = 0; row < plan_.rows; ++row) {
-    if (halves_) {
-      multiply(row, Half::upper);
-      multiply(row, Half::lower);
-    } else {
-      multiply(row, std::nullopt);
-    }
+    for_halves([&](std::optional<Half> half) { multiply(row, half); });
     pace();
   }
 }
@@ -248,9 +242,7 @@ void GemmInt8Emitter::update_holding_a(int group, Pace pace) {
       for (int row = 0; row < plan_.rows; ++row) dot_with(of_a * row, acc(row, v), b_vec);
     }
   };
-  if (!halves_) return multiply(std::nullopt);
-  multiply(Half::upper);
-  multiply(Half::lower);
+  for_halves(multiply);
 }
 
 // The next groups of k, with `lines` prefetches spread among them; after(group) behind each.
@@ -279,22 +271,10 @@ void GemmInt8Emitter::updates(int groups, int lines) {
   update_round(groups, lines, [](int) {});
 }
 
-// Where bytes are large, by other code.
 void GemmInt8Emitter::updates_of(int groups, int lines, bool has_own_flag) {
   if (!is_halved(plan_.dot)) return updates(groups, lines);
-  auto has_large = std::make_shared<Xbyak::Label>(), next = std::make_shared<Xbyak::Label>();
-  cmp(byte[large_], 0);
-  jne(*has_large, T_NEAR);
-  updates(groups, lines);
-  L(*next);
+  emit_by_halves(large_, [=, this] { updates(groups, lines); });
   if (has_own_flag) inc(large_);
-  aside_.emplace_back([=, this] {
-    L(*has_large);
-    halves_ = true;
-    updates(groups, lines);
-    halves_ = false;
-    jmp(*next, T_NEAR);
-  });
 }
 
 void GemmInt8Emitter::emit_tiles_overlapped() {

@@ -154,8 +154,6 @@ class GemmInt8Emitter : public GeluEmitter {
   int waiting_ = 0;                    // rows that wait in the frame while others are finished
   std::vector<Gpr> row_inputs_;        // overlapped: addresses of the epilogue's inputs, at the row that comes next
   std::vector<Vec> row_sums_, row_temps_;
-  bool halves_ = false;                       // A's bytes are
-  std::vector<std::function<void()>> aside_;  // code that few rows go through, behind the others'
   const Xbyak::Opmask tail_k_ = k1;
   Xbyak::Label next_tile_, mask_table_;
 };
