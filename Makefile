@@ -79,7 +79,7 @@ format:
 
 tidy:
 	@tools/setup.sh ci
-	tools/tidy.sh build/$(PRESET) $(JOBS)
+	tools/tidy.py build/$(PRESET) --jobs $(JOBS)
 
 clean:
 	rm -rf build

@@ -12,8 +12,9 @@ function(lathe_precompile name)
   get_target_property(sources ${name} SOURCES)
   list(LENGTH sources files)
   if(files GREATER 15 AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    target_precompile_headers(${name} PRIVATE <algorithm> <cmath> <functional> <map> <memory> <optional> <span> <string>
-                                              <vector> <fmt/format.h> ${ARGN})
+    target_precompile_headers(${name} PRIVATE <algorithm> <cmath> <deque> <functional> <map> <memory> <mutex> <optional>
+                                              <set> <span> <string> <unordered_map> <variant> <vector> <fmt/format.h>
+                                              ${ARGN})
     # As with -Wrestrict below: g++ 12 sees what is not there, and of precompiled headers is not silent about it.
     target_compile_options(${name} PRIVATE -Wno-stringop-overflow -Wno-array-bounds)
   endif()

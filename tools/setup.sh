@@ -58,7 +58,7 @@ install_missing() {
   # shellcheck disable=SC2086  # one word per package
   $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing >"$log" 2>&1
 }
-# What this system may have under another name only: tools/tidy.sh takes half as long with a clang-tidy that leaves
+# What this system may have under another name only: tools/tidy.py takes half as long with a clang-tidy that leaves
 # system headers out.
 install_older() {
   older=$(echo "$missing" | sed 's/clang-tidy-22/clang-tidy/')
