@@ -19,7 +19,7 @@ struct ConvInt8Buffers {
     arguments.weights = args.at<const void>(packed);
     arguments.init = args.at<const int32_t>(init);
     if (terms != BufferId::none) arguments.terms = args.at<const int32_t>(terms);
-    if (large != BufferId::none) arguments.large = args.at<const uint8_t>(large);
+    if (large != BufferId::none) arguments.large = args.at<const LargeBytes>(large);
     arguments.target = args.at<void>(target);
     for (size_t i = 0; i < operands.size(); ++i) arguments.operands[i] = args.at<const void>(operands[i]);
     arguments.next_weights = next_weights;

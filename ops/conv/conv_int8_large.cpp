@@ -1,9 +1,8 @@
 #include "ops/conv/conv_int8_large.h"
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -46,30 +45,42 @@ PixelReaders readers_of(const ConvTiling& tiling, int64_t pixels) {
   return readers;
 }
 
-void mark(const PixelReaders& readers, int64_t pixel, uint8_t* large) noexcept {
-  const auto at = static_cast<size_t>(pixel);
-  for (int32_t i = readers.begin[at]; i < readers.begin[at + 1]; ++i) {
-    large[readers.tiles[static_cast<size_t>(i)]] = 1;
+// Of one input block.
+class LargeTiles {
+ public:
+  LargeTiles(const PixelReaders& readers, std::span<LargeBytes> large) : readers_(readers), large_(large) {
+    std::fill(large.begin(), large.end(), LargeBytes::none);
   }
-}
 
-// Neighbours below 128 are never too large.
-[[gnu::target("avx2")]] bool are_below_128(const uint8_t* bytes) noexcept {
-  const auto load = [&](int i) __attribute__((target("avx2"))) {
-    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes) + i);
-  };
-  return _mm256_movemask_epi8(_mm256_or_si256(_mm256_or_si256(load(0), load(1)), _mm256_or_si256(load(2), load(3)))) ==
-         0;
-}
+  // Whether fours still count. Where they are in many tiles they are taken to be in all: branches that go now here, now
+  // there cost more than what the few that go here spare.
+  bool tells_fours() const { return tells_fours_; }
+  void mark(int64_t pixel, LargeBytes what) noexcept {
+    const auto at = static_cast<size_t>(pixel);
+    for (int32_t i = readers_.begin[at]; i < readers_.begin[at + 1]; ++i) {
+      LargeBytes& of_tile = large_[static_cast<size_t>(readers_.tiles[static_cast<size_t>(i)])];
+      marked_ += of_tile == LargeBytes::none;
+      of_tile = std::max(of_tile, what);
+    }
+    constexpr size_t kOneOf = 4;
+    if (!tells_fours_ || marked_ * kOneOf <= large_.size()) return;
+    tells_fours_ = false;
+    for (LargeBytes& of_tile : large_) of_tile = std::max(of_tile, LargeBytes::fours);
+  }
 
-// large[tile] = 1 where a pixel of the block has neighbours that are large together.
-void find_large_bytes(const uint8_t* block, const PixelReaders& readers, uint8_t* large) noexcept {
+ private:
+  const PixelReaders& readers_;
+  const std::span<LargeBytes> large_;
+  size_t marked_ = 0;
+  bool tells_fours_ = true;
+};
+
+void find_large_bytes(const uint8_t* block, int64_t pixels, LargeTiles& large) noexcept {
   constexpr int64_t kTogether = 4 * kVectorPixels;
-  const auto pixels = static_cast<int64_t>(readers.begin.size()) - 1;
   uint8_t rest[kLargeTogether] = {};
   for (int64_t pixel = 0; pixel < pixels;) {
     const uint8_t* bytes = block + pixel * kPixelBytes;
-    if (pixels - pixel >= kTogether && are_below_128(bytes)) {
+    if (pixels - pixel >= kTogether && !may_be_large(bytes, large.tells_fours())) {
       pixel += kTogether;
       continue;
     }
@@ -77,9 +88,11 @@ void find_large_bytes(const uint8_t* block, const PixelReaders& readers, uint8_t
       std::memcpy(rest, bytes, static_cast<size_t>((pixels - pixel) * kPixelBytes));
       bytes = rest;
     }
-    uint32_t bits = large_neighbours(bytes);
-    for (int64_t at = pixel; bits != 0; ++at, bits >>= kPixelBytes) {
-      if ((bits & 0xff) != 0) mark(readers, at, large);
+    const LargeBits bits = large_bits(bytes);
+    uint32_t left = large.tells_fours() ? bits.fours : bits.neighbours, neighbours = bits.neighbours;
+    for (int64_t at = pixel; left != 0; ++at, left >>= kPixelBytes, neighbours >>= kPixelBytes) {
+      if ((left & 0xff) == 0) continue;
+      large.mark(at, (neighbours & 0xff) != 0 ? LargeBytes::neighbours : LargeBytes::fours);
     }
     pixel += kVectorPixels;
   }
@@ -103,9 +116,8 @@ BufferId add_large_bytes(const LowerContext& context, const ConvInt8Program& pro
   step.run = [=, readers = readers_of(program.tiling(), block_bytes / kPixelBytes)](const StepArgs& args) {
     const Range range = split_evenly(blocks, args.share, args.shares);
     for (int64_t block = range.begin; block < range.end; ++block) {
-      uint8_t* large = args.at<uint8_t>(to) + block * tiles;
-      std::fill_n(large, tiles, uint8_t{0});
-      find_large_bytes(args.at<const uint8_t>(source) + block * block_bytes, readers, large);
+      LargeTiles large(readers, {args.at<LargeBytes>(to) + block * tiles, static_cast<size_t>(tiles)});
+      find_large_bytes(args.at<const uint8_t>(source) + block * block_bytes, block_bytes / kPixelBytes, large);
     }
   };
   context.add(std::move(step));

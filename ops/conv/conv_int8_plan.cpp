@@ -21,6 +21,8 @@ constexpr double kNarrowPairs = 0.613, kNarrowLoad = 0.066;
 constexpr double kCrossedPairs = 0.434, kCrossedLoad = 0.155;
 // And of bytes: three for one of them.
 constexpr double kNarrowBytes = 0.92;
+// Where four are added in 16 bits, five for two of them.
+constexpr double kAddedFours = 0.77;
 // A broadcast, in loads of whole vectors: where these are two halves, and where two of them pass in a cycle.
 constexpr double kBroadcastLoads = 0.6, kBroadcastOfTwo = 1;
 // Weights that stay in L1 beside the input; beyond, they come from L2 at so many bytes a cycle.
@@ -44,7 +46,10 @@ double step_cycles(const ConvInt8Problem& problem, int64_t pixels, int64_t block
   const double streaming =
       weight_bytes * steps > kWeightsInL1 ? static_cast<double>(weight_bytes) / kL2BytesPerCycle : 0;
   if (!is_wide && (needs_temp || is_crossed)) {
-    const double each = is_crossed ? kCrossedPairs : problem.dot == Int8Dot::pairs ? kNarrowPairs : kNarrowBytes;
+    const double each = is_crossed                            ? kCrossedPairs
+                        : problem.dot == Int8Dot::pairs       ? kNarrowPairs
+                        : problem.dot == Int8Dot::u8s8_halved ? kAddedFours
+                                                              : kNarrowBytes;
     const double narrow =
         each * dots + (is_crossed ? kCrossedLoad : kNarrowLoad) * static_cast<double>(pixels + blocks);
     return std::max({narrow, streaming, kLatencyCycles}) + 0.1;

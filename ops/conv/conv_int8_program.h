@@ -59,10 +59,10 @@ BytesTimesConstants bytes_beside_products(const ConvInt8Problem& problem, const 
 
 struct ConvInt8Arguments {
   const void* source = nullptr;
-  const void* weights = nullptr;   // packed
-  const int32_t* init = nullptr;   // padded to whole blocks
-  const int32_t* terms = nullptr;  // ConvInt8Call::terms, of every position, image after image
-  const uint8_t* large = nullptr;  // ConvInt8Call::large: [image][input block][tile]
+  const void* weights = nullptr;      // packed
+  const int32_t* init = nullptr;      // padded to whole blocks
+  const int32_t* terms = nullptr;     // ConvInt8Call::terms, of every position, image after image
+  const LargeBytes* large = nullptr;  // ConvInt8Call::large: [image][input block][tile]
   void* target = nullptr;
   const void* operands[ConvEpilogue::kMaxOperands] = {};
   const void* next_weights = nullptr;  // streamed by whatever runs next; may be null

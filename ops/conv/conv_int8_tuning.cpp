@@ -49,7 +49,7 @@ class Bench {
     arguments_.source = source_.raw();
     arguments_.target = target_.mutable_raw();
     if (problem.dot == Int8Dot::crossed) arguments_.terms = terms_.data<int32_t>();
-    if (problem.dot == Int8Dot::u8s8_halved) arguments_.large = large_.data<uint8_t>();
+    if (problem.dot == Int8Dot::u8s8_halved) arguments_.large = reinterpret_cast<const LargeBytes*>(large_.raw());
     arguments_.init = init_.data<int32_t>();
     for (size_t i = 0; i < problem.epilogue.operands.size(); ++i) {
       const int64_t bytes = problem.shape.batch * operand_bytes(problem, i);
@@ -118,7 +118,7 @@ std::optional<ConvInt8Tile> conv_int8_tile_of(const Candidate& candidate) {
 
 TuningTask conv_int8_tuning_task(const ConvInt8Problem& problem, int threads) {
   TuningTask task;
-  task.family = "conv_int8.2";
+  task.family = "conv_int8.3";
   task.key = problem.key();
   task.threads = threads;
   task.arithmetic = is_wide(problem.dot) ? Arithmetic::pairs : Arithmetic::bytes;

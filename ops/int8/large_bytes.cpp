@@ -9,19 +9,27 @@
 namespace lathe {
 namespace {
 
-// Bits of the bytes whose pair's sum is more.
-[[gnu::target("avx2")]] uint32_t pairs_beyond(__m256i bytes, int16_t most) noexcept {
-  const __m256i sums = _mm256_maddubs_epi16(bytes, _mm256_set1_epi8(1));
+[[gnu::target("avx2")]] __m256i load(const uint8_t* bytes) noexcept {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes));
+}
+[[gnu::target("avx2")]] __m256i sums_of_pairs(__m256i bytes) noexcept {
+  return _mm256_maddubs_epi16(bytes, _mm256_set1_epi8(1));
+}
+[[gnu::target("avx2")]] __m256i sums_of_fours(__m256i pairs) noexcept {
+  return _mm256_add_epi16(pairs, _mm256_shuffle_epi32(pairs, _MM_SHUFFLE(2, 3, 0, 1)));
+}
+// Bits of the bytes whose sum is more.
+[[gnu::target("avx2")]] uint32_t bits_beyond(__m256i sums, int16_t most) noexcept {
   return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpgt_epi16(sums, _mm256_set1_epi16(most))));
 }
 
 template <bool kIsSigned>
 [[gnu::target("avx2")]] uint32_t large_pairs(__m256i bytes) noexcept {
-  if constexpr (!kIsSigned) return pairs_beyond(bytes, kMostOfNeighbours);
+  if constexpr (!kIsSigned) return bits_beyond(sums_of_pairs(bytes), kMostOfNeighbours);
   // -128 becomes 128 of an unsigned byte.
   const __m256i zero = _mm256_setzero_si256(), below = _mm256_abs_epi8(_mm256_min_epi8(bytes, zero));
-  return pairs_beyond(_mm256_max_epi8(bytes, zero), kMostOfSignedNeighbours) |
-         pairs_beyond(below, kMostOfSignedNeighbours);
+  return bits_beyond(sums_of_pairs(_mm256_max_epi8(bytes, zero)), kMostOfSignedNeighbours) |
+         bits_beyond(sums_of_pairs(below), kMostOfSignedNeighbours);
 }
 
 template <bool kIsSigned>
@@ -34,15 +42,25 @@ template <bool kIsSigned>
       std::memcpy(rest, from, static_cast<size_t>(bytes - at));
       from = rest;
     }
-    uint32_t bits = large_pairs<kIsSigned>(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+    uint32_t bits = large_pairs<kIsSigned>(load(from));
     for (; bits != 0; bits &= bits - 1) large[(at + __builtin_ctz(bits)) / part_bytes] = 1;
   }
 }
 
 }  // namespace
 
-[[gnu::target("avx2")]] uint32_t large_neighbours(const uint8_t* bytes) noexcept {
-  return large_pairs<false>(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes)));
+[[gnu::target("avx2")]] LargeBits large_bits(const uint8_t* bytes) noexcept {
+  const __m256i pairs = sums_of_pairs(load(bytes));
+  return {bits_beyond(pairs, kMostOfNeighbours), bits_beyond(sums_of_fours(pairs), kMostOfNeighbours)};
+}
+
+// The largest of what lies at the same place have sums that are no less than any of theirs.
+[[gnu::target("avx2")]] bool may_be_large(const uint8_t* bytes, bool by_fours) noexcept {
+  const auto largest = [&](int64_t i) __attribute__((target("avx2"))) {
+    return _mm256_max_epu8(load(bytes + i * kLargeTogether), load(bytes + (i + 1) * kLargeTogether));
+  };
+  const __m256i pairs = sums_of_pairs(_mm256_max_epu8(largest(0), largest(2)));
+  return bits_beyond(by_fours ? sums_of_fours(pairs) : pairs, kMostOfNeighbours) != 0;
 }
 
 void find_large_parts(const uint8_t* row, bool is_signed, int64_t bytes, int64_t part_bytes, uint8_t* large) noexcept {

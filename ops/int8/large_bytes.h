@@ -9,8 +9,14 @@ namespace lathe {
 constexpr int32_t kNearZero = 32;
 
 constexpr int64_t kLargeTogether = 32;
-// Bits of those of kLargeTogether bytes that are of large neighbours, unsigned ones.
-uint32_t large_neighbours(const uint8_t* bytes) noexcept;
+// Bits of those of kLargeTogether unsigned bytes that are of large neighbours, and of those that are of four which are:
+// of each eight bytes 0, 1, 4 and 5, or the others.
+struct LargeBits {
+  uint32_t neighbours = 0, fours = 0;
+};
+LargeBits large_bits(const uint8_t* bytes) noexcept;
+// False: there are no such neighbours, or with `by_fours` no such fours either, in 4 * kLargeTogether bytes.
+bool may_be_large(const uint8_t* bytes, bool by_fours) noexcept;
 
 // large[part] = 1 for each part, of `part_bytes` (the last one may be shorter), of a row's `bytes`, an even number,
 // that has neighbours which are large together.

@@ -38,6 +38,46 @@ void Int8Emitter::emit_by_halves(const Xbyak::Reg64& large, const std::function<
   });
 }
 
+void Int8Emitter::emit_by_fours(const Xbyak::Reg64& large, const std::function<void()>& body) {
+  auto has_large = std::make_shared<Xbyak::Label>(), next = std::make_shared<Xbyak::Label>();
+  cmp(byte[large], static_cast<uint8_t>(LargeBytes::none));
+  jne(*has_large, T_NEAR);
+  adds_fours_ = true;
+  body();
+  adds_fours_ = false;
+  L(*next);
+  aside_.emplace_back([=, this] {
+    Xbyak::Label has_neighbours;
+    L(*has_large);
+    cmp(byte[large], static_cast<uint8_t>(LargeBytes::neighbours));
+    je(has_neighbours, T_NEAR);
+    body();
+    jmp(*next, T_NEAR);
+    L(has_neighbours);
+    halves_ = true;
+    body();
+    halves_ = false;
+    jmp(*next, T_NEAR);
+  });
+}
+
+// What writes a vector takes its turn (Zen 3 has 3.6 in a cycle), and so do loads, but not what multiplies by what it
+// loads.
+void Int8Emitter::dot_in_16_bits(const Vec& acc, const Vec& a, const Xbyak::RegExp& b, const BytesTemps& temps) {
+  vpmaddubsw(temps.first, a, ptr[b]);
+  vpmaddwd(temps.first, temps.first, temps.ones);
+  vpaddd(acc, acc, temps.first);
+}
+
+void Int8Emitter::dot_of_fours(const Vec& acc, const std::array<Vec, 2>& a, const std::array<Xbyak::RegExp, 2>& b,
+                               const BytesTemps& temps) {
+  vpmaddubsw(temps.first, a[0], ptr[b[0]]);
+  vpmaddubsw(temps.second, a[1], ptr[b[1]]);
+  vpaddw(temps.first, temps.first, temps.second);
+  vpmaddwd(temps.first, temps.first, temps.ones);
+  vpaddd(acc, acc, temps.first);
+}
+
 void Int8Emitter::emit_aside() {
   for (const auto& emit : aside_) emit();
   aside_.clear();

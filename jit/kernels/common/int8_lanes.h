@@ -26,6 +26,9 @@ class Int8Emitter : public Emitter {
   // Where A's bytes may be large (is_halved()): emits `body`, and where the byte at `large` is not 0 has it run by
   // halves instead, by code that emit_aside() puts behind the last instruction.
   void emit_by_halves(const Xbyak::Reg64& large, const std::function<void()>& body);
+  // The same where `large` has LargeBytes: within `body`, adds_fours() where there are none.
+  void emit_by_fours(const Xbyak::Reg64& large, const std::function<void()>& body);
+  bool adds_fours() const { return adds_fours_; }
   void emit_aside();
   // Within `body`: emit(nullopt), or of both halves, which take_half() makes of `a` and neither of which is large.
   enum class Half : uint8_t { upper, lower };
@@ -36,6 +39,15 @@ class Int8Emitter : public Emitter {
     emit(std::optional(Half::lower));
   }
   void take_half(Int8Dot kind, const Vec& a, Half half);
+  // Int8Dot::u8s7 and u8s8_halved with B in memory: acc += a . b, and of two groups where adds_fours().
+  struct BytesTemps {
+    Vec first, second;  // clobbered; the second one by fours only
+    Vec ones;           // load_ones()'s
+  };
+  void load_ones(const Vec& ones) { vmovups(ones, ptr[rip + ones_]); }
+  void dot_in_16_bits(const Vec& acc, const Vec& a, const Xbyak::RegExp& b, const BytesTemps& temps);
+  void dot_of_fours(const Vec& acc, const std::array<Vec, 2>& a, const std::array<Xbyak::RegExp, 2>& b,
+                    const BytesTemps& temps);
   // What these address by rip. Call once, behind the code's last instruction.
   void emit_dot_constants(Int8Dot kind);
   // Int8Dot::crossed, of two lanes each. `sums` are clobbered, and may be `a`.
@@ -70,7 +82,7 @@ class Int8Emitter : public Emitter {
   bool adds_zero_early(const Int8Store& how) const;
   void look_up(const Vec& bytes, std::span<const Vec> temps);
 
-  bool halves_ = false;
+  bool halves_ = false, adds_fours_ = false;
   std::vector<std::function<void()>> aside_;
   Xbyak::Label ones_, upper_, lower_, pixel_order_, zeros_, limit_, table_;
 };

@@ -72,9 +72,11 @@ bool fits_registers(const ConvInt8Plan& plan, int pixels) {
   if (!has_dot(plan.isa, plan.dot) || plan.dot == Int8Dot::s8s8 || plan.dot == Int8Dot::s8u8_halved) return false;
   if (plan.dot == Int8Dot::crossed) return fits_crossed(plan, pixels);
   if (plan.dot == Int8Dot::u8s8_halved && plan.ahead > 0) return false;
-  const int others = 1 + dot_needs_temp(plan.isa, plan.dot);  // a broadcast, products on their way
+  // A broadcast, products on their way, and weights or, beside those in memory, ones; by fours all of these twice.
+  int others = 1 + dot_needs_temp(plan.isa, plan.dot) + (multiplies_in_16_bits(plan.dot) ? 1 : plan.blocks);
+  if (plan.dot == Int8Dot::u8s8_halved) others += 2;
   const int sets = plan.ahead > 0 ? 2 : 1;
-  return pixels >= 1 && plan.blocks >= 1 && plan.blocks * (pixels * sets + 1) + others <= vector_registers(plan.isa);
+  return pixels >= 1 && plan.blocks >= 1 && plan.blocks * pixels * sets + others <= vector_registers(plan.isa);
 }
 
 ConvInt8Kernels ConvInt8Kernels::make(const ConvInt8Plan& plan, std::span<const ConvTileShape> shapes) {
@@ -83,8 +85,8 @@ ConvInt8Kernels ConvInt8Kernels::make(const ConvInt8Plan& plan, std::span<const 
     if (!fits_registers(plan, shape.pixels)) throw JitError("a convolution tile needs too many registers");
     if (plan.dot == Int8Dot::crossed && !has_all_taps(shape)) throw JitError("crossed products lack taps");
     for (const ConvTapRun& tap : shape.taps) {
-      // Halved ones are there three times: whole, and both halves.
-      const int64_t each = plan.dot == Int8Dot::u8s8_halved ? 3 : 1;
+      // Halved ones are there four times: by fours, by twos, and both halves.
+      const int64_t each = plan.dot == Int8Dot::u8s8_halved ? 4 : 1;
       products += each * static_cast<int64_t>(tap.uses.size()) * tap.run * plan.blocks * (plan.groups + plan.tail);
     }
   }

@@ -28,9 +28,9 @@ struct ConvInt8Call {
   // Int8Dot::crossed: what is taken off a pixel's sums, where the first tap's position in an input block is; at the
   // first tile's origin. No pixel lacks a tap.
   const int32_t* terms = nullptr;
-  // Int8Dot::u8s8_halved: not 0 where bytes of an input block may be large (kMostOfNeighbours), of any pixel that the
-  // tile reads; of the first tile, in the first input block.
-  const uint8_t* large = nullptr;
+  // Int8Dot::u8s8_halved: what is large in an input block, of any pixel that the tile reads; of the first tile, in the
+  // first input block.
+  const LargeBytes* large = nullptr;
   const char* prefetch = nullptr;
   int64_t prefetch_step = 0;                 // bytes; 0 repeats the same line
   int64_t blocks = 0;                        // whole input blocks, at least one

@@ -134,25 +134,29 @@ class ConvInt8Emitter : public ConvInt8Walk {
   void start_tile() {
     enter_source();
     mov(weights_, qword[call_ + offsetof(ConvInt8Call, weights)]);
+    if (keeps_ones()) load_ones(ones());
     is_crossed() ? start_with_terms() : start_accumulators();
   }
 
-  // Accumulators first, then broadcasts, then weights, then what products pass through; and, where outputs are finished
-  // in between, their temporaries.
+  // Accumulators first, then broadcasts, then weights, then what products pass through, then ones; and, where outputs
+  // are finished in between, their temporaries. Weights of products in 16 bits stay in memory.
   void assign_registers() {
     set_ = 0;
-    const int temps = plan_.ahead > 0 ? temps_needed() : 0;
-    products_ = static_cast<int>(pool_.size()) - temps - lanes_of(plan_.dot);
+    const int last = static_cast<int>(pool_.size()) - (plan_.ahead > 0 ? temps_needed() : 0);
+    ones_at_ = last - 1;
+    products_ = last - lanes_of(plan_.dot) - keeps_ones();
     const int all = is_crossed() ? products_ + (plan_.blocks == 1 ? 2 : 0)
-                                 : static_cast<int>(pool_.size()) - temps - dot_needs_temp(plan_.isa, plan_.dot);
+                                 : last - keeps_ones() - dot_needs_temp(plan_.isa, plan_.dot);
     accumulators_ = shape_->pixels * plan_.blocks * (plan_.ahead > 0 ? 2 : 1);
-    if (accumulators_ + plan_.blocks + 1 > all) throw JitError("the epilogue leaves too few registers for products");
-    weight_sets_ = all - accumulators_ >= 2 * plan_.blocks + 2 ? 2 : 1;
-    first_weight_ = all - weight_sets_ * plan_.blocks;
+    const int weights = keeps_ones() ? 0 : plan_.blocks;
+    if (accumulators_ + weights + 1 > all) throw JitError("the epilogue leaves too few registers for products");
+    weight_sets_ = all - accumulators_ >= 2 * weights + 2 ? 2 : 1;
+    first_weight_ = all - weight_sets_ * weights;
     broadcasts_ = (first_weight_ - accumulators_) / lanes_of(plan_.dot) * lanes_of(plan_.dot);
     next_set_ = next_broadcast_ = 0;
   }
 
+  const Vec& ones() const { return pool_[static_cast<size_t>(ones_at_)]; }
   const Vec& accumulator(int set, int pixel, int block) const {
     return pool_[static_cast<size_t>((set * shape_->pixels + pixel) * plan_.blocks + block)];
   }
@@ -185,7 +189,7 @@ class ConvInt8Emitter : public ConvInt8Walk {
 
   void multiply_block(int groups, bool more_follow) {
     if (!is_halved()) return emit_block(groups, more_follow);
-    emit_by_halves(large_, [=, this] { emit_block(groups, more_follow); });
+    emit_by_fours(large_, [=, this] { emit_block(groups, more_follow); });
     if (more_follow) add(large_, qword[call_ + offsetof(ConvInt8Call, large_block_bytes)]);
   }
 
@@ -194,10 +198,15 @@ class ConvInt8Emitter : public ConvInt8Walk {
     const int step_bytes = plan_.blocks * vec_bytes();
     for (const ConvTapRun& tap : shape_->taps) {
       const int64_t weights_at = int64_t{tap.index} * groups * step_bytes;
-      const int steps = tap.run * groups, together = lanes_of(plan_.dot);
+      const int steps = tap.run * groups, together = adds_fours() && groups % 2 == 0 ? 2 : lanes_of(plan_.dot);
       for (int step = 0; step < steps; step += together) {
         if (step % plan_.unroll == 0) prefetched_ = 0;
-        emit_step(tap, static_cast<int>(weights_at + int64_t{step} * step_bytes), step * 4, step % plan_.unroll);
+        const int due = plan_.prefetch_lines * (step % plan_.unroll + together) / plan_.unroll;
+        while (prefetched_ < due) prefetch_line();
+        const auto at = static_cast<int>(weights_at + int64_t{step} * step_bytes);
+        is_crossed()   ? emit_crossed(tap, at, step * 4)
+        : together > 1 ? emit_fours(tap, at, step * 4)
+                       : emit_step(tap, at, step * 4);
         if ((step + together) % plan_.unroll == 0 || step + together == steps) end_round();
       }
     }
@@ -214,21 +223,21 @@ class ConvInt8Emitter : public ConvInt8Walk {
   void prefetch_line() { prefetcht1(ptr[prefetch_ + kCacheLine * prefetched_++]); }
 
   // One group of channels of all pixels times the weights of all output blocks.
-  void emit_step(const ConvTapRun& tap, int weights_at, int source_at, int step) {
-    const int due = plan_.prefetch_lines * (step + lanes_of(plan_.dot)) / plan_.unroll;
-    while (prefetched_ < due) prefetch_line();
-    if (is_crossed()) return emit_crossed(tap, weights_at, source_at);
+  void emit_step(const ConvTapRun& tap, int weights_at, int source_at) {
     const int set = next_set_++ % weight_sets_;
-    for (int block = 0; block < plan_.blocks; ++block) {
-      load(weight(set, block), weights_ + (weights_at + block * vec_bytes()));
+    const auto weights_of = [&](int block) { return weights_ + (weights_at + block * vec_bytes()); };
+    if (!keeps_ones()) {
+      for (int block = 0; block < plan_.blocks; ++block) load(weight(set, block), weights_of(block));
     }
     const auto multiply = [&](const ConvUse& use, std::optional<Half> half) {
       const Vec& value = pool_[static_cast<size_t>(accumulators_ + next_broadcast_++ % broadcasts_)];
       vpbroadcastd(value, dword[source_ + (use.source + source_at)]);
       if (half) take_half(plan_.dot, value, *half);
+      const Vec& temp = pool_[static_cast<size_t>(products_)];
       for (int block = 0; block < plan_.blocks; ++block) {
-        dot(plan_.dot, accumulator(set_, use.pixel, block), value, weight(set, block),
-            pool_[static_cast<size_t>(products_)]);
+        const Vec& sum = accumulator(set_, use.pixel, block);
+        keeps_ones() ? dot_in_16_bits(sum, value, weights_of(block), {temp, temp, ones()})
+                     : dot(plan_.dot, sum, value, weight(set, block), temp);
       }
     };
     for (const ConvUse& use : tap.uses) {
@@ -236,6 +245,23 @@ class ConvInt8Emitter : public ConvInt8Walk {
       ++uses_done_;
       const bool is_last = &use == &tap.uses.back();
       if (plan_.ahead > 0 && (is_spread() || is_last)) run_queue(std::min(uses_done_, straight_uses_), straight_uses_);
+    }
+  }
+
+  // Two groups of channels.
+  void emit_fours(const ConvTapRun& tap, int weights_at, int source_at) {
+    const auto other = [&](int i) { return pool_[static_cast<size_t>(accumulators_ + i)]; };
+    const std::array<Vec, 2> values = {other(0), other(1)};
+    for (const ConvUse& use : tap.uses) {
+      for (int group = 0; group < 2; ++group) {
+        vpbroadcastd(values[static_cast<size_t>(group)], dword[source_ + (use.source + source_at + 4 * group)]);
+      }
+      for (int block = 0; block < plan_.blocks; ++block) {
+        const auto at = [&](int group) {
+          return weights_ + (weights_at + (group * plan_.blocks + block) * vec_bytes());
+        };
+        dot_of_fours(accumulator(set_, use.pixel, block), values, {at(0), at(1)}, {other(2), other(3), ones()});
+      }
     }
   }
 
@@ -360,7 +386,7 @@ class ConvInt8Emitter : public ConvInt8Walk {
   const std::vector<Vec> pool_;
   const ConvTileShape* shape_ = nullptr;
   int set_ = 0;  // of the accumulators that sum up
-  int accumulators_ = 0, weight_sets_ = 1, first_weight_ = 0, broadcasts_ = 0, products_ = 0;
+  int accumulators_ = 0, weight_sets_ = 1, first_weight_ = 0, broadcasts_ = 0, products_ = 0, ones_at_ = 0;
   std::vector<std::function<void()>> queue_;
   size_t queue_done_ = 0;
   int uses_done_ = 0, straight_uses_ = 1;  // broadcasts among which a queue is spread
