@@ -80,7 +80,7 @@ void find_large_bytes(const uint8_t* block, int64_t pixels, LargeTiles& large) n
   uint8_t rest[kLargeTogether] = {};
   for (int64_t pixel = 0; pixel < pixels;) {
     const uint8_t* bytes = block + pixel * kPixelBytes;
-    if (pixels - pixel >= kTogether && !may_be_large(bytes, large.tells_fours())) {
+    if (pixels - pixel >= kTogether && !has_large(bytes, large.tells_fours())) {
       pixel += kTogether;
       continue;
     }

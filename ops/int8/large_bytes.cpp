@@ -54,13 +54,13 @@ template <bool kIsSigned>
   return {bits_beyond(pairs, kMostOfNeighbours), bits_beyond(sums_of_fours(pairs), kMostOfNeighbours)};
 }
 
-// The largest of what lies at the same place have sums that are no less than any of theirs.
-[[gnu::target("avx2")]] bool may_be_large(const uint8_t* bytes, bool by_fours) noexcept {
-  const auto largest = [&](int64_t i) __attribute__((target("avx2"))) {
-    return _mm256_max_epu8(load(bytes + i * kLargeTogether), load(bytes + (i + 1) * kLargeTogether));
-  };
-  const __m256i pairs = sums_of_pairs(_mm256_max_epu8(largest(0), largest(2)));
-  return bits_beyond(by_fours ? sums_of_fours(pairs) : pairs, kMostOfNeighbours) != 0;
+[[gnu::target("avx2")]] bool has_large(const uint8_t* bytes, bool by_fours) noexcept {
+  __m256i largest = _mm256_setzero_si256();
+  for (int i = 0; i < 4; ++i) {
+    const __m256i pairs = sums_of_pairs(load(bytes + i * kLargeTogether));
+    largest = _mm256_max_epi16(largest, by_fours ? sums_of_fours(pairs) : pairs);
+  }
+  return bits_beyond(largest, kMostOfNeighbours) != 0;
 }
 
 void find_large_parts(const uint8_t* row, bool is_signed, int64_t bytes, int64_t part_bytes, uint8_t* large) noexcept {

@@ -15,8 +15,8 @@ struct LargeBits {
   uint32_t neighbours = 0, fours = 0;
 };
 LargeBits large_bits(const uint8_t* bytes) noexcept;
-// False: there are no such neighbours, or with `by_fours` no such fours either, in 4 * kLargeTogether bytes.
-bool may_be_large(const uint8_t* bytes, bool by_fours) noexcept;
+// Whether there are such neighbours, or with `by_fours` such fours, in 4 * kLargeTogether bytes.
+bool has_large(const uint8_t* bytes, bool by_fours) noexcept;
 
 // large[part] = 1 for each part, of `part_bytes` (the last one may be shorter), of a row's `bytes`, an even number,
 // that has neighbours which are large together.
