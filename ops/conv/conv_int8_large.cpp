@@ -52,8 +52,7 @@ class LargeTiles {
     std::fill(large.begin(), large.end(), LargeBytes::none);
   }
 
-  // Whether fours still count. Where they are in many tiles they are taken to be in all: branches that go now here, now
-  // there cost more than what the few that go here spare.
+  // Whether fours still count, or are taken to be everywhere: see are_mixed().
   bool tells_fours() const { return tells_fours_; }
   void mark(int64_t pixel, LargeBytes what) noexcept {
     const auto at = static_cast<size_t>(pixel);
@@ -62,10 +61,9 @@ class LargeTiles {
       marked_ += of_tile == LargeBytes::none;
       of_tile = std::max(of_tile, what);
     }
-    constexpr size_t kOneOf = 4;
-    if (!tells_fours_ || marked_ * kOneOf <= large_.size()) return;
+    if (!tells_fours_ || !are_mixed(marked_, large_.size())) return;
     tells_fours_ = false;
-    for (LargeBytes& of_tile : large_) of_tile = std::max(of_tile, LargeBytes::fours);
+    prefer_one_way(large_);
   }
 
  private:

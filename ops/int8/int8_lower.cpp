@@ -23,7 +23,7 @@ struct BoundProduct {
     bound.c = args.at<void>(c);
     bound.columns = args.at<const int32_t>(columns);
     if (rows != BufferId::none) bound.rows = args.at<const int32_t>(rows);
-    if (large != BufferId::none) bound.large = args.at<const uint8_t>(large);
+    if (large != BufferId::none) bound.large = args.at<const LargeBytes>(large);
     for (size_t i = 0; i < inputs.size(); ++i) bound.inputs[i] = args.at<const void>(inputs[i]);
     if (args.ends_first_run()) bound.next_weights = *next_weights;
     product->run(bound, args.share, args.shares);

@@ -210,11 +210,12 @@ BufferId add_large_rows(const std::shared_ptr<const Int8Lowering>& l, const Lowe
   step.run = [=](const StepArgs& args) {
     const Range range = split_evenly(tiles.count, args.share, args.shares);
     for (int64_t tile = range.begin; tile < range.end; ++tile) {
-      uint8_t* large = args.at<uint8_t>(to) + tile * parts;
-      std::fill_n(large, parts, uint8_t{0});
+      const std::span<LargeBytes> large(args.at<LargeBytes>(to) + tile * parts, static_cast<size_t>(parts));
+      std::fill(large.begin(), large.end(), LargeBytes::none);
       for (int64_t row = tiles.row_of(tile); row < tiles.row_of(tile + 1); ++row) {
-        find_large_parts(args.at<const uint8_t>(a) + row * a_stride, is_signed, row_bytes, part_bytes, large);
+        find_large_parts(args.at<const uint8_t>(a) + row * a_stride, is_signed, row_bytes, part_bytes, large.data());
       }
+      prefer_one_way(large);
     }
   };
   context.add(std::move(step));

@@ -248,7 +248,7 @@ Int8ColumnSums::Int8ColumnSums(const Int8PanelFormat& format) : format_(format) 
 
 void Int8ColumnSums::operator()(const void* packed, int64_t rows, int64_t columns, int32_t* out) const noexcept {
   alignas(64) static constexpr int32_t kZeros[kMostVecs * 16] = {};
-  static constexpr uint8_t kNoneIsLarge[kOnes] = {};
+  static constexpr LargeBytes kNoneIsLarge[kOnes] = {};
   const int64_t groups = format_.groups(rows), lanes = vector_lanes(format_.isa);
   const auto* at = static_cast<const char*>(packed);
   for (int64_t column = 0; column < columns; column += format_.panel_columns) {

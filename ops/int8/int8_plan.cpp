@@ -40,8 +40,8 @@ void choose_tile(const Int8Problem& problem, const CoreRates& rates, GemmPlan& p
     plan.rows = static_cast<int>(std::min<int64_t>(problem.m, 4));
   } else {
     static constexpr int kVecs[] = {0, 8, 5, 3, 2};
-    // By signs a row of A takes two registers.
-    const int most_rows = problem.dot == Int8Dot::s8s8 ? 5 : 6;
+    // By signs a row of A takes two registers, and so it does where four products are added.
+    const int most_rows = problem.dot == Int8Dot::s8s8 || problem.dot == Int8Dot::u8s8_halved ? 5 : 6;
     plan.vecs = problem.m <= 4 ? kVecs[problem.m] : 2;
     plan.rows = problem.m <= 4 ? static_cast<int>(problem.m) : most_rows;
   }
@@ -69,7 +69,7 @@ struct Bench {
     operands.c_stride = problem.n * out_bytes(problem);
     operands.columns = columns.data<int32_t>();
     operands.rows = rows.data<int32_t>();
-    if (is_halved(problem.dot)) operands.large = large.data<uint8_t>();
+    if (is_halved(problem.dot)) operands.large = reinterpret_cast<const LargeBytes*>(large.raw());
     operands.inputs.fill(input.raw());
   }
   static int64_t a_stride(const Int8Problem& problem) { return std::max(problem.groups() * 4, problem.a_stride); }
@@ -110,7 +110,7 @@ struct Bench {
 
 TuningTask int8_tuning_task(const Int8Problem& problem) {
   TuningTask task;
-  task.family = "gemm_int8.4";
+  task.family = "gemm_int8.5";
   task.key = problem.key();
   task.threads = problem.threads;
   task.flop = problem.flop();

@@ -52,7 +52,7 @@ struct Int8Operands {
   void* c = nullptr;
   const int32_t* columns = nullptr;
   const int32_t* rows = nullptr;
-  const uint8_t* large = nullptr;      // where is_halved(): [row tile][large_parts()]
+  const LargeBytes* large = nullptr;   // where is_halved(): [row tile][large_parts()]
   int64_t a_stride = 0, c_stride = 0;  // bytes
   std::array<const void*, kMaxInt8Inputs> inputs = {};
   std::array<int64_t, kMaxInt8Inputs> input_strides = {};  // bytes from row to row

@@ -2,9 +2,8 @@
 
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cstring>
-
-#include "jit/kernels/common/int8_dot.h"
 
 namespace lathe {
 namespace {
@@ -23,9 +22,7 @@ namespace {
   return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpgt_epi16(sums, _mm256_set1_epi16(most))));
 }
 
-template <bool kIsSigned>
-[[gnu::target("avx2")]] uint32_t large_pairs(__m256i bytes) noexcept {
-  if constexpr (!kIsSigned) return bits_beyond(sums_of_pairs(bytes), kMostOfNeighbours);
+[[gnu::target("avx2")]] uint32_t large_signed_pairs(__m256i bytes) noexcept {
   // -128 becomes 128 of an unsigned byte.
   const __m256i zero = _mm256_setzero_si256(), below = _mm256_abs_epi8(_mm256_min_epi8(bytes, zero));
   return bits_beyond(sums_of_pairs(_mm256_max_epi8(bytes, zero)), kMostOfSignedNeighbours) |
@@ -34,7 +31,7 @@ template <bool kIsSigned>
 
 template <bool kIsSigned>
 [[gnu::target("avx2")]] void find_large(const uint8_t* row, int64_t bytes, int64_t part_bytes,
-                                        uint8_t* large) noexcept {
+                                        LargeBytes* large) noexcept {
   alignas(kLargeTogether) uint8_t rest[kLargeTogether] = {};
   for (int64_t at = 0; at < bytes; at += kLargeTogether) {
     const uint8_t* from = row + at;
@@ -42,8 +39,17 @@ template <bool kIsSigned>
       std::memcpy(rest, from, static_cast<size_t>(bytes - at));
       from = rest;
     }
-    uint32_t bits = large_pairs<kIsSigned>(load(from));
-    for (; bits != 0; bits &= bits - 1) large[(at + __builtin_ctz(bits)) / part_bytes] = 1;
+    LargeBits bits;
+    if constexpr (kIsSigned) {
+      bits.neighbours = bits.fours = large_signed_pairs(load(from));
+    } else {
+      bits = large_bits(from);
+    }
+    for (uint32_t left = bits.fours; left != 0; left &= left - 1) {
+      const int i = __builtin_ctz(left);
+      LargeBytes& of_part = large[(at + i) / part_bytes];
+      of_part = std::max(of_part, (bits.neighbours >> i & 1) != 0 ? LargeBytes::neighbours : LargeBytes::fours);
+    }
   }
 }
 
@@ -63,8 +69,15 @@ template <bool kIsSigned>
   return bits_beyond(largest, kMostOfNeighbours) != 0;
 }
 
-void find_large_parts(const uint8_t* row, bool is_signed, int64_t bytes, int64_t part_bytes, uint8_t* large) noexcept {
+void find_large_parts(const uint8_t* row, bool is_signed, int64_t bytes, int64_t part_bytes,
+                      LargeBytes* large) noexcept {
   is_signed ? find_large<true>(row, bytes, part_bytes, large) : find_large<false>(row, bytes, part_bytes, large);
+}
+
+void prefer_one_way(std::span<LargeBytes> large) noexcept {
+  const auto small = static_cast<size_t>(std::count(large.begin(), large.end(), LargeBytes::none));
+  if (!are_mixed(large.size() - small, large.size())) return;
+  for (LargeBytes& what : large) what = std::max(what, LargeBytes::fours);
 }
 
 }  // namespace lathe

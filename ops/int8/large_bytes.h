@@ -1,6 +1,10 @@
 #pragma once
 // Bytes that are large together (kMostOfNeighbours, kMostOfSignedNeighbours), so that they are multiplied in halves.
+#include <cstddef>
 #include <cstdint>
+#include <span>
+
+#include "jit/kernels/common/int8_dot.h"
 
 namespace lathe {
 
@@ -18,8 +22,15 @@ LargeBits large_bits(const uint8_t* bytes) noexcept;
 // Whether there are such neighbours, or with `by_fours` such fours, in 4 * kLargeTogether bytes.
 bool has_large(const uint8_t* bytes, bool by_fours) noexcept;
 
-// large[part] = 1 for each part, of `part_bytes` (the last one may be shorter), of a row's `bytes`, an even number,
-// that has neighbours which are large together.
-void find_large_parts(const uint8_t* row, bool is_signed, int64_t bytes, int64_t part_bytes, uint8_t* large) noexcept;
+// Of each part, of `part_bytes` (the last one may be shorter), of a row's `bytes`, an even number: large[part] becomes
+// what is large in it, if that is more than what is there. Of signed ones fours count as little as those that are none.
+void find_large_parts(const uint8_t* row, bool is_signed, int64_t bytes, int64_t part_bytes,
+                      LargeBytes* large) noexcept;
+
+// Where so many are large that they are told apart for nothing: branches that go now here, now there cost more than
+// what the few that go here spare.
+inline bool are_mixed(size_t large, size_t all) { return large * 4 > all; }
+// Then none is less than LargeBytes::fours.
+void prefer_one_way(std::span<LargeBytes> large) noexcept;
 
 }  // namespace lathe

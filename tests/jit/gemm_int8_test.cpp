@@ -81,7 +81,7 @@ class TileBench {
     args.input_stride_bytes[1] = columns_ + test_.gap;
     args.inputs[2] = residual_.data();
     args.input_stride_bytes[2] = 1;
-    const std::vector<uint8_t> large = large_blocks();
+    const std::vector<LargeBytes> large = large_blocks();
     args.large = large.data();
     args.large_tile_bytes = static_cast<int64_t>(large.size()) / test_.tiles;
     kernel(&args);
@@ -117,19 +117,27 @@ class TileBench {
     const int64_t above = std::max<int64_t>(first, 0) + std::max<int64_t>(second, 0);
     return std::max(above, above - first - second) > kMostOfSignedNeighbours;
   }
-  // Of each k_unroll groups of each row tile, whether a row has large neighbours.
-  std::vector<uint8_t> large_blocks() const {
-    std::vector<uint8_t> large;
+  bool are_large_fours(const uint8_t* a) const {
+    return !has_signed_a() && std::max(a[0] + a[1] + a[4] + a[5], a[2] + a[3] + a[6] + a[7]) > kMostOfNeighbours;
+  }
+  // What is large in each k_unroll groups of each row tile.
+  std::vector<LargeBytes> large_blocks() const {
+    std::vector<LargeBytes> large;
     if (!is_halved(test_.plan.dot)) return large;
     for (int64_t first = 0; first < rows_; first += test_.plan.rows) {
       for (int64_t g = 0; g < test_.groups; g += test_.plan.k_unroll) {
         const int64_t end = std::min<int64_t>(test_.groups, g + test_.plan.k_unroll);
-        bool is_large = false;
+        LargeBytes what = LargeBytes::none;
         for (int64_t row = first; row < first + test_.plan.rows; ++row) {
           const char* a = a_.as<char>() + row * a_stride_;
-          for (int64_t i = g * 4; i < end * 4; i += 2) is_large = is_large || are_large(a + i);
+          for (int64_t i = g; i + 1 < end; i += 2) {
+            if (are_large_fours(reinterpret_cast<const uint8_t*>(a) + i * 4)) what = std::max(what, LargeBytes::fours);
+          }
+          for (int64_t i = g * 4; i < end * 4; i += 2) {
+            if (are_large(a + i)) what = LargeBytes::neighbours;
+          }
         }
-        large.push_back(is_large ? 1 : 0);
+        large.push_back(what);
       }
     }
     return large;
@@ -143,12 +151,13 @@ class TileBench {
       return;
     }
     const bool is_mostly_small = is_halved(test_.plan.dot) && random_() % 2 == 0;
+    const int small = random_() % 2 == 0 ? 64 : 128;  // fours of the former are small
     for (size_t i = 0; i < bytes.size(); ++i) {
       const bool is_small = is_mostly_small && random_() % 50 != 0;
       const int most_signed = is_small ? 64 : most;
       bytes.as<uint8_t>()[i] =
           static_cast<uint8_t>(is_signed ? random_byte(random_, -most_signed, std::min(most_signed, 127))
-                                         : random_byte(random_, 0, is_small ? 128 : 255));
+                                         : random_byte(random_, 0, is_small ? small : 255));
     }
   }
   int64_t value(const void* lane, int i, bool is_signed) const {

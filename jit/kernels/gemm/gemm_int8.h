@@ -63,9 +63,9 @@ struct GemmInt8TileArgs {
   int64_t a_stride_bytes, c_stride_bytes;
   const int32_t* column_init;  // whole vectors
   const int32_t* row_init;     // of the first row, when the plan has rows
-  // Where is_halved(): of each k_unroll groups of a row tile, the last ones' fewer, not 0 where bytes of a row may be
-  // large together. One product only.
-  const uint8_t* large = nullptr;
+  // Where is_halved(): what is large in each k_unroll groups of a row tile, the last ones' fewer, of any row. Groups
+  // that are added by fours, Int8Dot::u8s8_halved's of an even k_unroll, are counted from the first. One product only.
+  const LargeBytes* large = nullptr;
   int64_t large_tile_bytes = 0;        // from row tile to row tile
   const void* prefetch;                // first line to prefetch; on return the first one not yet prefetched
   int64_t tail_lanes;                  // valid lanes of the last vector, when the plan is masked

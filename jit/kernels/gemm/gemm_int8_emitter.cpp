@@ -102,6 +102,7 @@ void GemmInt8Emitter::go_on_to_next_product() {
 }
 
 void GemmInt8Emitter::init_accumulators() {
+  if (has_fours(plan_)) load_ones(ones());
   mov(tmp_, ptr[args_ + offsetof(GemmInt8TileArgs, column_init)]);
   for (int v = 0; v < plan_.vecs; ++v) load(acc(0, v), tmp_ + v * vec_bytes());
   if (plan_.has_rows) mov(tmp_, ptr[rsp + kRowInit]);
@@ -245,16 +246,47 @@ void GemmInt8Emitter::update_holding_a(int group, Pace pace) {
   for_halves(multiply);
 }
 
+template <class Pace>
+void GemmInt8Emitter::update_bytes(int group, Pace pace) {
+  const Vec& a = work_[0];
+  for (int row = 0; row < plan_.rows; ++row) {
+    for_halves([&](std::optional<Half> half) {
+      vpbroadcastd(a, dword[a_at(row, group)]);
+      if (half) take_half(plan_.dot, a, *half);
+      for (int v = 0; v < plan_.vecs; ++v) {
+        dot_in_16_bits(acc(row, v), a, b_at(group, v), {products(), work_[2], ones()});
+      }
+    });
+    pace();
+  }
+}
+
+// Two groups.
+template <class Pace>
+void GemmInt8Emitter::update_fours(int group, Pace pace) {
+  const std::array<Vec, 2> a = {work_[0], work_[1]};
+  for (int row = 0; row < plan_.rows; ++row) {
+    for (int i = 0; i < 2; ++i) vpbroadcastd(a[static_cast<size_t>(i)], dword[a_at(row, group + i)]);
+    for (int v = 0; v < plan_.vecs; ++v) {
+      dot_of_fours(acc(row, v), a, {b_at(group, v), b_at(group + 1, v)}, {products(), work_[2], ones()});
+    }
+    pace();
+  }
+}
+
 // The next groups of k, with `lines` prefetches spread among them; after(group) behind each.
 template <class After>
 void GemmInt8Emitter::update_round(int groups, int lines, After after) {
-  PrefetchPace paced(groups / lanes_of(plan_.dot) * plan_.rows, lines);
-  const auto pace = [&] {  // called once a row of each group, or of each two that are crossed
+  const int together = adds_fours() && groups % 2 == 0 ? 2 : lanes_of(plan_.dot);
+  PrefetchPace paced(groups / together * plan_.rows, lines);
+  const auto pace = [&] {  // called once a row of each group, or of those that are multiplied together
     paced.next_slot([&](int line) { prefetcht1(ptr[prefetch_ + line * kCacheLine]); });
   };
-  for (int group = 0; group < groups; group += lanes_of(plan_.dot)) {
+  for (int group = 0; group < groups; group += together) {
     if (is_crossed(plan_)) {
       update_crossed(group, pace);
+    } else if (has_fours(plan_)) {
+      together == 2 ? update_fours(group, pace) : update_bytes(group, pace);
     } else if (holds_a(plan_)) {
       update_holding_a(group, pace);
     } else {
@@ -273,7 +305,8 @@ void GemmInt8Emitter::updates(int groups, int lines) {
 
 void GemmInt8Emitter::updates_of(int groups, int lines, bool has_own_flag) {
   if (!is_halved(plan_.dot)) return updates(groups, lines);
-  emit_by_halves(large_, [=, this] { updates(groups, lines); });
+  const auto body = [=, this] { updates(groups, lines); };
+  has_fours(plan_) ? emit_by_fours(large_, body) : emit_by_halves(large_, body);
   if (has_own_flag) inc(large_);
 }
 

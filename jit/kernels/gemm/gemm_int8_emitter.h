@@ -18,13 +18,18 @@ constexpr int kRowsPerBase = 9;  // rows that one base register reaches with str
 
 // Few rows: hold A's broadcasts and stream B through one register. Many: hold a row of B, broadcast A one by one.
 inline bool is_crossed(const GemmInt8TilePlan& plan) { return plan.dot == Int8Dot::crossed; }
-inline bool holds_a(const GemmInt8TilePlan& plan) { return plan.rows < plan.vecs && !is_crossed(plan); }
+// B stays in memory. Beside the products: two broadcasts, second products and ones.
+inline bool has_fours(const GemmInt8TilePlan& plan) { return plan.dot == Int8Dot::u8s8_halved; }
 inline bool is_by_signs(const GemmInt8TilePlan& plan) { return plan.dot == Int8Dot::s8s8; }
+inline bool holds_a(const GemmInt8TilePlan& plan) {
+  return plan.rows < plan.vecs && !is_crossed(plan) && !has_fours(plan);
+}
 // Of a row's group of A; by signs its sizes, too.
 inline int registers_of_a(const GemmInt8TilePlan& plan) { return is_by_signs(plan) ? 2 : 1; }
 // Crossed: two lanes of both and, but for a row's last vector, their sums.
 inline int work_registers(const GemmInt8TilePlan& plan) {
   if (is_crossed(plan)) return 2 * plan.vecs + (plan.vecs > 1 ? 4 : 2);
+  if (has_fours(plan)) return 4;
   return holds_a(plan) ? registers_of_a(plan) * plan.rows + 1 : plan.vecs + registers_of_a(plan);
 }
 
@@ -67,6 +72,10 @@ class GemmInt8Emitter : public GeluEmitter {
   void update_crossed(int group, Pace pace);
   template <class Pace>
   void update_holding_a(int group, Pace pace);
+  template <class Pace>
+  void update_bytes(int group, Pace pace);
+  template <class Pace>
+  void update_fours(int group, Pace pace);
   void updates(int groups, int lines);
   void updates_of(int groups, int lines, bool has_own_flag);
   template <class After>
@@ -74,6 +83,7 @@ class GemmInt8Emitter : public GeluEmitter {
   void emit_constants();
   Xbyak::RegExp b_at(int group, int v) const { return b_ + (group * plan_.vecs + v) * vec_bytes(); }
   const Vec& products() const { return work_.back(); }
+  const Vec& ones() const { return work_[3]; }
   void broadcast_a(int first, int row, int group);
   void dot_with(int first, const Vec& acc, const Vec& b);
   const Vec& acc(int row, int v) const { return acc_[static_cast<size_t>(row * plan_.vecs + v)]; }
