@@ -73,12 +73,12 @@ class LargeTiles {
   bool tells_fours_ = true;
 };
 
-void find_large_bytes(const uint8_t* block, int64_t pixels, LargeTiles& large) noexcept {
+void find_large_bytes(const uint8_t* block, int64_t pixels, int most, LargeTiles& large) noexcept {
   constexpr int64_t kTogether = 4 * kVectorPixels;
   uint8_t rest[kLargeTogether] = {};
   for (int64_t pixel = 0; pixel < pixels;) {
     const uint8_t* bytes = block + pixel * kPixelBytes;
-    if (pixels - pixel >= kTogether && !has_large(bytes, large.tells_fours())) {
+    if (pixels - pixel >= kTogether && !has_large(bytes, large.tells_fours(), most)) {
       pixel += kTogether;
       continue;
     }
@@ -86,7 +86,7 @@ void find_large_bytes(const uint8_t* block, int64_t pixels, LargeTiles& large) n
       std::memcpy(rest, bytes, static_cast<size_t>((pixels - pixel) * kPixelBytes));
       bytes = rest;
     }
-    const LargeBits bits = large_bits(bytes);
+    const LargeBits bits = large_bits(bytes, most);
     uint32_t left = large.tells_fours() ? bits.fours : bits.neighbours, neighbours = bits.neighbours;
     for (int64_t at = pixel; left != 0; ++at, left >>= kPixelBytes, neighbours >>= kPixelBytes) {
       if ((left & 0xff) == 0) continue;
@@ -98,7 +98,7 @@ void find_large_bytes(const uint8_t* block, int64_t pixels, LargeTiles& large) n
 
 }  // namespace
 
-BufferId add_large_bytes(const LowerContext& context, const ConvInt8Program& program, BufferId source) {
+BufferId add_large_bytes(const LowerContext& context, const ConvInt8Program& program, BufferId source, int most) {
   const ConvProblem& shape = program.problem().shape;
   const int64_t blocks = shape.batch * shape.in_blocks();
   const auto tiles = static_cast<int64_t>(program.tiling().tiles.size());
@@ -115,7 +115,7 @@ BufferId add_large_bytes(const LowerContext& context, const ConvInt8Program& pro
     const Range range = split_evenly(blocks, args.share, args.shares);
     for (int64_t block = range.begin; block < range.end; ++block) {
       LargeTiles large(readers, {args.at<LargeBytes>(to) + block * tiles, static_cast<size_t>(tiles)});
-      find_large_bytes(args.at<const uint8_t>(source) + block * block_bytes, block_bytes / kPixelBytes, large);
+      find_large_bytes(args.at<const uint8_t>(source) + block * block_bytes, block_bytes / kPixelBytes, most, large);
     }
   };
   context.add(std::move(step));

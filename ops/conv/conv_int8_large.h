@@ -5,7 +5,7 @@
 
 namespace lathe {
 
-// The step that finds them in all input blocks: gives ConvInt8Arguments::large.
-BufferId add_large_bytes(const LowerContext& context, const ConvInt8Program& program, BufferId source);
+// The step that finds them in all input blocks: gives ConvInt8Arguments::large. `most`: most_together().
+BufferId add_large_bytes(const LowerContext& context, const ConvInt8Program& program, BufferId source, int most);
 
 }  // namespace lathe

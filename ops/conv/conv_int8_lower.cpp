@@ -16,6 +16,7 @@
 #include "ops/conv/conv_operands.h"
 #include "ops/gemm/gemm_plan.h"
 #include "ops/int8/int8_lower.h"
+#include "ops/int8/large_bytes.h"
 #include "ops/winograd/winograd_int8_lower.h"
 #include "ops/work_split.h"
 #include "src/base/checked_size.h"
@@ -214,7 +215,10 @@ bool lower_sums(const LowerContext& context, const ConvNode& conv, const ConvInt
     } else {
       buffers.source = input.add_step(context, from, zero_at);
     }
-    if (dot == Int8Dot::u8s8_halved) buffers.large = add_large_bytes(context, *program, buffers.source);
+    if (dot == Int8Dot::u8s8_halved) {
+      const int most = most_together(context.constant(1).elements<int8_t>());
+      buffers.large = add_large_bytes(context, *program, buffers.source, most);
+    }
     buffers.target = target;
     buffers.operands = operands.bound.buffers;
     context.add(conv_step(context, std::move(program), weights, buffers));

@@ -88,8 +88,8 @@ Int8Dot conv_int8_dot(const LowerContext& context, const ConvInt8Zeros& zeros) {
 
 Int8Dot conv_int8_sums_dot(const LowerContext& context, const TensorType& input, const ConvInt8Zeros& zeros) {
   if (has_dot(context.target.isa, Int8Dot::u8s7) && are_signed_bytes(context, zeros)) {
-    if (are_at_most(context.constant(1).elements<int8_t>(), kMostOfSevenBits)) return Int8Dot::u8s7;
     if (are_mostly_small(input, zeros)) return Int8Dot::u8s8_halved;
+    if (are_at_most(context.constant(1).elements<int8_t>(), kMostOfSevenBits)) return Int8Dot::u8s7;
   }
   return conv_int8_dot(context, zeros);
 }

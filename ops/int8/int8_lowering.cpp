@@ -34,10 +34,13 @@ Int8Dot dot_in_16_bits(const LowerContext& context, const Int8Lowering& l, Value
   const Tensor weights = context.graph.value(b).constant;
   if (weights.defined() && l.b_is_signed && l.node.a_zero.is_scalar() && l.node.b_zero.is_zero()) {
     const auto elements = weights.elements<int8_t>();
+    const bool can_halve = l.node.shape.m > kFewRows && l.node.shape.batches() == 1;
+    const std::optional<Int8Dot> halved = can_halve ? halved_dot(l) : std::nullopt;
+    // Adds fours, beside weights of seven bits, too, where bytes are hardly ever large.
+    if (halved == Int8Dot::u8s8_halved) return *halved;
     if (are_at_most(elements, kMostOfSevenBits)) return Int8Dot::u8s7;
     if (l.node.shape.m <= kFewRows && are_at_most(elements, kMostBesideSigns)) return Int8Dot::s8s8;
-    const std::optional<Int8Dot> halved = halved_dot(l);
-    if (halved && l.node.shape.m > kFewRows && l.node.shape.batches() == 1) return *halved;
+    if (halved) return *halved;
   }
   return pays_crossed(context.target.isa, l.node.shape.m, l.node.shape.n, l.node.shape.k) ? Int8Dot::crossed
                                                                                           : Int8Dot::pairs;
@@ -100,6 +103,8 @@ std::optional<Int8Lowering> describe_int8_product(const LowerContext& context, c
   Int8Lowering l{context.input_type(form.a).dtype == DType::i8, context.input_type(form.b).dtype == DType::i8,
                  std::move(*node)};
   l.problem = problem_of(context, l, context.input(form.b));
+  if (l.problem.dot == Int8Dot::u8s8_halved)
+    l.most_together = most_together(context.constant(form.b).elements<int8_t>());
   return l;
 }
 

@@ -17,6 +17,7 @@ struct Int8Lowering {
   Int8Problem problem = {};
   GemmPlan plan = {};
   Int8PanelFormat format = {};
+  int most_together = kMostOfNeighbours;  // of Int8Dot::u8s8_halved: see ops/int8/large_bytes.h
 
   int64_t padded() const { return format.padded(problem.n); }
   int64_t matrix_bytes() const { return format.bytes(problem.k, problem.n); }

@@ -213,7 +213,9 @@ BufferId add_large_rows(const std::shared_ptr<const Int8Lowering>& l, const Lowe
       const std::span<LargeBytes> large(args.at<LargeBytes>(to) + tile * parts, static_cast<size_t>(parts));
       std::fill(large.begin(), large.end(), LargeBytes::none);
       for (int64_t row = tiles.row_of(tile); row < tiles.row_of(tile + 1); ++row) {
-        find_large_parts(args.at<const uint8_t>(a) + row * a_stride, is_signed, row_bytes, part_bytes, large.data());
+        const auto* bytes = args.at<const uint8_t>(a) + row * a_stride;
+        is_signed ? find_large_parts(reinterpret_cast<const int8_t*>(bytes), row_bytes, part_bytes, large.data())
+                  : find_large_parts(bytes, row_bytes, part_bytes, l->most_together, large.data());
       }
       prefer_one_way(large);
     }

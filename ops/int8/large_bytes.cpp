@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ops/int8/int8_pack.h"
+
 namespace lathe {
 namespace {
 
@@ -18,20 +20,22 @@ namespace {
   return _mm256_add_epi16(pairs, _mm256_shuffle_epi32(pairs, _MM_SHUFFLE(2, 3, 0, 1)));
 }
 // Bits of the bytes whose sum is more.
-[[gnu::target("avx2")]] uint32_t bits_beyond(__m256i sums, int16_t most) noexcept {
-  return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpgt_epi16(sums, _mm256_set1_epi16(most))));
+[[gnu::target("avx2")]] uint32_t bits_beyond(__m256i sums, int most) noexcept {
+  return static_cast<uint32_t>(
+      _mm256_movemask_epi8(_mm256_cmpgt_epi16(sums, _mm256_set1_epi16(static_cast<int16_t>(most)))));
 }
 
-[[gnu::target("avx2")]] uint32_t large_signed_pairs(__m256i bytes) noexcept {
+[[gnu::target("avx2")]] uint32_t large_signed_pairs(const uint8_t* from) noexcept {
+  const __m256i bytes = load(from);
   // -128 becomes 128 of an unsigned byte.
   const __m256i zero = _mm256_setzero_si256(), below = _mm256_abs_epi8(_mm256_min_epi8(bytes, zero));
   return bits_beyond(sums_of_pairs(_mm256_max_epi8(bytes, zero)), kMostOfSignedNeighbours) |
          bits_beyond(sums_of_pairs(below), kMostOfSignedNeighbours);
 }
 
-template <bool kIsSigned>
-[[gnu::target("avx2")]] void find_large(const uint8_t* row, int64_t bytes, int64_t part_bytes,
-                                        LargeBytes* large) noexcept {
+// bits_of(bytes): LargeBits of kLargeTogether.
+template <class BitsOf>
+void find_large(const uint8_t* row, int64_t bytes, int64_t part_bytes, LargeBytes* large, BitsOf bits_of) noexcept {
   alignas(kLargeTogether) uint8_t rest[kLargeTogether] = {};
   for (int64_t at = 0; at < bytes; at += kLargeTogether) {
     const uint8_t* from = row + at;
@@ -39,13 +43,8 @@ template <bool kIsSigned>
       std::memcpy(rest, from, static_cast<size_t>(bytes - at));
       from = rest;
     }
-    LargeBits bits;
-    if constexpr (kIsSigned) {
-      bits.neighbours = bits.fours = large_signed_pairs(load(from));
-    } else {
-      bits = large_bits(from);
-    }
-    for (uint32_t left = bits.fours; left != 0; left &= left - 1) {
+    const LargeBits bits = bits_of(from);
+    for (uint32_t left = bits.fours | bits.neighbours; left != 0; left &= left - 1) {
       const int i = __builtin_ctz(left);
       LargeBytes& of_part = large[(at + i) / part_bytes];
       of_part = std::max(of_part, (bits.neighbours >> i & 1) != 0 ? LargeBytes::neighbours : LargeBytes::fours);
@@ -55,23 +54,32 @@ template <bool kIsSigned>
 
 }  // namespace
 
-[[gnu::target("avx2")]] LargeBits large_bits(const uint8_t* bytes) noexcept {
+[[gnu::target("avx2")]] LargeBits large_bits(const uint8_t* bytes, int most) noexcept {
   const __m256i pairs = sums_of_pairs(load(bytes));
-  return {bits_beyond(pairs, kMostOfNeighbours), bits_beyond(sums_of_fours(pairs), kMostOfNeighbours)};
+  return {bits_beyond(pairs, most), bits_beyond(sums_of_fours(pairs), most)};
 }
 
-[[gnu::target("avx2")]] bool has_large(const uint8_t* bytes, bool by_fours) noexcept {
+[[gnu::target("avx2")]] bool has_large(const uint8_t* bytes, bool by_fours, int most) noexcept {
   __m256i largest = _mm256_setzero_si256();
   for (int i = 0; i < 4; ++i) {
     const __m256i pairs = sums_of_pairs(load(bytes + i * kLargeTogether));
     largest = _mm256_max_epi16(largest, by_fours ? sums_of_fours(pairs) : pairs);
   }
-  return bits_beyond(largest, kMostOfNeighbours) != 0;
+  return bits_beyond(largest, most) != 0;
 }
 
-void find_large_parts(const uint8_t* row, bool is_signed, int64_t bytes, int64_t part_bytes,
-                      LargeBytes* large) noexcept {
-  is_signed ? find_large<true>(row, bytes, part_bytes, large) : find_large<false>(row, bytes, part_bytes, large);
+int most_together(std::span<const int8_t> weights) noexcept {
+  return are_at_most(weights, kMostOfSevenBits) ? kMostBesideSevenBits : kMostOfNeighbours;
+}
+
+void find_large_parts(const uint8_t* row, int64_t bytes, int64_t part_bytes, int most, LargeBytes* large) noexcept {
+  find_large(row, bytes, part_bytes, large, [most](const uint8_t* from) { return large_bits(from, most); });
+}
+
+void find_large_parts(const int8_t* row, int64_t bytes, int64_t part_bytes, LargeBytes* large) noexcept {
+  find_large(reinterpret_cast<const uint8_t*>(row), bytes, part_bytes, large, [](const uint8_t* from) {
+    return LargeBits{large_signed_pairs(from), 0};
+  });
 }
 
 void prefer_one_way(std::span<LargeBytes> large) noexcept {

@@ -15,17 +15,21 @@ constexpr int32_t kNearZero = 32;
 constexpr int64_t kLargeTogether = 32;
 // Bits of those of kLargeTogether unsigned bytes that are of large neighbours, and of those that are of four which are:
 // of each eight bytes 0, 1, 4 and 5, or the others.
+// `most`: what they add up to without being large, most_together().
 struct LargeBits {
   uint32_t neighbours = 0, fours = 0;
 };
-LargeBits large_bits(const uint8_t* bytes) noexcept;
+LargeBits large_bits(const uint8_t* bytes, int most) noexcept;
 // Whether there are such neighbours, or with `by_fours` such fours, in 4 * kLargeTogether bytes.
-bool has_large(const uint8_t* bytes, bool by_fours) noexcept;
+bool has_large(const uint8_t* bytes, bool by_fours, int most) noexcept;
+// Of unsigned bytes beside these weights.
+int most_together(std::span<const int8_t> weights) noexcept;
 
 // Of each part, of `part_bytes` (the last one may be shorter), of a row's `bytes`, an even number: large[part] becomes
-// what is large in it, if that is more than what is there. Of signed ones fours count as little as those that are none.
-void find_large_parts(const uint8_t* row, bool is_signed, int64_t bytes, int64_t part_bytes,
-                      LargeBytes* large) noexcept;
+// what is large in it, if that is more than what is there.
+void find_large_parts(const uint8_t* row, int64_t bytes, int64_t part_bytes, int most, LargeBytes* large) noexcept;
+// The same of signed bytes, neighbours alone.
+void find_large_parts(const int8_t* row, int64_t bytes, int64_t part_bytes, LargeBytes* large) noexcept;
 
 // Where so many are large that they are told apart for nothing: branches that go now here, now there cost more than
 // what the few that go here spare.

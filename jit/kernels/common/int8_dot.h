@@ -56,9 +56,10 @@ constexpr int kMostOfSevenBits = 64, kMostBesideSigns = 127;
 // What two bytes of A next to each other, the first and second or third and fourth of a group, add up to without being
 // large: unsigned ones, times -128 these are -32,768; and signed ones of one sign, in size, times 255.
 constexpr int kMostOfNeighbours = 256, kMostOfSignedNeighbours = 128;
+constexpr int kMostBesideSevenBits = 511;  // unsigned ones, times B from -64 to 64
 // What is large in a part of A whose groups come in twos. Unsigned neighbours of one group and those at the same place
-// of the next, four bytes that together are no more than kMostOfNeighbours, have sums of products that fit 16 bits,
-// too: these are added before they are widened, which spares one of four multiplications.
+// of the next, four bytes that together are no more than that, have sums of products that fit 16 bits, too: these are
+// added before they are widened, which spares one of four multiplications.
 enum class LargeBytes : uint8_t { none, fours, neighbours };
 // The sets that differ in code for bytes.
 inline Isa int8_isa(Isa isa) { return has_wide_vnni(isa) ? Isa::avx512_vnni : isa; }
