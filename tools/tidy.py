@@ -26,20 +26,21 @@ FLAGS = ["-Wno-unknown-warning-option", "-Wno-deprecated-declarations"]
 
 
 @functools.cache
-def headers_of(source):
-    """Files of ours that `source` includes, directly or not, itself too."""
-    found = {source}
-    for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', source.read_text(), re.MULTILINE):
-        for folder in (ROOT, ROOT / "include", source.parent):
-            header = folder / name
-            if header.is_file() and header not in found:
-                found |= headers_of(header)
-    return frozenset(found)
+def includes_of(file):
+    """Headers of ours that `file` names."""
+    names = re.findall(r'^\s*#\s*include\s+"([^"]+)"', file.read_text(), re.MULTILINE)
+    found = (folder / name for name in names for folder in (ROOT, ROOT / "include", file.parent))
+    return [header for header in found if header.is_file()]
 
 
 def stamp_of(source, salt):
+    reached, left = {source}, [source]
+    while left:
+        new = set(includes_of(left.pop())) - reached
+        reached |= new
+        left += new
     digest = hashlib.sha256(salt)
-    for path in sorted(headers_of(source)):
+    for path in sorted(reached):
         digest.update(str(path).encode() + path.read_bytes())
     return digest.hexdigest()[:32]
 
@@ -57,7 +58,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("files", nargs="*")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     args = parser.parse_args()
     os.chdir(ROOT)
     listed = ["git", "ls-files", "*.cpp", *OTHERS]
@@ -101,12 +102,8 @@ def main():
 
     bad = []
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        made = [
-            pool.submit(precompile, entry, clang, headers[header])
-            for entry in entries
-            for header in headers
-            if entry["file"] == header + ".cxx"
-        ]
+        sources = {header + ".cxx": ours for header, ours in headers.items()}
+        made = [pool.submit(precompile, e, clang, sources[e["file"]]) for e in entries if e["file"] in sources]
         for each in made:
             each.result()
         for file, result in pool.map(lint, left):

@@ -217,7 +217,7 @@ BufferId add_large_rows(const std::shared_ptr<const Int8Lowering>& l, const Lowe
         is_signed ? find_large_parts(reinterpret_cast<const int8_t*>(bytes), row_bytes, part_bytes, large.data())
                   : find_large_parts(bytes, row_bytes, part_bytes, l->most_together, large.data());
       }
-      prefer_one_way(large);
+      if (!is_signed) prefer_one_way(large);
     }
   };
   context.add(std::move(step));

@@ -69,7 +69,7 @@ struct Bench {
     operands.c_stride = problem.n * out_bytes(problem);
     operands.columns = columns.data<int32_t>();
     operands.rows = rows.data<int32_t>();
-    if (is_halved(problem.dot)) operands.large = reinterpret_cast<const LargeBytes*>(large.raw());
+    if (is_halved(problem.dot)) operands.large = static_cast<const LargeBytes*>(large.raw());
     operands.inputs.fill(input.raw());
   }
   static int64_t a_stride(const Int8Problem& problem) { return std::max(problem.groups() * 4, problem.a_stride); }

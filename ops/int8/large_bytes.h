@@ -13,12 +13,12 @@ namespace lathe {
 constexpr int32_t kNearZero = 32;
 
 constexpr int64_t kLargeTogether = 32;
-// Bits of those of kLargeTogether unsigned bytes that are of large neighbours, and of those that are of four which are:
-// of each eight bytes 0, 1, 4 and 5, or the others.
-// `most`: what they add up to without being large, most_together().
+// Bits of those of kLargeTogether bytes that are of large neighbours, and of those that are of four which are: of each
+// eight bytes 0, 1, 4 and 5, or the others.
 struct LargeBits {
   uint32_t neighbours = 0, fours = 0;
 };
+// Of unsigned bytes. `most`: what they add up to without being large, most_together().
 LargeBits large_bits(const uint8_t* bytes, int most) noexcept;
 // Whether there are such neighbours, or with `by_fours` such fours, in 4 * kLargeTogether bytes.
 bool has_large(const uint8_t* bytes, bool by_fours, int most) noexcept;

@@ -67,8 +67,9 @@ class TileTest {
   static bool is_possible(const Case& c, const Form& form) {
     // Two sets of sums.
     if (c.ahead > 0 && 2 * c.out_blocks * c.cols >= vector_registers(form.isa)) return false;
-    if (form.dot == Int8Dot::u8s8_halved)
-      return c.ahead == 0 && c.out_blocks * c.cols + std::max(4, c.out_blocks + 2) < 16;
+    if (form.dot == Int8Dot::u8s8_halved) {
+      return fits_registers({.isa = form.isa, .dot = form.dot, .blocks = c.out_blocks, .ahead = c.ahead}, c.cols);
+    }
     return form.dot != Int8Dot::crossed || (c.window == 1 && c.tail % 2 == 0 && c.ahead == 0);
   }
 

@@ -1,5 +1,4 @@
 // Convolutions of integers on blocked channels, generated code against the reference.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -100,6 +99,8 @@ class ConvRun {
       weight = std::clamp<int8_t>(weight, -64, 64);
     }
     if (c.large_of > 0) make_small(random);
+    // By itself not near 0, where fours are added.
+    if (c.large_of == 0 && c.has_seven_bits) *static_cast<uint8_t*>(inputs_[3].mutable_raw()) |= 64;
     for (int64_t i = 0; i < channels; ++i) inputs_[5].mutable_data<int32_t>()[i] = static_cast<int32_t>(i * 37 - 200);
     node_.op = &OpRegistry::builtin().require("lathe", "QuantizedConv");
     node_.name = "tested";
@@ -290,8 +291,7 @@ TEST(Int8Convolution, WeightsOfSevenBitsAreMultipliedAsBytes) {
       ConvRun run(c, vector_lanes(Isa::avx2), random);
       run.check(Isa::avx2);
       if (::testing::Test::HasFatalFailure()) return;
-      // The latter where the zero point happens to be near 0.
-      EXPECT_THAT(run.kernels(), ::testing::ContainsRegex("conv int8 (u8s7|u8s8_halved)"));
+      EXPECT_NE(run.kernels().find("conv int8 u8s7"), std::string::npos) << run.kernels();
     }
   }
 }

@@ -23,36 +23,24 @@ void Int8Emitter::dot_by_signs(const Vec& acc, const Vec& a, const Vec& size, co
   dot(Int8Dot::u8s7, acc, size, temp, temp);
 }
 
-void Int8Emitter::emit_by_halves(const Xbyak::Reg64& large, const std::function<void()>& body) {
-  auto has_large = std::make_shared<Xbyak::Label>(), next = std::make_shared<Xbyak::Label>();
-  cmp(byte[large], 0);
-  jne(*has_large, T_NEAR);
-  body();
-  L(*next);
-  aside_.emplace_back([=, this] {
-    L(*has_large);
-    halves_ = true;
-    body();
-    halves_ = false;
-    jmp(*next, T_NEAR);
-  });
-}
-
-void Int8Emitter::emit_by_fours(const Xbyak::Reg64& large, const std::function<void()>& body) {
-  auto has_large = std::make_shared<Xbyak::Label>(), next = std::make_shared<Xbyak::Label>();
-  cmp(byte[large], static_cast<uint8_t>(LargeBytes::none));
-  jne(*has_large, T_NEAR);
-  adds_fours_ = true;
+void Int8Emitter::emit_by_size(Int8Dot kind, const Xbyak::Reg64& large, const std::function<void()>& body) {
+  const bool has_fours = kind == Int8Dot::u8s8_halved;
+  auto aside = std::make_shared<Xbyak::Label>(), next = std::make_shared<Xbyak::Label>();
+  cmp(byte[large], static_cast<uint8_t>(has_fours ? LargeBytes::none : LargeBytes::neighbours));
+  has_fours ? jne(*aside, T_NEAR) : je(*aside, T_NEAR);
+  adds_fours_ = has_fours;
   body();
   adds_fours_ = false;
   L(*next);
   aside_.emplace_back([=, this] {
     Xbyak::Label has_neighbours;
-    L(*has_large);
-    cmp(byte[large], static_cast<uint8_t>(LargeBytes::neighbours));
-    je(has_neighbours, T_NEAR);
-    body();
-    jmp(*next, T_NEAR);
+    L(*aside);
+    if (has_fours) {
+      cmp(byte[large], static_cast<uint8_t>(LargeBytes::neighbours));
+      je(has_neighbours, T_NEAR);
+      body();
+      jmp(*next, T_NEAR);
+    }
     L(has_neighbours);
     halves_ = true;
     body();

@@ -23,13 +23,12 @@ class Int8Emitter : public Emitter {
   void dot(Int8Dot kind, const Vec& acc, const Vec& a, const Vec& b, const Vec& temp);
   // Int8Dot::s8s8: `size` is that of `a`.
   void dot_by_signs(const Vec& acc, const Vec& a, const Vec& size, const Vec& b, const Vec& temp);
-  // Where A's bytes may be large (is_halved()): emits `body`, and where the byte at `large` is not 0 has it run by
-  // halves instead, by code that emit_aside() puts behind the last instruction.
-  void emit_by_halves(const Xbyak::Reg64& large, const std::function<void()>& body);
-  // The same where `large` has LargeBytes: within `body`, adds_fours() where there are none.
-  void emit_by_fours(const Xbyak::Reg64& large, const std::function<void()>& body);
-  bool adds_fours() const { return adds_fours_; }
+  // Where A's bytes may be large (is_halved()): emits `body` for each of the LargeBytes that may be at `large`, those
+  // that are seldom there as code that emit_aside() puts behind the last instruction.
+  void emit_by_size(Int8Dot kind, const Xbyak::Reg64& large, const std::function<void()>& body);
   void emit_aside();
+  // Within `body`: nothing is large, of Int8Dot::u8s8_halved.
+  bool adds_fours() const { return adds_fours_; }
   // Within `body`: emit(nullopt), or of both halves, which take_half() makes of `a` and neither of which is large.
   enum class Half : uint8_t { upper, lower };
   template <class Emit>

@@ -189,7 +189,7 @@ class ConvInt8Emitter : public ConvInt8Walk {
 
   void multiply_block(int groups, bool more_follow) {
     if (!is_halved()) return emit_block(groups, more_follow);
-    emit_by_fours(large_, [=, this] { emit_block(groups, more_follow); });
+    emit_by_size(plan_.dot, large_, [=, this] { emit_block(groups, more_follow); });
     if (more_follow) add(large_, qword[call_ + offsetof(ConvInt8Call, large_block_bytes)]);
   }
 

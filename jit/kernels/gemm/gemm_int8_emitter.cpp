@@ -305,8 +305,7 @@ void GemmInt8Emitter::updates(int groups, int lines) {
 
 void GemmInt8Emitter::updates_of(int groups, int lines, bool has_own_flag) {
   if (!is_halved(plan_.dot)) return updates(groups, lines);
-  const auto body = [=, this] { updates(groups, lines); };
-  has_fours(plan_) ? emit_by_fours(large_, body) : emit_by_halves(large_, body);
+  emit_by_size(plan_.dot, large_, [=, this] { updates(groups, lines); });
   if (has_own_flag) inc(large_);
 }
 
