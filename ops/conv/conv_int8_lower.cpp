@@ -215,7 +215,7 @@ bool lower_sums(const LowerContext& context, const ConvNode& conv, const ConvInt
     } else {
       buffers.source = input.add_step(context, from, zero_at);
     }
-    if (dot == Int8Dot::u8s8_halved) {
+    if (is_halved(dot)) {
       const int most = most_together(context.constant(1).elements<int8_t>());
       buffers.large = add_large_bytes(context, *program, buffers.source, most);
     }

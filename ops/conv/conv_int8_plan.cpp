@@ -46,10 +46,10 @@ double step_cycles(const ConvInt8Problem& problem, int64_t pixels, int64_t block
   const double streaming =
       weight_bytes * steps > kWeightsInL1 ? static_cast<double>(weight_bytes) / kL2BytesPerCycle : 0;
   if (!is_wide && (needs_temp || is_crossed)) {
-    const double each = is_crossed                            ? kCrossedPairs
-                        : problem.dot == Int8Dot::pairs       ? kNarrowPairs
-                        : problem.dot == Int8Dot::u8s8_halved ? kAddedFours
-                                                              : kNarrowBytes;
+    const double each = is_crossed                      ? kCrossedPairs
+                        : problem.dot == Int8Dot::pairs ? kNarrowPairs
+                        : has_fours(problem.dot)        ? kAddedFours
+                                                        : kNarrowBytes;
     const double narrow =
         each * dots + (is_crossed ? kCrossedLoad : kNarrowLoad) * static_cast<double>(pixels + blocks);
     return std::max({narrow, streaming, kLatencyCycles}) + 0.1;

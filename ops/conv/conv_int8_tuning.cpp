@@ -49,7 +49,7 @@ class Bench {
     arguments_.source = source_.raw();
     arguments_.target = target_.mutable_raw();
     if (problem.dot == Int8Dot::crossed) arguments_.terms = terms_.data<int32_t>();
-    if (problem.dot == Int8Dot::u8s8_halved) arguments_.large = static_cast<const LargeBytes*>(large_.raw());
+    if (is_halved(problem.dot)) arguments_.large = static_cast<const LargeBytes*>(large_.raw());
     arguments_.init = init_.data<int32_t>();
     for (size_t i = 0; i < problem.epilogue.operands.size(); ++i) {
       const int64_t bytes = problem.shape.batch * operand_bytes(problem, i);

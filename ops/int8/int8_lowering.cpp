@@ -103,8 +103,7 @@ std::optional<Int8Lowering> describe_int8_product(const LowerContext& context, c
   Int8Lowering l{context.input_type(form.a).dtype == DType::i8, context.input_type(form.b).dtype == DType::i8,
                  std::move(*node)};
   l.problem = problem_of(context, l, context.input(form.b));
-  if (l.problem.dot == Int8Dot::u8s8_halved)
-    l.most_together = most_together(context.constant(form.b).elements<int8_t>());
+  if (has_fours(l.problem.dot)) l.most_together = most_together(context.constant(form.b).elements<int8_t>());
   return l;
 }
 

@@ -41,7 +41,7 @@ void choose_tile(const Int8Problem& problem, const CoreRates& rates, GemmPlan& p
   } else {
     static constexpr int kVecs[] = {0, 8, 5, 3, 2};
     // By signs a row of A takes two registers, and so it does where four products are added.
-    const int most_rows = problem.dot == Int8Dot::s8s8 || problem.dot == Int8Dot::u8s8_halved ? 5 : 6;
+    const int most_rows = problem.dot == Int8Dot::s8s8 || has_fours(problem.dot) ? 5 : 6;
     plan.vecs = problem.m <= 4 ? kVecs[problem.m] : 2;
     plan.rows = problem.m <= 4 ? static_cast<int>(problem.m) : most_rows;
   }

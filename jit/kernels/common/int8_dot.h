@@ -61,6 +61,7 @@ constexpr int kMostBesideSevenBits = 511;  // unsigned ones, times B from -64 to
 // of the next, four bytes that together are no more than that, have sums of products that fit 16 bits, too: these are
 // added before they are widened, which spares one of four multiplications.
 enum class LargeBytes : uint8_t { none, fours, neighbours };
+inline bool has_fours(Int8Dot dot) { return dot == Int8Dot::u8s8_halved; }
 // The sets that differ in code for bytes.
 inline Isa int8_isa(Isa isa) { return has_wide_vnni(isa) ? Isa::avx512_vnni : isa; }
 

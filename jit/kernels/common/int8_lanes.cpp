@@ -24,18 +24,18 @@ void Int8Emitter::dot_by_signs(const Vec& acc, const Vec& a, const Vec& size, co
 }
 
 void Int8Emitter::emit_by_size(Int8Dot kind, const Xbyak::Reg64& large, const std::function<void()>& body) {
-  const bool has_fours = kind == Int8Dot::u8s8_halved;
+  const bool by_fours = has_fours(kind);
   auto aside = std::make_shared<Xbyak::Label>(), next = std::make_shared<Xbyak::Label>();
-  cmp(byte[large], static_cast<uint8_t>(has_fours ? LargeBytes::none : LargeBytes::neighbours));
-  has_fours ? jne(*aside, T_NEAR) : je(*aside, T_NEAR);
-  adds_fours_ = has_fours;
+  cmp(byte[large], static_cast<uint8_t>(by_fours ? LargeBytes::none : LargeBytes::neighbours));
+  by_fours ? jne(*aside, T_NEAR) : je(*aside, T_NEAR);
+  adds_fours_ = by_fours;
   body();
   adds_fours_ = false;
   L(*next);
   aside_.emplace_back([=, this] {
     Xbyak::Label has_neighbours;
     L(*aside);
-    if (has_fours) {
+    if (by_fours) {
       cmp(byte[large], static_cast<uint8_t>(LargeBytes::neighbours));
       je(has_neighbours, T_NEAR);
       body();

@@ -71,10 +71,10 @@ std::string to_string(const ConvInt8Plan& plan) {
 bool fits_registers(const ConvInt8Plan& plan, int pixels) {
   if (!has_dot(plan.isa, plan.dot) || plan.dot == Int8Dot::s8s8 || plan.dot == Int8Dot::s8u8_halved) return false;
   if (plan.dot == Int8Dot::crossed) return fits_crossed(plan, pixels);
-  if (plan.dot == Int8Dot::u8s8_halved && plan.ahead > 0) return false;
+  if (has_fours(plan.dot) && plan.ahead > 0) return false;
   // A broadcast, products on their way, and weights or, beside those in memory, ones; by fours all of these twice.
   int others = 1 + dot_needs_temp(plan.isa, plan.dot) + (multiplies_in_16_bits(plan.dot) ? 1 : plan.blocks);
-  if (plan.dot == Int8Dot::u8s8_halved) others += 2;
+  if (has_fours(plan.dot)) others += 2;
   const int sets = plan.ahead > 0 ? 2 : 1;
   return pixels >= 1 && plan.blocks >= 1 && plan.blocks * pixels * sets + others <= vector_registers(plan.isa);
 }
@@ -86,7 +86,7 @@ ConvInt8Kernels ConvInt8Kernels::make(const ConvInt8Plan& plan, std::span<const 
     if (plan.dot == Int8Dot::crossed && !has_all_taps(shape)) throw JitError("crossed products lack taps");
     for (const ConvTapRun& tap : shape.taps) {
       // Halved ones are there four times: by fours, by twos, and both halves.
-      const int64_t each = plan.dot == Int8Dot::u8s8_halved ? 4 : 1;
+      const int64_t each = has_fours(plan.dot) ? 4 : 1;
       products += each * static_cast<int64_t>(tap.uses.size()) * tap.run * plan.blocks * (plan.groups + plan.tail);
     }
   }

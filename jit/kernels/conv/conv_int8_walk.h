@@ -93,7 +93,7 @@ class ConvInt8Walk : public ConvInt8Outputs {
 
   bool is_crossed() const { return plan_.dot == Int8Dot::crossed; }
   bool keeps_ones() const { return multiplies_in_16_bits(plan_.dot); }
-  bool is_halved() const { return plan_.dot == Int8Dot::u8s8_halved; }
+  bool is_halved() const { return lathe::is_halved(plan_.dot); }
   const std::vector<ConvOperand>& operands() const { return plan_.epilogue.operands; }
 
   static constexpr int kCacheLine = 64;

@@ -19,7 +19,7 @@ constexpr int kRowsPerBase = 9;  // rows that one base register reaches with str
 // Few rows: hold A's broadcasts and stream B through one register. Many: hold a row of B, broadcast A one by one.
 inline bool is_crossed(const GemmInt8TilePlan& plan) { return plan.dot == Int8Dot::crossed; }
 // B stays in memory. Beside the products: two broadcasts, second products and ones.
-inline bool has_fours(const GemmInt8TilePlan& plan) { return plan.dot == Int8Dot::u8s8_halved; }
+inline bool has_fours(const GemmInt8TilePlan& plan) { return has_fours(plan.dot); }
 inline bool is_by_signs(const GemmInt8TilePlan& plan) { return plan.dot == Int8Dot::s8s8; }
 inline bool holds_a(const GemmInt8TilePlan& plan) {
   return plan.rows < plan.vecs && !is_crossed(plan) && !has_fours(plan);
