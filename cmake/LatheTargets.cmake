@@ -4,20 +4,36 @@ function(lathe_library name)
   add_library(${name} STATIC ${sources})
   lathe_options(${name})
   target_link_libraries(${name} PUBLIC ${ARGN})
+  lathe_group(${name})
 endfunction()
 
-# lathe_precompile(NAME HEADERS...): standard headers, and these, are read once for a target of many files; they are a
-# third of what each costs to build. Not beside a compiler cache, which looks at every header of a file.
-function(lathe_precompile name)
-  get_target_property(sources ${name} SOURCES)
-  list(LENGTH sources files)
-  if(files GREATER 15 AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    target_precompile_headers(${name} PRIVATE <algorithm> <cmath> <deque> <functional> <map> <memory> <mutex> <optional>
-                                              <set> <span> <string> <unordered_map> <variant> <vector> <fmt/format.h>
-                                              ${ARGN})
-    # As with -Wrestrict below: g++ 12 sees what is not there, and of precompiled headers is not silent about it.
-    target_compile_options(${name} PRIVATE -Wno-stringop-overflow -Wno-array-bounds)
+# lathe_group(NAME): files of the target that allow it are compiled ten at a time (LATHE_UNITY). The groups are found when
+# CMake runs; where an edit brings two files of a group in each other's way, run it again.
+function(lathe_group name)
+  if(NOT LATHE_UNITY OR NOT Python3_EXECUTABLE)
+    return()
   endif()
+  get_target_property(sources ${name} SOURCES)
+  set(lines "")
+  foreach(source ${sources})
+    get_source_file_property(left_out ${source} HEADER_FILE_ONLY)
+    if(NOT left_out)
+      get_filename_component(path ${source} ABSOLUTE)
+      string(APPEND lines "${path}\n")
+    endif()
+  endforeach()
+  file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/${name}_sources.txt "${lines}")
+  execute_process(COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/cmake/source_groups.py ${PROJECT_SOURCE_DIR}
+                  INPUT_FILE ${CMAKE_CURRENT_BINARY_DIR}/${name}_sources.txt OUTPUT_VARIABLE groups
+                  COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCHALL "[^\n]+" groups "${groups}")
+  foreach(line ${groups})
+    string(REGEX MATCH "^([0-9]+) (.*)$" line ${line})
+    set_source_files_properties(${CMAKE_MATCH_2} PROPERTIES UNITY_GROUP ${CMAKE_MATCH_1})
+  endforeach()
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  # A type that stands in an included file's anonymous namespace looks like a header's.
+  target_compile_options(${name} PRIVATE -Wno-subobject-linkage)
 endfunction()
 
 function(lathe_options name)

@@ -4,15 +4,15 @@
 set -eu
 
 # package:what it is for. "command@package": a command counts, wherever it comes from.
-build="g++@g++:compiler cmake@cmake:build ninja@ninja-build:build pkg-config@pkg-config:build
+build="g++@g++:compiler cmake@cmake:build python3@python3:build ninja@ninja-build:build pkg-config@pkg-config:build
   libxbyak-dev:assembler libasmjit-dev:assembler libonnx-dev:model-format libprotobuf-dev:model-format
   protoc@protobuf-compiler:model-format libsqlite3-dev:tuning-cache libhwloc-dev:CPU-topology
   libre2-dev:regular-expressions libjpeg-dev:images libpng-dev:images libtiff-dev:images libwebp-dev:images
   libopenjp2-7-dev:images libfmt-dev:text libcli11-dev:command-line nlohmann-json3-dev:reports libzip-dev:npz-files
   libpugixml-dev:test-reports"
-test="libgtest-dev:tests libgmock-dev:tests python3@python3:layer-check"
+test="libgtest-dev:tests libgmock-dev:tests"
 demo="npm@npm:fetches-the-model tar@tar:unpacks-the-model sha256sum@coreutils:checks-the-model"
-peers="libdnnl-dev:comparisons python3@python3:comparisons"
+peers="libdnnl-dev:comparisons"
 ci="clang-format@clang-format:formatting clang-tidy-22@clang-tidy-22:lint git@git:file-list"
 
 wanted="$build"

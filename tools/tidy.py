@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Lints our sources with clang-tidy: tidy.py BUILD_FOLDER [FILES...] [--jobs N]; all but other packages' without FILES.
 
-A file that was clean is not looked at again until it, a header of ours that it reads, the checks or clang-tidy change:
-stamps are in BUILD_FOLDER/tidy. Prints what clang-tidy says, then one line per file with findings; exit code 1 when
-there is one.
+Files that the build compiles together (cmake/source_groups.py) are linted together. What was clean is not looked at again
+until it, a header of ours that it reads, the checks or clang-tidy change: stamps are in BUILD_FOLDER/tidy. Prints what
+clang-tidy says, then one line per group with findings; exit code 1 when there is one.
 """
 import argparse
 import concurrent.futures
@@ -13,7 +13,6 @@ import json
 import os
 import pathlib
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -45,15 +44,6 @@ def stamp_of(source, salt):
     return digest.hexdigest()[:32]
 
 
-def precompile(entry, clang, output):
-    """Makes the target's precompiled header, which is g++'s in the build, one of clang."""
-    words = shlex.split(entry["command"])
-    header = words[words.index("-include") + 1]
-    flags = words[1 : words.index("-Winvalid-pch")]
-    command = [clang, *flags, "-w", "-x", "c++-header", header, "-o", str(output)]
-    subprocess.run(command, cwd=entry["directory"], check=True)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=pathlib.Path)
@@ -67,7 +57,6 @@ def main():
     tidy = shutil.which("clang-tidy-22") or shutil.which("clang-tidy")
     if not tidy:
         sys.exit("tidy: there is no clang-tidy; tools/setup.sh ci installs it")
-    clang = shutil.which(pathlib.Path(tidy).name.replace("clang-tidy", "clang++"))
     database = args.build / "compile_commands.json"
     if not database.exists():
         subprocess.run(["cmake", "-B", args.build, "-G", "Ninja", "--log-level=WARNING"], check=True)
@@ -76,25 +65,18 @@ def main():
     versions = b"".join(subprocess.run([c, "--version"], capture_output=True).stdout for c in (tidy, "g++"))
     salt = versions + (ROOT / ".clang-tidy").read_bytes()
 
-    stamps = {f: cache / stamp_of(ROOT / f, salt) for f in files}
-    left = [f for f in files if not stamps[f].exists()]
-    entries = json.loads(database.read_text())
-    wanted = {str(ROOT / f) for f in left}
-    headers = {}  # g++'s precompiled header -> clang's
-    for entry in entries:
-        used = re.search(r" -Winvalid-pch -include (\S+)", entry["command"])
-        if not used:
-            continue
-        if entry["file"] in wanted and clang:
-            headers[used[1]] = cache / (hashlib.sha256(used[1].encode()).hexdigest()[:16] + ".pch")
-        ours = f" -include-pch {headers[used[1]]}" if used[1] in headers else ""
-        if not entry["file"].endswith("cmake_pch.hxx.cxx"):
-            entry["command"] = entry["command"].replace(used[0], ours)
-    (cache / "compile_commands.json").write_text(json.dumps(entries))
+    # What is compiled, the sources themselves or groups that include them.
+    linted = set()
+    wanted = {ROOT / f for f in files}
+    for entry in json.loads(database.read_text()):
+        compiled = pathlib.Path(entry["file"])
+        if compiled in wanted or "/Unity/" in entry["file"] and wanted & set(includes_of(compiled)):
+            linted.add(compiled)
+    stamps = {f: cache / stamp_of(f, salt) for f in linted}
 
     def lint(file):
         extra = [f"--extra-arg={flag}" for flag in FLAGS]
-        command = [tidy, "--quiet", "-p", str(cache), "--warnings-as-errors=*", *extra, file]
+        command = [tidy, "--quiet", "-p", str(args.build), f"--config-file={ROOT}/.clang-tidy", "--warnings-as-errors=*", *extra, str(file)]
         result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         if result.returncode == 0:
             stamps[file].touch()
@@ -102,11 +84,7 @@ def main():
 
     bad = []
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        sources = {header + ".cxx": ours for header, ours in headers.items()}
-        made = [pool.submit(precompile, e, clang, sources[e["file"]]) for e in entries if e["file"] in sources]
-        for each in made:
-            each.result()
-        for file, result in pool.map(lint, left):
+        for file, result in pool.map(lint, sorted(f for f in linted if not stamps[f].exists())):
             if result.returncode != 0:
                 print(result.stdout, end="", flush=True)
                 bad.append(file)

@@ -118,12 +118,12 @@ TEST(Topology, ThreadsFollowTheAffinityMask) {
 }
 
 // A folder that looks like /sys/fs/cgroup.
-class Cgroup : public testing::Test {
+class Cgroup : public ::testing::Test {
  protected:
   void SetUp() override {
     mount_ =
-        std::filesystem::path(testing::TempDir()) /
-        ("lathe_cgroup_" + std::to_string(getpid()) + testing::UnitTest::GetInstance()->current_test_info()->name());
+        std::filesystem::path(::testing::TempDir()) /
+        ("lathe_cgroup_" + std::to_string(getpid()) + ::testing::UnitTest::GetInstance()->current_test_info()->name());
   }
   void TearDown() override { std::filesystem::remove_all(mount_); }
   void write(const std::string& file, const std::string& text) {

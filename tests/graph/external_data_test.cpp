@@ -11,14 +11,14 @@
 namespace lathe {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
 // A model's folder with w.bin ("0123456789") and sub/w.bin inside, and secret.bin outside.
-class ExternalDataTest : public testing::Test {
+class ExternalDataTest : public ::testing::Test {
  protected:
   ExternalDataTest() {
-    root_ = fs::path(testing::TempDir()) / ("lathe_external_" + std::to_string(::getpid()));
+    root_ = fs::path(::testing::TempDir()) / ("lathe_external_" + std::to_string(::getpid()));
     fs::create_directories(root_ / "model" / "sub");
     for (const char* name : {"model/w.bin", "model/sub/w.bin", "secret.bin"})
       std::ofstream(root_ / name) << "0123456789";

@@ -9,8 +9,8 @@ namespace {
 
 using import_test::error_of;
 using import_test::test_ops;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 const TensorType kMatrix = TensorType::of(DType::f32, {2, 2});
 

@@ -4,7 +4,7 @@
 namespace lathe::import_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // y = If(c) {then: Relu(x), else: Relu(w)}
 struct Branches {
@@ -104,7 +104,7 @@ TEST(ImportBody, LoopKeepsItsFormalInputsInFront) {
   const auto graph_of_body = imported.graph->node(imported.graph->order()[0]).attributes.get_graph("body");
   std::vector<std::string> names;
   for (ValueId id : graph_of_body->inputs) names.push_back(graph_of_body->value(id).name);
-  EXPECT_THAT(names, testing::ElementsAre("i", "go", "state", "w"));
+  EXPECT_THAT(names, ::testing::ElementsAre("i", "go", "state", "w"));
   body->add_input()->set_name("too_many");
   EXPECT_THAT(import_error(model).what(), HasSubstr("body 'body' has 5 inputs"));
 }

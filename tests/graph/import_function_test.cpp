@@ -4,7 +4,7 @@
 namespace lathe::import_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr int kNodeOverload = 8, kFunctionAttributeProto = 11, kFunctionOverload = 13;
 

@@ -10,8 +10,8 @@ namespace lathe::import_test {
 namespace {
 
 using onnx::TensorProto;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 Tensor constant_of(const Model& model, const std::string& name) {
   for (size_t i = 0; i < model.graph->value_count(); ++i) {
@@ -165,7 +165,7 @@ TEST(ImportTensor, SparseElementsBecomeDense) {
 }
 
 TEST(TensorFile, RoundTrips) {
-  const std::string path = testing::TempDir() + "lathe_tensor.pb";
+  const std::string path = ::testing::TempDir() + "lathe_tensor.pb";
   const Tensor large = Tensor(DType::f64, {30, 40});
   const Tensor texts = Tensor::from<std::string>({2}, {"a", "b"});
   for (const Tensor& tensor : {Tensor::from<float>({2}, {1, 2}), large, texts, Tensor(DType::i4, {3})}) {

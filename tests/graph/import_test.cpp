@@ -3,9 +3,9 @@
 namespace lathe::import_test {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string complaint(const onnx::ModelProto& model, ErrorCode code = ErrorCode::invalid_model) {
   const Error error = import_error(model);
@@ -40,7 +40,7 @@ TEST(Import, MakesUpNamesThatAreUnique) {
   const Model imported = import_model(model);
   std::vector<std::string> names;
   for (NodeId id : imported.graph->order()) names.push_back(imported.graph->node(id).name);
-  EXPECT_THAT(names, testing::ElementsAre("relu", "Relu_1_1", "Relu_1", "relu_1"));
+  EXPECT_THAT(names, ::testing::ElementsAre("relu", "Relu_1_1", "Relu_1", "relu_1"));
 }
 
 TEST(Import, AnInitializerThatIsListedAsInputIsAConstant) {
@@ -155,7 +155,7 @@ struct Broken {
 
 void PrintTo(const Broken& broken, std::ostream* out) { *out << broken.name; }
 
-class BrokenModel : public testing::TestWithParam<Broken> {};
+class BrokenModel : public ::testing::TestWithParam<Broken> {};
 
 TEST_P(BrokenModel, IsRefusedByOneLineThatNamesTheCulprit) {
   onnx::ModelProto model = relu_model();
@@ -213,7 +213,7 @@ const Broken kBroken[] = {
      "attribute 'axis': refers to 'k'"},
 };
 
-INSTANTIATE_TEST_SUITE_P(Import, BrokenModel, testing::ValuesIn(kBroken),
+INSTANTIATE_TEST_SUITE_P(Import, BrokenModel, ::testing::ValuesIn(kBroken),
                          [](const auto& tested) { return tested.param.name; });
 
 TEST(Import, RefusesBytesThatAreNoModel) {

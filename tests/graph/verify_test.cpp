@@ -7,7 +7,7 @@ namespace {
 
 using import_test::error_of;
 using import_test::test_ops;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 struct Case {
   Graph graph;

@@ -18,11 +18,11 @@ TuningTask gemm_task(const std::string& key) {
   return task;
 }
 
-class CachedPlansTest : public testing::Test {
+class CachedPlansTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    path_ = testing::TempDir() + "/lathe_plans_" + std::to_string(getpid()) +
-            testing::UnitTest::GetInstance()->current_test_info()->name() + ".db";
+    path_ = ::testing::TempDir() + "/lathe_plans_" + std::to_string(getpid()) +
+            ::testing::UnitTest::GetInstance()->current_test_info()->name() + ".db";
     remove_files();
     cache_ = std::make_shared<TuningCache>(path_, TuningCache::Access::read_write);
   }

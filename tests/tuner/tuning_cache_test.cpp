@@ -21,11 +21,11 @@ using Access = TuningCache::Access;
 const TuningKey kKey = {"cpu", 2, "gemm.1", "128x768x768 f32"};
 const TunedPlan kPlan = {"rows=14 vecs=2", 1000, 0.01, 1'700'000'000, "0.1"};
 
-class Cache : public testing::Test {
+class Cache : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::path(testing::TempDir()) / ("lathe_cache_" + std::to_string(getpid()) +
-                                              testing::UnitTest::GetInstance()->current_test_info()->name());
+    folder_ = fs::path(::testing::TempDir()) / ("lathe_cache_" + std::to_string(getpid()) +
+                                                ::testing::UnitTest::GetInstance()->current_test_info()->name());
     fs::remove_all(folder_);
     path_ = (folder_ / "deep" / "tuning.db").string();
   }
