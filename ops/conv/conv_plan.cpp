@@ -21,6 +21,8 @@ constexpr double kLatencyCycles = 4;          // of a multiply-add
 constexpr int64_t kInputInCache = 384 << 10;  // input that stays in L2 between two visits
 constexpr int64_t kGroupInput = 256 << 10;    // input of one tile group
 constexpr int64_t kPanelBytes = 256 << 10;    // weights of one chunk
+constexpr int64_t kPanelInL1 = 24 << 10;      // weights that stay there from tile to tile
+constexpr double kFromL2 = 20;  // bytes of weights in a cycle, by AVX2 (Zen 3; seen only where tiles have few pixels)
 constexpr double kStreamSeen = 0.5;  // of the time that weights take from memory beside two products in a cycle
 
 // Cycles of one input channel for a whole tile. `share`: of pixels in the last block, as shared_pixels() says.
@@ -35,6 +37,13 @@ double step_cycles(const ConvPlan& plan, int64_t pixels, int64_t blocks, int sha
   const double loads =
       plan.embedded ? products * 1.005 : static_cast<double>(pixels) * 1.3 + static_cast<double>(blocks) * 0.5;
   return std::max({products, loads, kLatencyCycles}) + 0.05;
+}
+
+// Cycles in which the weights of one input channel arrive.
+double weight_cycles(const ConvProblem& problem, Isa isa, int64_t blocks) {
+  const int64_t bytes = blocks * problem.lanes * 4, panel = bytes * problem.in_channels / problem.groups;
+  const bool is_in_l1 = panel * problem.phases[0].taps() <= kPanelInL1;
+  return has_avx512(isa) || is_in_l1 ? 0 : static_cast<double>(bytes) / kFromL2;
 }
 
 // Of a tile whose sums run along the input's channels: products, with a load for each input, and the adding up of four
@@ -62,8 +71,9 @@ double cost_of(const ConvPlan& plan, const ConvProblem& problem, int threads, co
       return;
     }
     for_each_size(problem.out_blocks(), plan.blocks, [&](int64_t blocks, int64_t groups) {
-      const double tile = steps * step_cycles(plan, pixels, blocks, 1, rates) + kCallCycles +
-                          kStoreCycles * static_cast<double>(pixels * blocks);
+      const double step =
+          std::max(step_cycles(plan, pixels, blocks, 1, rates), weight_cycles(problem, plan.isa, blocks));
+      const double tile = steps * step + kCallCycles + kStoreCycles * static_cast<double>(pixels * blocks);
       cycles += tile * static_cast<double>(count * groups);
     });
     const int64_t last = divide_up(problem.out_blocks(), divide_up(problem.out_blocks(), plan.blocks));
