@@ -126,15 +126,20 @@ const CpuFacts& cpu_facts() {
 }
 
 // Zen 4 splits 512 bits in halves, Zen 5 does not but in its mobile models (Strix Point, Krackan Point), and what
-// leaves its L2 is back before it is missed. Of Intel's cores those of Xeons have two multipliers of full width, and
-// share a mesh that gives one core 12 to 14 GB/s at some 2.8 GHz; the first mobile and desktop ones with AVX-512 have
-// one multiplier.
+// leaves its L2 is back before it is missed. Before them memory is slower (Zen 3, Milan: 13 GB/s for one core, 22 for
+// two). Of Intel's cores those of Xeons have two multipliers of full width, and share a mesh that gives one core 12 to
+// 14 GB/s at some 2.8 GHz; the first mobile and desktop ones with AVX-512 have one multiplier.
 CoreRates core_rates(const CpuFacts& facts) {
   CoreRates rates;
   if (facts.vendor == "AuthenticAMD") {
     const int series = facts.model >> 4;
-    const bool has_halves = facts.family < 26 || (facts.family == 26 && (series == 2 || series == 6));
-    if (!has_halves) rates = {2, 8, 10, 40};
+    const bool is_zen4 = facts.family == 25 && (series == 1 || series == 6 || series == 7 || series == 10);
+    const bool is_mobile_zen5 = facts.family == 26 && (series == 2 || series == 6);
+    if (facts.family <= 25 && !is_zen4) {
+      rates = {1, 4, 8, 16};
+    } else if (facts.family > 25 && !is_mobile_zen5) {
+      rates = {2, 8, 10, 40};
+    }
   } else if (facts.vendor == "GenuineIntel") {
     rates.adds_beside = false;
     static constexpr std::array kOneMultiplier = {0x66, 0x7d, 0x7e, 0x8c, 0x8d, 0xa7};

@@ -85,6 +85,9 @@ CoreRates rates_of(const char* vendor, int family, int model) {
 
 TEST(CoreRates, KnowCoresWithTwoWideMultipliers) {
   EXPECT_EQ(rates_of("AuthenticAMD", 25, 17), CoreRates()) << "Zen 4";
+  EXPECT_EQ(rates_of("AuthenticAMD", 25, 0x61), CoreRates()) << "Zen 4 for desktops";
+  EXPECT_LT(rates_of("AuthenticAMD", 25, 1).memory_bytes, CoreRates().memory_bytes) << "Zen 3";
+  EXPECT_EQ(rates_of("AuthenticAMD", 25, 0x21), rates_of("AuthenticAMD", 25, 1)) << "Zen 3 for desktops";
   EXPECT_EQ(rates_of("AuthenticAMD", 26, 2).wide_products, 2) << "Zen 5";
   EXPECT_EQ(rates_of("AuthenticAMD", 26, 0x24), CoreRates()) << "Strix Point: halves, as Zen 4";
   EXPECT_GT(rates_of("AuthenticAMD", 26, 2).l3_bytes, CoreRates().l3_bytes);

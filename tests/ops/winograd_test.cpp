@@ -379,6 +379,20 @@ TEST(Winograd, TakesFewerProductsOfManyChannels) {
   EXPECT_FALSE(chosen(512, 28, 1, kZen4, Isa::avx2).strassen) << "7 % more";
 }
 
+// As measured on Zen 3: weights of more points come from memory for longer than they spare.
+TEST(Winograd, TakesFewerPointsWhereMemoryIsSlow) {
+  const auto outputs = [](int64_t channels, int64_t pixels, int64_t stride, const CoreRates& rates) {
+    const ConvAxis both = axis(pixels, 3, 1, 1, stride);
+    ConvProblem problem = problem_of(1, channels, channels, 3, both, both, Isa::avx2);
+    problem.most_winograd = 4;
+    return choose_conv_plan(problem, Isa::avx2, 1, rates).winograd;
+  };
+  EXPECT_EQ(outputs(512, 14, 2, kZen3), 2) << "F(3) takes 1.4 times as long";
+  EXPECT_EQ(outputs(512, 14, 2, kZen4), 3);
+  EXPECT_EQ(outputs(128, 10, 1, kZen3), 2) << "F(4) takes 1.2 times as long";
+  EXPECT_EQ(outputs(256, 14, 1, kZen3), 4);
+}
+
 // As measured on Emerald Rapids.
 TEST(Winograd, TakesFewerProductsOfManyTilesOnXeons) {
   EXPECT_TRUE(chosen(256, 56, 1, kXeon).strassen) << "6 % less";
