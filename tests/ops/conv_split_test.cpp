@@ -166,6 +166,15 @@ TEST(ConvSplit, GivesThreadsPixelsOfTheirOwnThoughOneTileIsOver) {
       << "one tile";
 }
 
+TEST(ConvPlan, TakesTilesOfManyPixelsWhereWeightsLeaveL1) {
+  // Two threads share 26 groups of five blocks as evenly as 64 of two, but each tile of two pixels reads 40 KB.
+  for (const int threads : {1, 2}) {
+    ConvProblem problem = pointwise(256, 1024, 196);
+    problem.lanes = 8;
+    EXPECT_GE(choose_conv_plan(problem, Isa::avx2, threads, kZen3).cols, 4);
+  }
+}
+
 TEST(ConvPlan, ReadsLargePicturesSeldomWhereTheyComeSlowly) {
   const auto chosen = [](int64_t in, int64_t out, int64_t pixels, const CoreRates& rates) {
     return choose_conv_plan(pointwise(in, out, pixels), Isa::avx512, 1, rates);
