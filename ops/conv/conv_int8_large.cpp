@@ -110,7 +110,7 @@ BufferId add_large_bytes(const LowerContext& context, const ConvInt8Program& pro
   step.writes = {to};
   step.bytes = static_cast<double>(blocks * (block_bytes + tiles));
   step.threads =
-      static_cast<int>(std::min<int64_t>(blocks, worthwhile_threads(step.bytes * 2, context.target.threads)));
+      static_cast<int>(std::min<int64_t>(blocks, worthwhile_threads(step.bytes * 20, context.target.threads)));
   step.run = [=, readers = readers_of(program.tiling(), block_bytes / kPixelBytes)](const StepArgs& args) {
     const Range range = split_evenly(blocks, args.share, args.shares);
     for (int64_t block = range.begin; block < range.end; ++block) {

@@ -206,7 +206,7 @@ BufferId add_large_rows(const std::shared_ptr<const Int8Lowering>& l, const Lowe
   step.writes = {to};
   step.bytes = static_cast<double>(l->problem.m * row_bytes + tiles.count * parts);
   step.threads =
-      static_cast<int>(std::min<int64_t>(tiles.count, worthwhile_threads(step.bytes * 2, context.target.threads)));
+      static_cast<int>(std::min<int64_t>(tiles.count, worthwhile_threads(step.bytes * 20, context.target.threads)));
   step.run = [=](const StepArgs& args) {
     const Range range = split_evenly(tiles.count, args.share, args.shares);
     for (int64_t tile = range.begin; tile < range.end; ++tile) {
