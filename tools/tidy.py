@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Lints our sources with clang-tidy: tidy.py BUILD_FOLDER [FILES...] [--jobs N]; all but other packages' without FILES.
 
-Files that the build compiles together (cmake/source_groups.py) are linted together. What was clean is not looked at again
-until it, a header of ours that it reads, the checks or clang-tidy change: stamps are in BUILD_FOLDER/tidy. Prints what
-clang-tidy says, then one line per group with findings; exit code 1 when there is one.
+Files that the build compiles together (cmake/source_groups.py) are linted together. What was clean is not looked at
+again until it, a header of ours that it reads, the checks or clang-tidy change: stamps are in BUILD_FOLDER/tidy. Prints
+what clang-tidy says, then one line per group with findings; exit code 1 when there is one.
 """
 import argparse
 import concurrent.futures
@@ -65,7 +65,7 @@ def main():
     versions = b"".join(subprocess.run([c, "--version"], capture_output=True).stdout for c in (tidy, "g++"))
     salt = versions + (ROOT / ".clang-tidy").read_bytes()
 
-    # What is compiled, the sources themselves or groups that include them.
+    # What the build compiles: the sources themselves, or groups that include them.
     linted = set()
     wanted = {ROOT / f for f in files}
     for entry in json.loads(database.read_text()):
@@ -76,7 +76,8 @@ def main():
 
     def lint(file):
         extra = [f"--extra-arg={flag}" for flag in FLAGS]
-        command = [tidy, "--quiet", "-p", str(args.build), f"--config-file={ROOT}/.clang-tidy", "--warnings-as-errors=*", *extra, str(file)]
+        where = ["-p", str(args.build), f"--config-file={ROOT}/.clang-tidy"]
+        command = [tidy, "--quiet", *where, "--warnings-as-errors=*", *extra, str(file)]
         result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         if result.returncode == 0:
             stamps[file].touch()
