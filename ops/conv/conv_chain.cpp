@@ -65,6 +65,28 @@ ConvChain::ConvChain(std::vector<ChainStage> stages, Isa isa, int threads, int64
   place_rows();
 }
 
+double ConvChain::longest_share() const {
+  std::array<double, kMostStages> flop_of_row{};
+  double all = 0, most = 0;
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    const ConvProblem& problem = stages_[s].problem;
+    flop_of_row[s] = problem.flop() / static_cast<double>(problem.batch * problem.phases[0].y.out);
+    all += problem.flop();
+  }
+  for (int thread = 0; thread < threads_; ++thread) {
+    const Range range = split_evenly(static_cast<long>(stages_.back().problem.batch * bands_), thread, threads_);
+    double own = 0;
+    for (long unit = range.begin; unit < range.end; ++unit) {
+      const auto band = static_cast<size_t>(unit % bands_);
+      const size_t is_fresh = band == 0 || unit == range.begin ? 1 : 0;
+      for (size_t s = 0; s < stages_.size(); ++s)
+        own += flop_of_row[s] * static_cast<double>(schedule_[is_fresh][band][s].rows);
+    }
+    most = std::max(most, own);
+  }
+  return most * threads_ / all;
+}
+
 // The row behind the last one that `stage` must have computed when this band of the last stage ends.
 int64_t ConvChain::last_row(size_t stage, int64_t band) const {
   int64_t end = stages_.back().problem.phases[0].y.out * (band + 1) / bands_;

@@ -49,6 +49,9 @@ class ConvChain {
   ConvChain(std::vector<ChainStage> stages, Isa isa, int threads, int64_t band_rows);
 
   const std::vector<ChainStage>& stages() const { return stages_; }
+  // Multiplications of the thread that has most, over an even share of all: rows may not divide evenly, and a thread
+  // that begins within a picture does those over that lie above its own.
+  double longest_share() const;
   bool has_weights(size_t stage) const { return stages_[stage].kind != ChainKind::max_pool; }
   // Of a stage with weights.
   std::string packing(size_t stage) const;

@@ -25,6 +25,9 @@ bool is_float_picture(const TensorType& type) {
 constexpr double kLarge = 1.5, kWorthwhile = 0.5;
 // Of the rows between the stages.
 constexpr double kBand = 0.5;
+// Of ConvChain::longest_share(). Two threads that halve six rows before a 5x5 window compute four of these twice, and
+// take twice as long as one by one.
+constexpr double kLongest = 1.25;
 
 class ChainFinder {
  public:
@@ -290,6 +293,7 @@ bool lower_conv_chain(std::span<const LowerContext> nodes) {
   if (!choose_plans(bound->stages, last, threads)) return false;
   try {
     const auto chain = std::make_shared<const ConvChain>(std::move(bound->stages), last.target.isa, threads, rows);
+    if (chain->longest_share() > kLongest) return false;
     add_chain_step(nodes, chain, bound->operands, threads);
   } catch (const JitError&) {
     return false;

@@ -221,6 +221,14 @@ TEST(ConvChain, TakesExpansionDepthwiseAndProjectionAsOneStep) {
   net.check(lowered);
 }
 
+TEST(ConvChain, LeavesPicturesOfFewRowsToSeparateStepsWhereThreadsWouldRepeatThem) {
+  Net net(isas_here().back(), 8);
+  const ValueId x = net.input({1, 16, 6, 80});
+  net.output(net.depthwise(net.conv(x, 64, 1, {}), {5, 1, 1, {2, 2, 2, 2}}));
+  EXPECT_EQ(chains_in(net.lowered(1, kNear)), 1U);
+  EXPECT_EQ(chains_in(net.lowered(2, kNear)), 0U) << "each thread needs five of the six rows";
+}
+
 TEST(ConvChain, TakesTheStemWithItsDepthwiseConvolution) {
   Net net(isas_here().back(), 2);
   const ValueId x = net.input({2, 3, 80, 60});
