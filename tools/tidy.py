@@ -7,39 +7,27 @@ what clang-tidy says, then one line per group with findings; exit code 1 when th
 """
 import argparse
 import concurrent.futures
-import functools
 import hashlib
 import json
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "cmake"))
+import source_groups  # noqa: E402  (found there)
+
 # These need other packages than the build.
 OTHERS = [":!tests/package/*", ":!tools/onednn/*"]
 # Standard headers of g++ use what they deprecate; its warnings have names that clang does not know.
 FLAGS = ["-Wno-unknown-warning-option", "-Wno-deprecated-declarations"]
 
 
-@functools.cache
-def includes_of(file):
-    """Headers of ours that `file` names."""
-    names = re.findall(r'^\s*#\s*include\s+"([^"]+)"', file.read_text(), re.MULTILINE)
-    found = (folder / name for name in names for folder in (ROOT, ROOT / "include", file.parent))
-    return [header for header in found if header.is_file()]
-
-
 def stamp_of(source, salt):
-    reached, left = {source}, [source]
-    while left:
-        new = set(includes_of(left.pop())) - reached
-        reached |= new
-        left += new
     digest = hashlib.sha256(salt)
-    for path in sorted(reached):
+    for path in sorted({source} | source_groups.headers_of(source, ROOT)):
         digest.update(str(path).encode() + path.read_bytes())
     return digest.hexdigest()[:32]
 
@@ -70,7 +58,7 @@ def main():
     wanted = {ROOT / f for f in files}
     for entry in json.loads(database.read_text()):
         compiled = pathlib.Path(entry["file"])
-        if compiled in wanted or "/Unity/" in entry["file"] and wanted & set(includes_of(compiled)):
+        if compiled in wanted or "/Unity/" in entry["file"] and wanted & set(source_groups.includes_of(compiled, ROOT)):
             linted.add(compiled)
     stamps = {f: cache / stamp_of(f, salt) for f in linted}
 
