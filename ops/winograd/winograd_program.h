@@ -75,6 +75,9 @@ class WinogradProgram {
   void add_products(GemmProblem product, GemmPlan plan, const Tiles& tiles);
   template <class Body>
   void for_runs(const Tiles& tiles, Body body) const;
+  // body(run, kind of row, kind of column, block of channels).
+  template <class Body>
+  void for_runs_of_blocks(const Tiles& tiles, int64_t first_block, int64_t last_block, Body body) const;
   Tiles group_of(int64_t group) const;
   int64_t own_frequencies() const;  // floats of each thread
   void transform_input(const ConvArguments& arguments, float* frequencies, const Tiles& tiles, int64_t first_block,
@@ -88,7 +91,8 @@ class WinogradProgram {
   ConvProblem problem_;
   WinogradPlan plan_;
   int threads_, shares_ = 1;
-  bool has_own_inputs_ = false;  // each thread transforms all of the input
+  bool has_own_inputs_ = false;     // each thread transforms all of the input
+  bool walks_frequencies_ = false;  // transforms go from line to line of each
   std::vector<int64_t> operand_batch_bytes_;
   Axis y_, x_;
   int64_t tiles_, groups_, group_tiles_;  // of all images; of the largest group

@@ -344,6 +344,28 @@ TEST(Winograd, AgreesWithPlainLoopsByFewerProducts) {
   EXPECT_GE(odd, 3);
 }
 
+// So many weights that AVX2's transforms take each frequency from its first line to its last.
+TEST(Winograd, AgreesWithPlainLoopsWhereFrequenciesComeFromMemory) {
+  std::mt19937 random(20261127);
+  const auto pick = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  for (int i = 0; i < 6; ++i) {
+    const int stride = i % 3 == 2 ? 2 : 1;
+    const ConvAxis y = axis(pick(5, 10), 3, pick(0, 2), 1, stride), x = axis(pick(5, 10), 3, pick(0, 2), 1, stride);
+    const int threads = static_cast<int>(pick(1, 3));
+    for (const Isa isa : isas_here()) {
+      const ConvProblem problem = problem_of(pick(1, 2), 160, 192 - pick(0, 5), 3, y, x, isa);
+      WinogradPlan plan{isa, {4, 3}, 0};
+      plan.strassen = i % 3 == 1;
+      SCOPED_TRACE(to_string(problem) + " " + to_string(plan) + " threads " + std::to_string(threads));
+      ASSERT_GE(WinogradProgram(problem, plan, threads).packed_size(), 1 << 20);
+      const auto [error, largest] = run_and_compare(problem, plan, threads, random);
+      ASSERT_LE(error, 8e-6 * largest);
+    }
+  }
+}
+
 TEST(Winograd, TakesFewerProductsOnlyWhereTheAccuracyLevelAllowsThemAndChannelsHaveHalves) {
   const ConvAxis both = axis(20, 3, 1, 1);
   ConvProblem problem = problem_of(1, 64, 64, 3, both, both, Isa::avx512);

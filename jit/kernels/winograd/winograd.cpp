@@ -15,6 +15,8 @@ constexpr int kLine = 64;  // cache line
 constexpr int kMostTemps = 8;
 // So much later comes what is fetched into L2: L1 has no room for it beside the frequencies.
 constexpr int kTilesAhead = 4;
+// Of each frequency's own line, in bytes: L1 holds two lines of them all beside the pixels.
+constexpr int kWriteAhead = kLine, kReadAhead = 2 * kLine;
 
 Matrix first_rows(const Matrix& matrix, int rows) {
   return {rows, matrix.columns, {matrix.values.begin(), matrix.values.begin() + rows * matrix.columns}};
@@ -190,7 +192,9 @@ class InputEmitter : public TransformEmitter {
       std::vector<Input> values;
       for (int row = 0; row < rows_; ++row) values.push_back(get(row, column, line_[static_cast<size_t>(row)]));
       down_.emit(values, temps_, [&](int row, const Vec& value) {
-        store(frequency_at(moving_, row_points_.points[static_cast<size_t>(row)]), value);
+        const Xbyak::RegExp frequency = frequency_at(moving_, row_points_.points[static_cast<size_t>(row)]);
+        if (plan_.fetches_frequencies) prefetchw(ptr[frequency + kWriteAhead]);
+        store(frequency, value);
       });
     }
   }
@@ -255,7 +259,9 @@ class OutputEmitter : public TransformEmitter {
       std::vector<Input> values(static_cast<size_t>(form_.rows()));
       for (int row = 0; row < form_.rows(); ++row) {
         if (!reads_row_[static_cast<size_t>(row)]) continue;
-        load(line_[static_cast<size_t>(row)], frequency_at(moving_, row));
+        const Xbyak::RegExp frequency = frequency_at(moving_, row);
+        if (plan_.fetches_frequencies) prefetcht0(ptr[frequency + kReadAhead]);
+        load(line_[static_cast<size_t>(row)], frequency);
         values[static_cast<size_t>(row)] = line_[static_cast<size_t>(row)];
       }
       down_.emit(values, temps_, [&](int row, const Vec& value) { put(row, column, value); });
@@ -341,16 +347,16 @@ std::string to_string(const WinogradForm& form) {
 }
 
 std::string to_string(const WinogradInputPlan& plan) {
-  return fmt::format("winograd_input {} {} phase {},{} rows {}-{} columns {}-{} part {}x{}{}", name_of(plan.isa),
+  return fmt::format("winograd_input {} {} phase {},{} rows {}-{} columns {}-{} part {}x{}{}{}", name_of(plan.isa),
                      to_string(plan.form), plan.row_phase, plan.column_phase, plan.first_row, plan.last_row,
                      plan.first_column, plan.last_column, plan.part_rows, plan.part_columns,
-                     plan.fetches_ahead ? " fetches" : "");
+                     plan.fetches_ahead ? " fetches" : "", plan.fetches_frequencies ? " frequencies" : "");
 }
 
 std::string to_string(const WinogradOutputPlan& plan) {
-  return fmt::format("winograd_output {} {} {}x{}{}{} bias={} then {}", name_of(plan.isa), to_string(plan.form),
+  return fmt::format("winograd_output {} {} {}x{}{}{}{} bias={} then {}", name_of(plan.isa), to_string(plan.form),
                      plan.rows, plan.columns, plan.is_part ? " part" : "", plan.fetches_ahead ? " fetches" : "",
-                     plan.has_bias ? 1 : 0, to_string(plan.epilogue));
+                     plan.fetches_frequencies ? " frequencies" : "", plan.has_bias ? 1 : 0, to_string(plan.epilogue));
 }
 
 WinogradKernel winograd_input(const WinogradInputPlan& plan) {

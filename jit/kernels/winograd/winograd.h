@@ -73,6 +73,7 @@ struct WinogradInputPlan {
   int row_phase = 0, column_phase = 0;
   int part_rows = 0, part_columns = 0;  // outputs of a tile that takes a part of the points; 0: all
   bool fetches_ahead = false;           // pixels of tiles that come later, into L2
+  bool fetches_frequencies = false;     // the line behind each that is written
 };
 std::string to_string(const WinogradInputPlan& plan);
 
@@ -82,8 +83,9 @@ struct WinogradOutputPlan {
   int rows = 0, columns = 0;  // pixels that are stored
   bool has_bias = false;
   ConvEpilogue epilogue;
-  bool is_part = false;        // on the points that these pixels need, as the inputs were
-  bool fetches_ahead = false;  // where tiles that come later will be stored, into L2
+  bool is_part = false;              // on the points that these pixels need, as the inputs were
+  bool fetches_ahead = false;        // where tiles that come later will be stored, into L2
+  bool fetches_frequencies = false;  // the second line behind each that is read
 };
 std::string to_string(const WinogradOutputPlan& plan);
 
