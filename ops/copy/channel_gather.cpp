@@ -5,7 +5,6 @@
 #include <memory>
 #include <numeric>
 #include <utility>
-#include <variant>
 
 #include "jit/kernels/copy/channel_gather.h"
 #include "ops/work_split.h"
@@ -22,14 +21,10 @@ struct GatherJob {
     size_t input;   // of the step
     int64_t block;  // of channels
   };
-  int64_t block = 0;
+  int64_t block;
   std::vector<Source> sources;
-  std::variant<ChannelGatherTable, ByteGatherTable, BlendedGatherTable> table;  // the form that the kernel reads
-  Kernel<ChannelGatherFn> kernel = {};
-
-  const void* table_address() const {
-    return std::visit([](const auto& form) -> const void* { return &form; }, table);
-  }
+  GatherTableForm table;
+  Kernel<ChannelGatherFn> kernel;
 };
 
 struct ChannelGather {
@@ -51,7 +46,7 @@ struct ChannelGather {
     for (int64_t item = mine.begin; item < mine.end; ++item) {
       const int64_t image = item / strips, first = item % strips * longest;
       for (const GatherJob& job : jobs) {
-        ChannelGatherArgs call{job.table_address(), {}, nullptr, std::min(longest, pixels - first)};
+        ChannelGatherArgs call{address_of(job.table), {}, nullptr, std::min(longest, pixels - first)};
         for (size_t i = 0; i < job.sources.size(); ++i) {
           const auto [input, block] = job.sources[i];
           const int64_t pixel = (image * input_blocks[input] + block) * pixels + first;
@@ -84,27 +79,18 @@ using LanesBySource = std::map<std::pair<size_t, int64_t>, std::vector<Lane>>;
 void add_jobs(ChannelGather& gather, int64_t block, const LanesBySource& lanes, bool is_whole, Isa isa) {
   auto source = lanes.begin();
   while (source != lanes.end()) {
-    GatherJob job;
-    job.block = block;
+    std::vector<GatherJob::Source> sources;
     ChannelGatherTable table;
-    for (; source != lanes.end() && job.sources.size() < kMostGatherSources; ++source) {
-      const size_t slot = job.sources.size();
-      job.sources.push_back({source->first.first, source->first.second});
+    for (; source != lanes.end() && sources.size() < kMostGatherSources; ++source) {
+      const size_t slot = sources.size();
+      sources.push_back({source->first.first, source->first.second});
       for (const Lane& lane : source->second) table.set(slot, lane.to, lane.from);
     }
     const bool has_bytes = gather.element_bytes == 1;
     const bool is_partial = !is_whole || lanes.size() > static_cast<size_t>(kMostGatherSources);
-    ChannelGatherPlan plan{isa, static_cast<int>(job.sources.size()), is_partial, has_bytes};
-    if (has_bytes) {
-      job.table = ByteGatherTable(table, static_cast<int>(gather.lanes));
-    } else if (has_avx512(isa)) {
-      plan.groups = groups_of(table, plan.sources);
-      job.table = BlendedGatherTable(table, plan.groups);
-    } else {
-      job.table = table;
-    }
-    job.kernel = channel_gather_kernel(plan);
-    gather.jobs.push_back(std::move(job));
+    ChannelGatherPlan plan{isa, static_cast<int>(sources.size()), is_partial, has_bytes};
+    if (!has_bytes) plan.groups = groups_of(table, plan.sources);
+    gather.jobs.push_back({block, std::move(sources), form_of(table, plan), channel_gather_kernel(plan)});
   }
 }
 

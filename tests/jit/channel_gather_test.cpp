@@ -53,14 +53,11 @@ void expect_gathers() {
       GuardedBytes result_memory(elements * sizeof(Element));
       auto* result = result_memory.as<Element>();
       std::fill_n(result, elements, kBefore);
-      const ByteGatherTable bytes(table, lanes);
-      ChannelGatherArgs args{&table, {}, result, pixels};
-      if (kHasBytes) args.table = &bytes;
-      for (size_t i = 0; i < blocks.size(); ++i) args.sources[i] = blocks[i];
       ChannelGatherPlan plan{isa, sources, is_partial, kHasBytes};
-      if (has_avx512(isa) && !kHasBytes) plan.groups = groups_of(table, sources);
-      const BlendedGatherTable blended(table, plan.groups);
-      if (!plan.groups.empty()) args.table = &blended;
+      if (!kHasBytes) plan.groups = groups_of(table, sources);
+      const GatherTableForm form = form_of(table, plan);
+      ChannelGatherArgs args{address_of(form), {}, result, pixels};
+      for (size_t i = 0; i < blocks.size(); ++i) args.sources[i] = blocks[i];
       const Kernel<ChannelGatherFn> kernel = channel_gather_kernel(plan);
       kernel.entry()(&args);
       for (size_t e = 0; e < elements; ++e) {

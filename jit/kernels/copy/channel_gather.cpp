@@ -1,5 +1,6 @@
 #include "jit/kernels/copy/channel_gather.h"
 
+#include <algorithm>
 #include <cstddef>
 
 #include "jit/kernels/copy/gather_emitter.h"
@@ -7,35 +8,39 @@
 namespace lathe {
 namespace {
 
-// AVX2: a permutation and a blend for each source.
-class ChannelGatherEmitter final : public GatherEmitter {
+// AVX2: a permutation for each group, a blend for each source.
+class MaskedGatherEmitter final : public GatherEmitter {
  public:
-  explicit ChannelGatherEmitter(const ChannelGatherPlan& plan) : GatherEmitter(plan, 2) {}
+  explicit MaskedGatherEmitter(const ChannelGatherPlan& plan)
+      : GatherEmitter(plan, 2), masks_(static_cast<size_t>(plan.sources)) {}
 
  private:
   void claim_vectors() override {
-    index_ = claim_vecs("index", plan_.sources);
-    lanes_ = claim_vecs("lanes of a source", plan_.sources - 1);  // the first source's result needs no blend
-    moved_ = claim_vec("moved lanes");
+    const auto groups = static_cast<int>(plan_.groups.size());
+    index_ = claim_vecs("index", groups);
+    results_ = claim_vecs("lanes of a group", groups - 1);  // the first one's result needs no blend
+    for_blended([&](size_t source) { masks_[source] = claim_vec("lanes of a source"); });
+    if (groups > 1) moved_ = claim_vec("moved lanes");
     if (plan_.is_partial) written_ = claim_vec("written lanes");
   }
 
   void load_table() override {
-    constexpr size_t kVector = sizeof(std::array<int32_t, 16>);
+    constexpr size_t kVector = sizeof(MaskedGatherTable::Lanes);
     for (size_t i = 0; i < index_.size(); ++i) {
-      load(index_[i], table_ + offsetof(ChannelGatherTable, index) + i * kVector);
-      if (i > 0) load(lanes_[i - 1], table_ + offsetof(ChannelGatherTable, lanes) + i * kVector);
+      load(index_[i], table_ + offsetof(MaskedGatherTable, index) + i * kVector);
+      if (i > 0) load(results_[i - 1], table_ + offsetof(MaskedGatherTable, results) + i * kVector);
     }
-    if (plan_.is_partial) load(written_, table_ + offsetof(ChannelGatherTable, written));
+    for_blended(
+        [&](size_t source) { load(masks_[source], table_ + offsetof(MaskedGatherTable, sources) + source * kVector); });
+    if (plan_.is_partial) load(written_, table_ + offsetof(MaskedGatherTable, written));
   }
 
   void gather(int pixels) override {
     for (int pixel = 0; pixel < pixels; ++pixel) {
       const int bytes = pixel * vec_bytes();
       for (size_t i = 0; i < index_.size(); ++i) {
-        const Xbyak::Ymm into(i == 0 ? result_.getIdx() : moved_.getIdx());
-        vpermps(into, Xbyak::Ymm(index_[i].getIdx()), ptr[from_[i] + offset_ + bytes]);
-        if (i > 0) vblendvps(result_, result_, moved_, lanes_[i - 1]);
+        take(plan_.groups[i], index_[i], i == 0 ? result_ : moved_, bytes);
+        if (i > 0) vblendvps(result_, result_, moved_, results_[i - 1]);
       }
       if (plan_.is_partial) {
         vmaskmovps(ptr[to_ + offset_ + bytes], written_, result_);
@@ -46,7 +51,24 @@ class ChannelGatherEmitter final : public GatherEmitter {
     add(offset_, pixels * vec_bytes());
   }
 
-  std::vector<Vec> lanes_;
+  void take(const std::vector<int>& group, const Vec& index, const Vec& to, int bytes) {
+    const Xbyak::Ymm into(to.getIdx()), order(index.getIdx());
+    const auto source = [&](size_t i) { return ptr[from_[static_cast<size_t>(group[i])] + offset_ + bytes]; };
+    if (group.size() == 1) return vpermps(into, order, source(0));
+    vmovups(into, source(0));
+    for (size_t i = 1; i < group.size(); ++i) vblendvps(into, into, source(i), masks_[static_cast<size_t>(group[i])]);
+    vpermps(into, order, into);
+  }
+
+  // Sources that are blended over the first one of their group.
+  template <class Each>
+  void for_blended(Each each) {
+    for (const std::vector<int>& group : plan_.groups) {
+      for (size_t i = 1; i < group.size(); ++i) each(static_cast<size_t>(group[i]));
+    }
+  }
+
+  std::vector<Vec> results_, masks_;  // by group; by source
   Vec written_;
 };
 
@@ -155,6 +177,22 @@ std::vector<std::vector<int>> groups_of(const ChannelGatherTable& table, int sou
   return groups;
 }
 
+MaskedGatherTable::MaskedGatherTable(const ChannelGatherTable& table, const std::vector<std::vector<int>>& groups) {
+  for (size_t group = 0; group < groups.size(); ++group) {
+    for (const int each : groups[group]) {
+      const auto source = static_cast<size_t>(each);
+      for (size_t lane = 0; lane < written.size(); ++lane) {
+        if (table.lanes[source][lane] == 0) continue;
+        const int32_t from = table.index[source][lane];
+        index[group][lane] = from;
+        results[group][lane] = -1;
+        sources[source][static_cast<size_t>(from)] = -1;
+      }
+    }
+  }
+  std::copy_n(table.written.begin(), written.size(), written.begin());
+}
+
 BlendedGatherTable::BlendedGatherTable(const ChannelGatherTable& table, const std::vector<std::vector<int>>& groups) {
   for (size_t group = 0; group < groups.size(); ++group) {
     for (const int each : groups[group]) {
@@ -182,6 +220,12 @@ ByteGatherTable::ByteGatherTable(const ChannelGatherTable& table, int lanes) {
   }
 }
 
+GatherTableForm form_of(const ChannelGatherTable& table, const ChannelGatherPlan& plan) {
+  if (plan.has_bytes) return ByteGatherTable(table, vector_lanes(plan.isa));
+  if (has_avx512(plan.isa)) return BlendedGatherTable(table, plan.groups);
+  return MaskedGatherTable(table, plan.groups);
+}
+
 std::string to_string(const ChannelGatherPlan& plan) {
   std::string text = plan.has_bytes ? "gather channels of bytes from " : "gather channels from ";
   text += std::to_string(plan.sources) + (plan.is_partial ? " blocks, in part" : " blocks");
@@ -196,7 +240,8 @@ Kernel<ChannelGatherFn> channel_gather_kernel(const ChannelGatherPlan& plan) {
   const std::string key = vector_set(plan.isa) + " " + to_string(plan);
   return Kernel<ChannelGatherFn>(cached_code(key, [&] {
     if (plan.has_bytes) return ByteGatherEmitter(plan).emit(key);
-    return has_avx512(plan.isa) ? emit_blended_gather(plan, key) : ChannelGatherEmitter(plan).emit(key);
+    if (plan.groups.empty()) throw JitError("no plan: " + key);
+    return has_avx512(plan.isa) ? emit_blended_gather(plan, key) : MaskedGatherEmitter(plan).emit(key);
   }));
 }
 

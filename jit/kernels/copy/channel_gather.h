@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "jit/kernel.h"
@@ -18,16 +19,18 @@ struct ChannelGatherPlan {
   int sources = 1;          // 1 to kMostGatherSources
   bool is_partial = false;  // only some lanes of the result are written
   bool has_bytes = false;   // elements are bytes, else of 32 bits
-  // Of sources, AVX-512 and 32 bits only (there needed): no two of a group are read at the same lane.
+  // Of sources, where elements are of 32 bits: no two of a group are read at the same lane, so that they are blended
+  // first and permuted together.
   std::vector<std::vector<int>> groups = {};
   bool operator==(const ChannelGatherPlan&) const = default;
 };
 std::string to_string(const ChannelGatherPlan& plan);
 
-// By source: which lanes of the result come from it (-1; else 0), and from which of its lanes.
+// By source: which lanes of the result come from it (-1; else 0), and from which of its lanes. Kernels read one of the
+// forms below.
 struct ChannelGatherTable {
-  alignas(64) std::array<std::array<int32_t, 16>, kMostGatherSources> index = {}, lanes = {};
-  alignas(64) std::array<int32_t, 16> written = {};  // lanes that any source gives
+  std::array<std::array<int32_t, 16>, kMostGatherSources> index = {}, lanes = {};
+  std::array<int32_t, 16> written = {};  // lanes that any source gives
 
   // Lane `to` of the result is lane `from` of a source.
   void set(size_t source, int to, int from);
@@ -37,8 +40,18 @@ struct ChannelGatherTable {
 // A few groups that ChannelGatherPlan allows.
 std::vector<std::vector<int>> groups_of(const ChannelGatherTable& table, int sources);
 
-// The same where the plan has groups: by pair of them, where each lane of the result lies in both, one behind the
-// other.
+// For AVX2: by group, which of its lanes goes to each lane of the result; masks are lanes of -1.
+struct MaskedGatherTable {
+  using Lanes = std::array<int32_t, 8>;
+  alignas(32) std::array<Lanes, kMostGatherSources> index = {};
+  std::array<Lanes, kMostGatherSources> results = {};  // lanes that a group gives
+  std::array<Lanes, kMostGatherSources> sources = {};  // lanes that are read
+  Lanes written = {};                                  // lanes that any source gives
+
+  MaskedGatherTable(const ChannelGatherTable& table, const std::vector<std::vector<int>>& groups);
+};
+
+// For AVX-512: by pair of groups, where each lane of the result lies in both, one behind the other.
 struct BlendedGatherTable {
   static constexpr size_t kLanes = 16;
   alignas(64) std::array<std::array<int32_t, kLanes>, (kMostGatherSources + 1) / 2> index = {};
@@ -49,7 +62,7 @@ struct BlendedGatherTable {
   BlendedGatherTable(const ChannelGatherTable& table, const std::vector<std::vector<int>>& groups);
 };
 
-// The same for the lanes of 16 bytes: one pixel of 16 lanes, or two of 8.
+// For the lanes of 16 bytes: one pixel of 16 lanes, or two of 8.
 struct ByteGatherTable {
   static constexpr uint8_t kNone = 0x80;  // vpshufb gives 0
   alignas(16) std::array<std::array<uint8_t, 16>, kMostGatherSources> index = {};
@@ -58,8 +71,15 @@ struct ByteGatherTable {
   ByteGatherTable(const ChannelGatherTable& table, int lanes);
 };
 
+using GatherTableForm = std::variant<ByteGatherTable, MaskedGatherTable, BlendedGatherTable>;
+// As the plan's kernel reads it.
+GatherTableForm form_of(const ChannelGatherTable& table, const ChannelGatherPlan& plan);
+inline const void* address_of(const GatherTableForm& form) {
+  return std::visit([](const auto& held) -> const void* { return &held; }, form);
+}
+
 struct ChannelGatherArgs {
-  const void* table;  // ChannelGatherTable, BlendedGatherTable for groups, ByteGatherTable where elements are bytes
+  const void* table;                                    // address_of() its form
   std::array<const void*, kMostGatherSources> sources;  // blocks: the lanes of one pixel behind those of another
   void* to;
   int64_t pixels;  // >= 1

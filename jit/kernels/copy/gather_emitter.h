@@ -50,7 +50,7 @@ class GatherEmitter : public Emitter {
   Vec result_, moved_;
 };
 
-// The code of a plan with groups.
+// The code of a plan with groups, by AVX-512.
 std::shared_ptr<const CodePages> emit_blended_gather(const ChannelGatherPlan& plan, const std::string& name);
 
 }  // namespace lathe
