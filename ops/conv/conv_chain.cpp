@@ -2,28 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "src/base/check.h"
-#include "src/base/divide.h"
-#include "src/base/thread_team.h"
 
 namespace lathe {
 namespace {
 
 constexpr int64_t kLine = 64;
-
-int64_t first_offset(const ConvAxis& axis) {
-  int64_t first = axis.taps.front().offset;
-  for (const ConvTap& tap : axis.taps) first = std::min(first, tap.offset);
-  return first;
-}
-int64_t last_offset(const ConvAxis& axis) {
-  int64_t last = axis.taps.front().offset;
-  for (const ConvTap& tap : axis.taps) last = std::max(last, tap.offset);
-  return last;
-}
 
 // From one row to the next.
 int64_t source_row_bytes(const ConvProblem& problem) { return problem.phases[0].x.in * problem.in_lanes() * 4; }
@@ -31,101 +17,28 @@ int64_t target_row_bytes(const ConvProblem& problem) { return problem.phases[0].
 
 }  // namespace
 
-BandAxis band_of(const ConvAxis& whole, int64_t first, int64_t rows) {
-  BandAxis band;
-  band.axis = whole;
-  const int64_t top = first * whole.stride;
-  band.source = std::clamp<int64_t>(top + first_offset(whole), 0, whole.in);
-  for (ConvTap& tap : band.axis.taps) tap.offset += top - band.source;
-  const int64_t reach = (rows - 1) * whole.stride + last_offset(band.axis) + 1;
-  band.axis.in = std::clamp<int64_t>(reach, 0, whole.in - band.source);
-  band.axis.out = band.axis.out_extent = rows;
-  return band;
+ChainSchedule schedule_of(const std::vector<ChainStage>& stages, int threads, int64_t band_rows) {
+  std::vector<ChainSchedule::Stage> rows;
+  for (const ChainStage& stage : stages) {
+    const ConvProblem& problem = stage.problem;
+    const ConvAxis& y = problem.phases[0].y;
+    rows.push_back({y, problem.flop() / static_cast<double>(problem.batch * y.out)});
+  }
+  return {std::move(rows), stages.back().problem.batch, threads, band_rows};
 }
 
-ConvChain::ConvChain(std::vector<ChainStage> stages, Isa isa, int threads, int64_t band_rows)
-    : stages_(std::move(stages)), isa_(isa), threads_(threads) {
-  LATHE_CHECK(stages_.size() >= 2 && stages_.size() <= kMostStages, "a chain of too few or too many convolutions");
-  const int64_t rows = stages_.back().problem.phases[0].y.out, images = stages_.back().problem.batch;
-  bands_ = std::clamp<int64_t>(divide_up(rows, band_rows), 1, rows);
-  // Parts of equal size for all threads.
-  if (images * bands_ % threads_ != 0 && images < threads_) {
-    bands_ = std::min(rows, round_up(bands_, threads_));
-  }
-  band_rows_ = divide_up(rows, bands_);
-  programs_.resize(stages_.size());
-  for (std::vector<Band>& bands : schedule_) bands.resize(static_cast<size_t>(bands_));
-  for (int64_t band = 1; band < bands_; ++band) schedule_[0][static_cast<size_t>(band)] = make_band(band, false);
-  schedule_[1][0] = make_band(0, true);
-  for (int thread = 1; thread < threads_; ++thread) {
-    const Range range = split_evenly(static_cast<long>(images * bands_), thread, threads_);
-    const int64_t band = range.begin % bands_;
-    if (band > 0 && range.begin < range.end) schedule_[1][static_cast<size_t>(band)] = make_band(band, true);
+ConvChain::ConvChain(std::vector<ChainStage> stages, Isa isa, ChainSchedule schedule)
+    : stages_(std::move(stages)), isa_(isa), schedule_(std::move(schedule)), programs_(stages_.size()) {
+  LATHE_CHECK(stages_.size() >= 2 && stages_.size() <= kMostChainStages, "a chain of too few or too many convolutions");
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    for (const ConvAxis& y : schedule_.axes(s)) programs_[s].push_back(program_of(s, y));
   }
   place_rows();
 }
 
-double ConvChain::longest_share() const {
-  std::array<double, kMostStages> flop_of_row{};
-  double all = 0, most = 0;
-  for (size_t s = 0; s < stages_.size(); ++s) {
-    const ConvProblem& problem = stages_[s].problem;
-    flop_of_row[s] = problem.flop() / static_cast<double>(problem.batch * problem.phases[0].y.out);
-    all += problem.flop();
-  }
-  for (int thread = 0; thread < threads_; ++thread) {
-    const Range range = split_evenly(static_cast<long>(stages_.back().problem.batch * bands_), thread, threads_);
-    double own = 0;
-    for (long unit = range.begin; unit < range.end; ++unit) {
-      const auto band = static_cast<size_t>(unit % bands_);
-      const size_t is_fresh = band == 0 || unit == range.begin ? 1 : 0;
-      for (size_t s = 0; s < stages_.size(); ++s)
-        own += flop_of_row[s] * static_cast<double>(schedule_[is_fresh][band][s].rows);
-    }
-    most = std::max(most, own);
-  }
-  return most * threads_ / all;
-}
-
-// The row behind the last one that `stage` must have computed when this band of the last stage ends.
-int64_t ConvChain::last_row(size_t stage, int64_t band) const {
-  int64_t end = stages_.back().problem.phases[0].y.out * (band + 1) / bands_;
-  for (size_t s = stages_.size() - 1; s > stage; --s) {
-    const ConvAxis& y = stages_[s].problem.phases[0].y;
-    end = end == 0 ? 0 : std::clamp<int64_t>((end - 1) * y.stride + last_offset(y) + 1, 0, y.in);
-  }
-  return end;
-}
-
-ConvChain::Band ConvChain::make_band(int64_t band, bool is_fresh) {
-  Band result;
-  for (size_t s = stages_.size(); s-- > 0;) {
-    StageBand& own = result[s];
-    const int64_t end = last_row(s, band);
-    if (s + 1 == stages_.size()) {
-      own.kept = own.first = end == 0 || band == 0 ? 0 : last_row(s, band - 1);
-    } else {
-      const ConvAxis& next = stages_[s + 1].problem.phases[0].y;
-      own.kept = std::clamp<int64_t>(result[s + 1].first * next.stride + first_offset(next), 0, end);
-      own.first = is_fresh || band == 0 ? own.kept : std::max(own.kept, last_row(s, band - 1));
-    }
-    own.rows = std::max<int64_t>(0, end - own.first);
-    if (own.rows == 0) continue;
-    const BandAxis part = band_of(stages_[s].problem.phases[0].y, own.first, own.rows);
-    own.source = part.source;
-    own.program = program_of(s, part.axis);
-  }
-  return result;
-}
-
-int ConvChain::program_of(size_t stage, const ConvAxis& y) {
-  std::vector<Program>& programs = programs_[stage];
-  for (size_t i = 0; i < programs.size(); ++i) {
-    if (programs[i].y == y) return static_cast<int>(i);
-  }
+ConvChain::Program ConvChain::program_of(size_t stage, const ConvAxis& y) const {
   const ChainStage& whole = stages_[stage];
   Program program;
-  program.y = y;
   ConvProblem problem = whole.problem;
   problem.batch = 1;
   problem.phases[0].y = y;
@@ -141,20 +54,15 @@ int ConvChain::program_of(size_t stage, const ConvAxis& y) {
       program.pool = PoolKernels::make(isa_, PoolKind::max, {problem.phases[0], {}, {}, DType::f32});
       break;
   }
-  programs.push_back(std::move(program));
-  return static_cast<int>(programs.size()) - 1;
+  return program;
 }
 
 void ConvChain::place_rows() {
   for (size_t s = 0; s + 1 < stages_.size(); ++s) {
-    int64_t most = 0;
-    for (const std::vector<Band>& bands : schedule_) {
-      for (const Band& band : bands) most = std::max(most, band[s].end() - band[s].kept);
-    }
     Rows& rows = rows_[s];
     rows.row_bytes = target_row_bytes(stages_[s].problem);
     // A line more: the same pixels of all blocks must not meet in one set of the first cache.
-    rows.block_bytes = most * rows.row_bytes + kLine;
+    rows.block_bytes = schedule_.most_rows(s) * rows.row_bytes + kLine;
     rows.offset = scratch_bytes_;
     scratch_bytes_ += rows.block_bytes * stages_[s].problem.out_blocks();
   }
@@ -174,7 +82,7 @@ void ConvChain::pack(size_t stage, const float* weights, float* packed) const {
 }
 
 std::string ConvChain::plan_text() const {
-  std::string text = fmt::format("bands of {} rows", band_rows_);
+  std::string text = fmt::format("bands of {} rows", schedule_.band_rows());
   for (size_t s = 0; s < stages_.size(); ++s) {
     text += s == 0 ? ": " : " > ";
     switch (stages_[s].kind) {
@@ -197,8 +105,8 @@ struct ConvChain::Moment {
   const Arguments* arguments = nullptr;
   char* scratch = nullptr;  // of the thread
   int64_t image = 0;
-  const Band* band = nullptr;
-  const Band* before = nullptr;  // whose rows the scratch memory holds; null: none
+  const ChainBand* band = nullptr;
+  const ChainBand* before = nullptr;  // whose rows the scratch memory holds; null: none
   const void* next_weights = nullptr;
 };
 
@@ -279,7 +187,7 @@ void ConvChain::run_blocks(const Moment& moment, size_t stage, int64_t begin, in
   }
   if (own.rows == 0) return;
   const ConvArguments call = arguments_of(moment, stage);
-  const Program& program = programs_[stage][static_cast<size_t>(own.program)];
+  const Program& program = programs_[stage][static_cast<size_t>(own.axis)];
   switch (kind) {
     case ChainKind::dense:
       return program.dense->run_groups(call, begin, end);
@@ -314,20 +222,16 @@ void ConvChain::run_band(const Moment& moment) const noexcept {
 }
 
 void ConvChain::run(const Arguments& arguments, void* scratch, int share) const noexcept {
-  const int64_t images = stages_.back().problem.batch;
-  const Range range = split_evenly(static_cast<long>(images * bands_), share, threads_);
   Moment moment;
   moment.arguments = &arguments;
   moment.scratch = static_cast<char*>(scratch);
-  for (long unit = range.begin; unit < range.end; ++unit) {
-    const auto band = static_cast<size_t>(unit % bands_);
-    const bool is_fresh = band == 0 || unit == range.begin;
-    moment.image = unit / bands_;
-    moment.before = is_fresh ? nullptr : moment.band;
-    moment.band = &schedule_[is_fresh ? 1 : 0][band];
-    moment.next_weights = unit + 1 == range.end ? arguments.next_weights : nullptr;
+  schedule_.for_units(share, [&](const ChainSchedule::Unit& unit) {
+    moment.image = unit.image;
+    moment.before = unit.is_fresh ? nullptr : moment.band;
+    moment.band = unit.band;
+    moment.next_weights = unit.is_last ? arguments.next_weights : nullptr;
     run_band(moment);
-  }
+  });
 }
 
 }  // namespace lathe

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "jit/kernels/pool/pool.h"
+#include "ops/conv/chain_schedule.h"
 #include "ops/conv/conv_depthwise_program.h"
 #include "ops/conv/conv_program.h"
 
@@ -22,16 +23,11 @@ struct ChainStage {
   std::vector<int64_t> operand_batch_bytes;
 };
 
-// The rows [first, first + rows) of a convolution's output, as an axis of their own that reads rows from `source` on.
-struct BandAxis {
-  ConvAxis axis;
-  int64_t source = 0;
-};
-BandAxis band_of(const ConvAxis& whole, int64_t first, int64_t rows);
+// The stages' rows, for so many threads. `band_rows`: of the last stage's output, about.
+ChainSchedule schedule_of(const std::vector<ChainStage>& stages, int threads, int64_t band_rows);
 
 class ConvChain {
  public:
-  static constexpr size_t kMostStages = 4;
   struct StageArguments {
     const float* weights = nullptr;  // packed
     const float* bias = nullptr;     // padded to whole blocks
@@ -40,18 +36,15 @@ class ConvChain {
   struct Arguments {
     const float* source = nullptr;
     float* target = nullptr;
-    std::array<StageArguments, kMostStages> stages;
+    std::array<StageArguments, kMostChainStages> stages;
     const void* next_weights = nullptr;  // streamed by whatever runs next; may be null
   };
 
-  // `band_rows`: of the last stage's output, about. Requires: 2 to kMostStages stages, each reading the one before, in
-  // blocks; pictures are not empty. Throws JitError.
-  ConvChain(std::vector<ChainStage> stages, Isa isa, int threads, int64_t band_rows);
+  // Requires: 2 to kMostChainStages stages, each reading the one before, in blocks; pictures are not empty; `schedule`
+  // is theirs. Throws JitError.
+  ConvChain(std::vector<ChainStage> stages, Isa isa, ChainSchedule schedule);
 
   const std::vector<ChainStage>& stages() const { return stages_; }
-  // Multiplications of the thread that has most, over an even share of all: rows may not divide evenly, and a thread
-  // that begins within a picture does those over that lie above its own.
-  double longest_share() const;
   bool has_weights(size_t stage) const { return stages_[stage].kind != ChainKind::max_pool; }
   // Of a stage with weights.
   std::string packing(size_t stage) const;
@@ -66,27 +59,16 @@ class ConvChain {
  private:
   // One stage at one number of rows and position of the border. One of the three.
   struct Program {
-    ConvAxis y;
     std::unique_ptr<ConvProgram> dense;
     std::unique_ptr<DepthwiseProgram> depthwise;
     PoolKernels pool;
   };
-  // What a stage does for one band: rows [first, first + rows) from input rows `source` on. Its results lie behind
-  // rows [kept, first) of the band before.
-  struct StageBand {
-    int program = -1;  // of the stage; none: no rows to compute
-    int64_t kept = 0, first = 0, rows = 0, source = 0;
-    int64_t end() const { return first + rows; }
-  };
-  using Band = std::array<StageBand, kMostStages>;
   struct Rows {  // between two stages
     int64_t offset = 0, block_bytes = 0, row_bytes = 0;
   };
   struct Moment;
 
-  int64_t last_row(size_t stage, int64_t band) const;
-  Band make_band(int64_t band, bool is_fresh);
-  int program_of(size_t stage, const ConvAxis& y);
+  Program program_of(size_t stage, const ConvAxis& y) const;
   const ConvProgram& dense(size_t stage) const { return *programs_[stage].front().dense; }
   void place_rows();
   void keep_rows(const Moment& moment, size_t stage, int64_t begin, int64_t end) const noexcept;
@@ -97,11 +79,9 @@ class ConvChain {
 
   std::vector<ChainStage> stages_;
   Isa isa_;
-  int threads_;
-  int64_t band_rows_, bands_;                   // of one picture
-  std::vector<std::vector<Program>> programs_;  // by stage
-  std::array<std::vector<Band>, 2> schedule_;   // after the band before, and without
-  std::array<Rows, kMostStages> rows_ = {};
+  ChainSchedule schedule_;
+  std::vector<std::vector<Program>> programs_;  // by stage, and by its axes
+  std::array<Rows, kMostChainStages> rows_ = {};
   int64_t scratch_bytes_ = 0;
 };
 

@@ -25,8 +25,8 @@ bool is_float_picture(const TensorType& type) {
 constexpr double kLarge = 1.5, kWorthwhile = 0.5;
 // Of the rows between the stages.
 constexpr double kBand = 0.5;
-// Of ConvChain::longest_share(). Two threads that halve six rows before a 5x5 window compute four of these twice, and
-// take twice as long as one by one.
+// Of ChainSchedule::longest_share(). Two threads that halve six rows before a 5x5 window compute four of these twice,
+// and take twice as long as one by one.
 constexpr double kLongest = 1.25;
 
 class ChainFinder {
@@ -291,9 +291,11 @@ bool lower_conv_chain(std::span<const LowerContext> nodes) {
   const int64_t rows =
       rows_within(bound->stages, static_cast<int64_t>(kBand * static_cast<double>(last.target.near_cache_bytes)));
   if (!choose_plans(bound->stages, last, threads)) return false;
+  ChainSchedule schedule = schedule_of(bound->stages, threads, rows);
+  if (schedule.longest_share() > kLongest) return false;
   try {
-    const auto chain = std::make_shared<const ConvChain>(std::move(bound->stages), last.target.isa, threads, rows);
-    if (chain->longest_share() > kLongest) return false;
+    const auto chain =
+        std::make_shared<const ConvChain>(std::move(bound->stages), last.target.isa, std::move(schedule));
     add_chain_step(nodes, chain, bound->operands, threads);
   } catch (const JitError&) {
     return false;
