@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "src/base/check.h"
 #include "src/base/index_in.h"
 
 namespace lathe {
@@ -34,6 +35,7 @@ BandAxis band_of(const ConvAxis& whole, int64_t first, int64_t rows) {
 
 ChainSchedule::ChainSchedule(std::vector<Stage> stages, int64_t images, int threads, int64_t band_rows)
     : stages_(std::move(stages)), images_(images), threads_(threads), axes_(stages_.size()) {
+  LATHE_CHECK(stages_.size() >= 2 && stages_.size() <= kMostChainStages, "a chain of too few or too many convolutions");
   const int64_t rows = stages_.back().y.out;
   bands_ = std::clamp<int64_t>(divide_up(rows, band_rows), 1, rows);
   // Parts of equal size for all threads.

@@ -43,7 +43,7 @@ class ChainSchedule {
     bool is_last = false;  // of the thread
   };
 
-  // `band_rows`: of the last stage's output, about. Requires: at most kMostChainStages stages; pictures are not empty.
+  // `band_rows`: of the last stage's output, about. Requires: 2 to kMostChainStages stages; pictures are not empty.
   ChainSchedule(std::vector<Stage> stages, int64_t images, int threads, int64_t band_rows);
 
   // body(unit), in the thread's order.

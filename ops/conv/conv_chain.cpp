@@ -4,8 +4,6 @@
 
 #include <cstring>
 
-#include "src/base/check.h"
-
 namespace lathe {
 namespace {
 
@@ -29,7 +27,6 @@ ChainSchedule schedule_of(const std::vector<ChainStage>& stages, int threads, in
 
 ConvChain::ConvChain(std::vector<ChainStage> stages, Isa isa, ChainSchedule schedule)
     : stages_(std::move(stages)), isa_(isa), schedule_(std::move(schedule)), programs_(stages_.size()) {
-  LATHE_CHECK(stages_.size() >= 2 && stages_.size() <= kMostChainStages, "a chain of too few or too many convolutions");
   for (size_t s = 0; s < stages_.size(); ++s) {
     for (const ConvAxis& y : schedule_.axes(s)) programs_[s].push_back(program_of(s, y));
   }

@@ -40,8 +40,7 @@ class ConvChain {
     const void* next_weights = nullptr;  // streamed by whatever runs next; may be null
   };
 
-  // Requires: 2 to kMostChainStages stages, each reading the one before, in blocks; pictures are not empty; `schedule`
-  // is theirs. Throws JitError.
+  // Requires: each stage reads the one before, in blocks; `schedule` is theirs. Throws JitError.
   ConvChain(std::vector<ChainStage> stages, Isa isa, ChainSchedule schedule);
 
   const std::vector<ChainStage>& stages() const { return stages_; }

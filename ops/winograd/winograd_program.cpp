@@ -290,7 +290,7 @@ void WinogradProgram::for_runs_of_blocks(const Tiles& tiles, int64_t first_block
   if (!walks_frequencies_) {
     // Rows of a tile's channels often lie a page apart: those of few tiles are filled before the next ones.
     for_runs(tiles, for_blocks);
-  } else if (in_block_ > in_stride_) {  // rows of a block's tiles
+  } else if (plan_.strassen) {  // tiles of a block lie side by side
     for (int64_t block = first_block; block < last_block; ++block)
       for_runs(tiles, [&](const Run& run, size_t row, size_t column) { body(run, row, column, block); });
   } else {

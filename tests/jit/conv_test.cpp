@@ -5,23 +5,14 @@
 #include <vector>
 
 #include "jit/kernels/conv/conv_direct.h"
+#include "tests/conv_axis.h"
 
 namespace lathe {
 namespace {
 
-ConvAxis axis(int64_t in, int taps, int64_t stride, int64_t pad) {
-  ConvAxis made;
-  made.in = in;
-  made.out = made.out_extent = (in + 2 * pad - taps) / stride + 1;
-  made.stride = stride;
-  made.taps.clear();
-  for (int i = 0; i < taps; ++i) made.taps.push_back({i, i - pad});
-  return made;
-}
-
 ConvShape square(int64_t in, int taps, int64_t stride, int64_t pad, int lanes) {
   ConvShape shape;
-  shape.y = shape.x = axis(in, taps, stride, pad);
+  shape.y = shape.x = testing::axis(in, taps, pad, pad, stride);
   shape.lanes = lanes;
   return shape;
 }

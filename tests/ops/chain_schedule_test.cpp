@@ -5,18 +5,12 @@
 #include <algorithm>
 #include <random>
 
+#include "tests/conv_axis.h"
+
 namespace lathe {
 namespace {
 
-ConvAxis axis(int64_t in, int taps, int64_t pad, int stride = 1) {
-  ConvAxis made;
-  made.in = in;
-  made.stride = stride;
-  made.out = made.out_extent = (in + 2 * pad - taps) / stride + 1;
-  made.taps.clear();
-  for (int i = 0; i < taps; ++i) made.taps.push_back({i, i - pad});
-  return made;
-}
+using testing::axis;
 
 // Every row that a stage reads was computed by this thread and is still at hand, and every row of the last stage is
 // computed once.
@@ -29,7 +23,7 @@ TEST(ChainSchedule, EachBandReadsRowsThatAreAtHand) {
     std::vector<ChainSchedule::Stage> stages;
     for (int64_t count = pick(2, 4), rows = pick(1, 40); count > 0; --count) {
       const int taps = 1 + 2 * static_cast<int>(pick(0, 2)), stride = static_cast<int>(pick(1, 2));
-      stages.push_back({axis(rows, taps, taps / 2, stride), 1});
+      stages.push_back({axis(rows, taps, taps / 2, taps / 2, stride), 1});
       rows = stages.back().y.out;
     }
     const int threads = static_cast<int>(pick(1, 5));
@@ -70,7 +64,7 @@ TEST(ChainSchedule, EachBandReadsRowsThatAreAtHand) {
 
 TEST(ChainSchedule, KnowsWhatThreadsRepeat) {
   const auto longest = [](int64_t rows, int threads) {
-    return ChainSchedule({{axis(rows, 1, 0), 100}, {axis(rows, 5, 2), 1}}, 1, threads, 4).longest_share();
+    return ChainSchedule({{axis(rows, 1, 0, 0), 100}, {axis(rows, 5, 2, 2), 1}}, 1, threads, 4).longest_share();
   };
   EXPECT_DOUBLE_EQ(longest(6, 1), 1);
   // Rows 0 to 4, and 1 to 5, of which an even share is three.

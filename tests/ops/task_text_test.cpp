@@ -11,6 +11,7 @@
 #include "ops/conv/conv_tuning.h"
 #include "ops/gemm/gemm_tuning.h"
 #include "ops/int8/int8_product.h"
+#include "tests/conv_axis.h"
 
 namespace lathe {
 namespace {
@@ -24,16 +25,6 @@ Expression silu_and_add() {
   const int silu = e.add({ExprOp::mul, scaled, e.add({ExprOp::sigmoid, scaled})});
   e.add({ExprOp::add, silu, e.add({ExprOp::input, 1})});
   return e;
-}
-
-ConvAxis axis(int64_t in, int64_t kernel, int64_t stride, int64_t pad) {
-  ConvAxis result;
-  result.in = in;
-  result.out = result.out_extent = (in + 2 * pad - kernel) / stride + 1;
-  result.stride = stride;
-  result.taps.clear();
-  for (int64_t k = 0; k < kernel; ++k) result.taps.push_back({static_cast<int>(k), k - pad});
-  return result;
 }
 
 TEST(TaskText, GemmTasksComeBack) {
@@ -106,7 +97,7 @@ TEST(TaskText, ConvolutionsOfBytesComeBackAndRunWithAnyTile) {
       shape.window_y = shape.window_x = is_pointwise ? 1 : 3;
       shape.lanes = lanes;
       shape.batch = 2;
-      const ConvAxis along = is_pointwise ? axis(12, 1, 1, 0) : axis(12, 3, 1, 1);
+      const ConvAxis along = is_pointwise ? testing::axis(12, 1, 0, 0) : testing::axis(12, 3, 1, 1);
       shape.phases = {{along, along, lanes / group_of(problem.dot)}};
       problem.store = {DType::u8, 3, true};
       if (has_byte_tables(isa) && is_pointwise) {
@@ -144,7 +135,7 @@ TEST(TaskText, ConvolutionsComeBack) {
   problem.window_y = problem.window_x = 3;
   problem.lanes = lanes;
   problem.has_bias = true;
-  problem.phases = {{axis(14, 3, 1, 1), axis(17, 3, 2, 1), lanes}};
+  problem.phases = {{testing::axis(14, 3, 1, 1), testing::axis(17, 3, 1, 1, 2), lanes}};
   problem.epilogue = {silu_and_add(), {ConvOperand::full}};
   problem.most_winograd = 2;
   problem.longest_sum = 256;
@@ -161,7 +152,7 @@ TEST(TaskText, ConvolutionsOfVolumesComeBackAndRefuseFramesThatDoNotFit) {
   problem.window_y = problem.window_x = 3;
   problem.lanes = lanes;
   problem.frames = {.out = 3, .in = 5, .step = 1, .joined = 3, .are_outer = true};
-  problem.phases = {{axis(14, 3, 1, 1), axis(17, 3, 1, 1), lanes}};
+  problem.phases = {{testing::axis(14, 3, 1, 1), testing::axis(17, 3, 1, 1), lanes}};
   const std::string text = task_text(conv_tuning_task(problem, usable_isa(), 1));
   const TuningTask task = parse_task(text, 1);
   EXPECT_EQ(task_text(task), text);

@@ -4,6 +4,7 @@
 
 #include "ops/winograd/winograd_program.h"
 #include "ops/winograd/winograd_stem.h"
+#include "tests/conv_axis.h"
 #include "tests/isas_here.h"
 #include "tests/ops/core_rates.h"
 #include "tests/ops/one_node.h"
@@ -12,19 +13,10 @@
 namespace lathe {
 namespace {
 
+using testing::axis;
 using testing::GuardedMemory;
 using testing::isas_here;
 using testing::random_tensor;
-
-ConvAxis axis(int64_t in, int taps, int64_t begin_pad, int64_t end_pad, int stride = 1) {
-  ConvAxis made;
-  made.in = in;
-  made.stride = stride;
-  made.out = made.out_extent = (in + begin_pad + end_pad - taps) / stride + 1;
-  made.taps.clear();
-  for (int i = 0; i < taps; ++i) made.taps.push_back({i, i - begin_pad});
-  return made;
-}
 
 ConvProblem problem_of(int64_t batch, int64_t in, int64_t out, int taps, const ConvAxis& y, const ConvAxis& x,
                        Isa isa) {

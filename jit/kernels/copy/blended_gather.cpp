@@ -32,12 +32,9 @@ class BlendedGatherEmitter final : public GatherEmitter {
       load(index_[pair], table_ + offsetof(BlendedGatherTable, index) + pair * sizeof(std::array<int32_t, 16>));
       results_.push_back(claim(offsetof(BlendedGatherTable, results) + pair * sizeof(uint16_t)));
     }
-    for (const std::vector<int>& group : plan_.groups) {
-      for (size_t i = 1; i < group.size(); ++i) {
-        const auto source = static_cast<size_t>(group[i]);
-        blends_[source] = claim(offsetof(BlendedGatherTable, sources) + source * sizeof(uint16_t));
-      }
-    }
+    for_blended([&](size_t source) {
+      blends_[source] = claim(offsetof(BlendedGatherTable, sources) + source * sizeof(uint16_t));
+    });
     if (plan_.is_partial) kmovw(k7, ptr[table_ + offsetof(BlendedGatherTable, written)]);
   }
 

@@ -1,6 +1,5 @@
 #include "jit/kernels/copy/channel_gather.h"
 
-#include <algorithm>
 #include <cstddef>
 
 #include "jit/kernels/copy/gather_emitter.h"
@@ -58,14 +57,6 @@ class MaskedGatherEmitter final : public GatherEmitter {
     vmovups(into, source(0));
     for (size_t i = 1; i < group.size(); ++i) vblendvps(into, into, source(i), masks_[static_cast<size_t>(group[i])]);
     vpermps(into, order, into);
-  }
-
-  // Sources that are blended over the first one of their group.
-  template <class Each>
-  void for_blended(Each each) {
-    for (const std::vector<int>& group : plan_.groups) {
-      for (size_t i = 1; i < group.size(); ++i) each(static_cast<size_t>(group[i]));
-    }
   }
 
   std::vector<Vec> results_, masks_;  // by group; by source
@@ -143,6 +134,18 @@ class ByteGatherEmitter final : public GatherEmitter {
   Vec kept_;
 };
 
+// each(group, source, lane of the result, lane of the source).
+template <class Each>
+void for_lanes(const ChannelGatherTable& table, const std::vector<std::vector<int>>& groups, Each each) {
+  for (size_t group = 0; group < groups.size(); ++group) {
+    for (const int number : groups[group]) {
+      const auto source = static_cast<size_t>(number);
+      for (size_t lane = 0; lane < table.written.size(); ++lane)
+        if (table.lanes[source][lane] != 0) each(group, source, lane, static_cast<size_t>(table.index[source][lane]));
+    }
+  }
+}
+
 }  // namespace
 
 void ChannelGatherTable::set(size_t source, int to, int from) {
@@ -178,35 +181,21 @@ std::vector<std::vector<int>> groups_of(const ChannelGatherTable& table, int sou
 }
 
 MaskedGatherTable::MaskedGatherTable(const ChannelGatherTable& table, const std::vector<std::vector<int>>& groups) {
-  for (size_t group = 0; group < groups.size(); ++group) {
-    for (const int each : groups[group]) {
-      const auto source = static_cast<size_t>(each);
-      for (size_t lane = 0; lane < written.size(); ++lane) {
-        if (table.lanes[source][lane] == 0) continue;
-        const int32_t from = table.index[source][lane];
-        index[group][lane] = from;
-        results[group][lane] = -1;
-        sources[source][static_cast<size_t>(from)] = -1;
-      }
-    }
-  }
-  std::copy_n(table.written.begin(), written.size(), written.begin());
+  for_lanes(table, groups, [&](size_t group, size_t source, size_t to, size_t from) {
+    index[group][to] = static_cast<int32_t>(from);
+    results[group][to] = written[to] = -1;
+    sources[source][from] = -1;
+  });
 }
 
 BlendedGatherTable::BlendedGatherTable(const ChannelGatherTable& table, const std::vector<std::vector<int>>& groups) {
-  for (size_t group = 0; group < groups.size(); ++group) {
-    for (const int each : groups[group]) {
-      const auto source = static_cast<size_t>(each);
-      sources[source] = static_cast<uint16_t>(table.lanes_read(source));
-      for (size_t lane = 0; lane < kLanes; ++lane) {
-        if (table.lanes[source][lane] == 0) continue;
-        // The lanes of a pair's second group follow those of its first.
-        index[group / 2][lane] = table.index[source][lane] + (group % 2 == 0 ? 0 : static_cast<int>(kLanes));
-        results[group / 2] = static_cast<uint16_t>(results[group / 2] | 1U << lane);
-        written = static_cast<uint16_t>(written | 1U << lane);
-      }
-    }
-  }
+  for_lanes(table, groups, [&](size_t group, size_t source, size_t to, size_t from) {
+    // The lanes of a pair's second group follow those of its first.
+    index[group / 2][to] = static_cast<int32_t>(from + (group % 2 == 0 ? 0 : kLanes));
+    results[group / 2] = static_cast<uint16_t>(results[group / 2] | 1U << to);
+    sources[source] = static_cast<uint16_t>(sources[source] | 1U << from);
+    written = static_cast<uint16_t>(written | 1U << to);
+  });
 }
 
 ByteGatherTable::ByteGatherTable(const ChannelGatherTable& table, int lanes) {

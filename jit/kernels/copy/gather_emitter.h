@@ -37,6 +37,14 @@ class GatherEmitter : public Emitter {
     result_ = claim_vec("result");
   }
 
+  // Sources that are blended over the first one of their group.
+  template <class Each>
+  void for_blended(Each each) const {
+    for (const std::vector<int>& group : plan_.groups) {
+      for (size_t i = 1; i < group.size(); ++i) each(static_cast<size_t>(group[i]));
+    }
+  }
+
   virtual void claim_vectors() = 0;
   virtual void load_table() = 0;
   virtual void gather(int pixels) = 0;  // moves offset_ on
