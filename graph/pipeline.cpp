@@ -253,6 +253,8 @@ const std::vector<Pass>& bind_passes() {
       {"expand-einsum", passes::expand_einsum, 1},
       {"fold-constants", passes::fold_constants, 1},
       {"remove-identities", passes::remove_identities, 1},
+      // A mask that was spread to extents known only now.
+      {"bypass-expand", passes::bypass_expand, 1},
       // Every layer's composite brings the same masks and rows of tables, and its rotation in parts.
       {"merge-common", passes::merge_common, 1},
       {"fuse-rotary", passes::fuse_rotary, 2},

@@ -1,6 +1,9 @@
-// An Expand whose reader would spread the value itself, because another operand has the whole shape, is not needed.
+// An Expand whose reader would spread the value itself, because another operand has the whole shape, is not needed. Nor
+// is what one left in a constant, as exporters and constant folding do: a mask that is the same for each head and row.
 #include <algorithm>
 #include <array>
+#include <cstring>
+#include <map>
 
 #include "graph/passes/passes.h"
 #include "graph/passes/rewrite.h"
@@ -28,20 +31,78 @@ bool has_whole_operand(const Graph& graph, const Node& node, size_t slot) {
   return false;
 }
 
+// What stands once for each place of an axis stands there once.
+Tensor narrowed_along(const Tensor& tensor, size_t axis) {
+  const Dims& dims = tensor.dims();
+  const auto product = [&](size_t from, size_t to) {
+    size_t count = 1;
+    for (size_t i = from; i < to; ++i) count *= static_cast<size_t>(dims[i]);
+    return count;
+  };
+  const size_t outer = product(0, axis), extent = static_cast<size_t>(dims[axis]);
+  const size_t bytes = tensor.bytes() / outer / extent;
+  const auto* source = static_cast<const std::byte*>(tensor.raw());
+  for (size_t i = 0; i < outer; ++i) {
+    const std::byte* first = source + i * extent * bytes;
+    for (size_t k = 1; k < extent; ++k) {
+      if (std::memcmp(first, first + k * bytes, bytes) != 0) return tensor;
+    }
+  }
+  Dims narrow = dims;
+  narrow[axis] = 1;
+  Tensor result(tensor.dtype(), narrow);
+  auto* target = static_cast<std::byte*>(result.mutable_raw());
+  for (size_t i = 0; i < outer; ++i) std::memcpy(target + i * bytes, source + i * extent * bytes, bytes);
+  return result;
+}
+
+// Of one axis they are small, and what passes look for as one number for each channel.
+bool may_be_spread(const Tensor& tensor) {
+  const Dims& dims = tensor.dims();
+  return tensor.defined() && tensor.size() > 0 && bits_of(tensor.dtype()) >= 8 &&
+         std::count_if(dims.begin(), dims.end(), [](int64_t extent) { return extent > 1; }) > 1;
+}
+
+// The constants as they were before somebody spread them, each one made once.
+class NarrowConstants {
+ public:
+  // `id` itself where no axis repeats.
+  ValueId of(Rewriter& rewriter, ValueId id) {
+    const auto [known, is_new] = narrow_.try_emplace(id, id);
+    if (!is_new) return known->second;
+    const Graph& graph = rewriter.graph();
+    const Tensor tensor = constant_of(graph, id);
+    if (!may_be_spread(tensor)) return id;
+    Tensor narrow = tensor;
+    for (size_t axis = 0; axis < narrow.dims().size(); ++axis) {
+      if (narrow.dims()[axis] > 1) narrow = narrowed_along(narrow, axis);
+    }
+    if (narrow.size() < tensor.size()) {
+      const std::string name = graph.value(id).name;
+      known->second = rewriter.add_constant(name, std::move(narrow));
+    }
+    return known->second;
+  }
+
+ private:
+  std::map<ValueId, ValueId> narrow_;
+};
+
 }  // namespace
 
 bool bypass_expand(Graph& graph, const PassContext&) {
   Rewriter rewriter(graph);
+  NarrowConstants narrow_constants;
   const std::vector<NodeId> order = graph.order();
   for (const NodeId id : order) {
     if (!spreads_operands(graph.node(id))) continue;
     for (size_t slot = 0; slot < graph.node(id).inputs.size(); ++slot) {
       const ValueId operand = graph.node(id).inputs[slot];
-      if (operand == ValueId::none) continue;
+      if (operand == ValueId::none || !has_whole_operand(graph, graph.node(id), slot)) continue;
       const NodeId expand = rewriter.producer_if(operand, "Expand");
-      if (expand == NodeId::none || graph.node(expand).epilogue || !has_whole_operand(graph, graph.node(id), slot))
-        continue;
-      rewriter.set_input(id, slot, graph.node(expand).inputs[0]);
+      const bool is_expanded = expand != NodeId::none && !graph.node(expand).epilogue;
+      const ValueId source = is_expanded ? graph.node(expand).inputs[0] : narrow_constants.of(rewriter, operand);
+      if (source != operand) rewriter.set_input(id, slot, source);
     }
   }
   return rewriter.finish();

@@ -111,6 +111,18 @@ int neutral_operand(const Graph& graph, const Node& node) {
   return -1;
 }
 
+// Where, if it always chooses the same operand: its slot, or -1.
+int chosen_operand(const Graph& graph, const Node& node) {
+  if (!is_one_of(node, {"Where"})) return -1;
+  const Tensor condition = constant_of(graph, node.inputs[0]);
+  if (condition.dtype() != DType::boolean || condition.size() != 1) return -1;
+  const size_t slot = *condition.data<bool>() ? 1 : 2;
+  const TensorType& chosen = graph.value(node.inputs[slot]).type;
+  const bool gives_shape = broadcasts_into(graph.value(node.inputs[0]).type, chosen) &&
+                           broadcasts_into(graph.value(node.inputs[3 - slot]).type, chosen);
+  return gives_shape ? static_cast<int>(slot) : -1;
+}
+
 // The value that output 0 always equals, or none.
 ValueId equal_input(const Rewriter& rewriter, Graph& graph, const Node& node) {
   if (node.epilogue || node.inputs.empty() || node.outputs.empty() || node.outputs[0] == ValueId::none ||
@@ -137,7 +149,7 @@ ValueId equal_input(const Rewriter& rewriter, Graph& graph, const Node& node) {
     return false;
   }();
   if (is_same) return x;
-  const int slot = neutral_operand(graph, node);
+  const int slot = std::max(neutral_operand(graph, node), chosen_operand(graph, node));
   return slot < 0 ? ValueId::none : node.inputs[static_cast<size_t>(slot)];
 }
 

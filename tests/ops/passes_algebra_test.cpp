@@ -165,6 +165,32 @@ TEST(BypassExpand, LeavesWhatGivesTheResultItsShape) {
   EXPECT_EQ(bypassed(other), "Expand Concat");
 }
 
+TEST(BypassExpand, NarrowsConstantsThatRepeat) {
+  const auto repeated = [](PassNet& net) {  // [2, 3, 4, 4], the same for each of the 2 and of the first 4
+    Tensor tensor(DType::f32, {2, 3, 4, 4});
+    for (int i = 0; i < 2 * 3 * 4 * 4; ++i) static_cast<float*>(tensor.mutable_raw())[i] = i / 16 % 3 * 4.F + i % 4;
+    return net.constant(tensor);
+  };
+  PassNet mask;
+  const ValueId bias = repeated(mask);
+  mask.output(mask.op("Add", {mask.input({2, 3, 4, 4}), bias}));
+  mask.output(mask.op("Sub", {bias, mask.input({2, 3, 4, 4})}));
+  const Graph narrow = rewritten(mask, {passes::bypass_expand});
+  const Node &add = narrow.node(narrow.order()[0]), &sub = narrow.node(narrow.order()[1]);
+  EXPECT_EQ(narrow.value(add.inputs[1]).constant.dims(), (Dims{1, 3, 1, 4}));
+  EXPECT_EQ(add.inputs[1], sub.inputs[0]);
+
+  PassNet zeros;
+  const ValueId none = zeros.constant(Tensor::from<float>({2, 2, 2}, {0, 0, 0, 0, 0, 0, 0, 0}));
+  zeros.output(zeros.op("Relu", {zeros.op("Add", {zeros.input({2, 2, 2}), none})}));
+  EXPECT_EQ(ops_of(rewritten(zeros, {passes::bypass_expand, passes::remove_identities})), "Relu");
+
+  PassNet wider;  // gives the result its shape
+  wider.output(wider.op("Add", {wider.input({3, 4, 4}), repeated(wider)}));
+  const Graph left = rewritten(wider, {passes::bypass_expand});
+  EXPECT_EQ(left.value(left.node(left.order()[0]).inputs[1]).constant.dims(), (Dims{2, 3, 4, 4}));
+}
+
 // ---- reduce-first
 
 std::string reduced(PassNet& net) { return ops_of(rewritten(net, {passes::reduce_first})); }

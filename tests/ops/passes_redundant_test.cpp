@@ -34,6 +34,21 @@ TEST(RedundantNodes, PoolsAndReductionsThatDoSomethingStay) {
   EXPECT_EQ(cleaned(net), "MaxPool AveragePool ReduceL2 ReduceMean");
 }
 
+TEST(RedundantNodes, WhereGoesThatAlwaysTakesTheSame) {
+  PassNet chosen;
+  const ValueId yes = chosen.constant(Tensor::from<bool>({1, 1}, {true}));
+  chosen.output(chosen.op("Relu", {chosen.op("Where", {yes, chosen.input({3, 4}), chosen.scalar(-1)})}));
+  EXPECT_EQ(ops_of(rewritten(chosen, {passes::remove_identities})), "Relu");
+  PassNet other;
+  const ValueId no = other.constant(Tensor::from<bool>({1, 1}, {false}));
+  other.output(other.op("Relu", {other.op("Where", {no, other.scalar(-1), other.input({3, 4})})}));
+  EXPECT_EQ(ops_of(rewritten(other, {passes::remove_identities})), "Relu");
+  PassNet spread;  // the other operand gives the result its shape
+  const ValueId one = spread.constant(Tensor::from<bool>({1}, {true}));
+  spread.output(spread.op("Where", {one, spread.input({4}), spread.input({3, 4})}));
+  EXPECT_EQ(ops_of(rewritten(spread, {passes::remove_identities})), "Where");
+}
+
 TEST(RedundantNodes, ReshapesMeetBehindTransposesOfOnes) {
   PassNet net;
   ValueId y = net.op("Relu", {net.input(Dims{2, 6, 1, 1})});
