@@ -106,9 +106,11 @@ class AttentionProduct {
   int64_t block_rows() const;  // at most, rounded up to whole cache lines
   Matrix matrix_at(const Operands& operands, const AttentionOffsets& at) const;
   void pack(const Matrix& matrix) const noexcept;
-  void run_rows(const Matrix& matrix, const Range& tiles, Ahead& ahead) const noexcept;
+  Block block_at(int64_t number, int64_t part) const;  // of the rows, and of their keys
+  Ahead inputs_of(const Matrix& matrix, const Block& block, int64_t shares) const;
+  void run_rows(const Matrix& matrix, int64_t number, Ahead& ahead) const noexcept;
   void add_up(const Matrix& matrix, const Block& block) const noexcept;
-  void score(const Matrix& matrix, const Block& block, Ahead& ahead) const noexcept;
+  void score(const Matrix& matrix, const Block& block, Ahead& ahead, Ahead& inputs) const noexcept;
   void mix(const Matrix& matrix, const Block& block, Ahead& ahead) const noexcept;
   float* sums_at(const Matrix& matrix, const Block& block, int64_t row) const noexcept;
   void rescale(const Matrix& matrix, const Block& block) const noexcept;
