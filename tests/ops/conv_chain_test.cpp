@@ -287,6 +287,14 @@ TEST(ConvChain, LeavesWhatIsSmallOtherWindowsAndOpenWeights) {
   }
 }
 
+TEST(ConvChain, LeavesWeightsThatWouldComeAnewForEachBand) {
+  for (const int64_t channels : {64, 160}) {  // in and out: 16 and 100 KB of weights
+    Net net(isas_here().back(), 9);
+    net.output(net.conv(net.depthwise(net.input({1, channels, 40, 40}), window_of_3()), channels, 1, {}));
+    EXPECT_EQ(chains_in(net.lowered(1, kNear)), channels == 64 ? 1U : 0U) << channels << " channels";
+  }
+}
+
 TEST(ConvChain, LeavesASecondOperandOfTheReader) {
   Net net(isas_here().back(), 6);
   const ValueId x = net.input({1, 32, 40, 40});
