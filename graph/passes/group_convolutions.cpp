@@ -9,8 +9,8 @@
 namespace lathe::passes {
 namespace {
 
-// Wider parts of more than one tap run by Winograd's method each, which has no groups and is worth more than the
-// copies.
+// Wider parts of more than one tap run by Winograd's method each, which is worth more than the copies, and has groups
+// only where they are whole blocks of channels.
 constexpr int64_t kMostChannels = 32;
 
 class Grouper {

@@ -44,6 +44,9 @@ struct ConvProblem {
     constexpr int kExact = 2;  // the largest Winograd form where it does
     return most_winograd > kExact;
   }
+  // Of a group.
+  int64_t in_channels_each() const { return in_channels / groups; }
+  int64_t out_channels_each() const { return out_channels / groups; }
   int64_t out_blocks() const { return (out_channels + lanes - 1) / lanes; }
   int in_lanes() const { return phases[0].lanes; }
   int64_t in_blocks() const { return (in_channels + in_lanes() - 1) / in_lanes(); }

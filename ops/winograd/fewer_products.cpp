@@ -40,7 +40,7 @@ std::optional<int> choose_beside_two(const ConvProblem& problem, const ConvPlan&
 
 bool can_multiply_fewer(const ConvProblem& problem, Isa isa, int outputs) {
   constexpr int64_t kFewestTiles = 2;
-  if (!problem.allows_sums_of_blocks() || !is_winograd_of_blocks(problem, outputs)) return false;
+  if (!problem.allows_sums_of_blocks() || !is_winograd_of_blocks(problem, outputs) || problem.groups > 1) return false;
   const WinogradForm form = winograd_form(problem, outputs);
   return form.stride == 1 && problem.lanes == vector_lanes(isa) && problem.in_channels % problem.lanes == 0 &&
          whole_tiles(problem, form) >= kFewestTiles &&

@@ -61,7 +61,7 @@ WinogradForm winograd_form(const ConvProblem& problem, int outputs) {
 }
 
 bool is_winograd_of_blocks(const ConvProblem& problem, int outputs) {
-  if (problem.phases.size() != 1 || problem.groups != 1 || problem.is_transposed) return false;
+  if (problem.phases.size() != 1 || problem.is_transposed) return false;
   const ConvAxis &y = problem.phases[0].y, &x = problem.phases[0].x;
   constexpr size_t kMostTaps = size_t{kMostWhole} * kMostPieces;
   if (problem.in_lanes() != problem.lanes || outputs < 2 || x.stride < 1 || x.stride > 2 || x.taps.size() > kMostTaps)
@@ -71,6 +71,11 @@ bool is_winograd_of_blocks(const ConvProblem& problem, int outputs) {
   if (y.stride != (form.is_line ? 1 : form.stride) || (!form.is_line && y.taps.size() != x.taps.size())) return false;
   constexpr int kFast = 6, kMostExact = 6;  // forms of accuracy levels; points along an axis, before digits get lost
   if (form.size() > kMostExact && problem.most_winograd < kFast) return false;
+  // What a frequency's product reads of a group's channels lies together, in whole blocks.
+  const auto has_whole_blocks = [&](int64_t channels) { return channels % problem.lanes == 0; };
+  const bool are_whole = has_whole_blocks(problem.in_channels_each()) && has_whole_blocks(problem.out_channels_each());
+  if (problem.groups > 1 && (!are_whole || form.pieces > 1 || form.stride > 1 || problem.frames != ConvFrames()))
+    return false;
   // Channels of several phases stand side by side.
   if (form.pieces > 1) return form.pieces <= kMostPieces && problem.in_channels % problem.lanes == 0;
   if (form.stride == 2)

@@ -21,8 +21,9 @@ WinogradPlan winograd_plan(const ConvPlan& plan);
 
 // All outputs, each from as many neighbouring inputs as the window has taps.
 bool has_plain_taps(const ConvAxis& axis);
-// Stride 1 or 2, dilation 1, one group, a square window or a line with a form of `outputs`, channels in blocks (with
-// stride 2, or a window cut into pieces, in whole ones).
+// Stride 1 or 2, dilation 1, a square window or a line with a form of `outputs`, channels in blocks (with stride 2, or
+// a window cut into pieces, in whole ones). Several groups: of whole blocks each, with stride 1 and windows in one
+// piece.
 bool is_winograd_of_blocks(const ConvProblem& problem, int outputs);
 // Stride 2, dilation 1, one group, a square window of 5 to 7 taps, at most four plain channels: for WinogradStem.
 bool is_winograd_stem(const ConvProblem& problem, int outputs);

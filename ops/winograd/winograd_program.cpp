@@ -168,15 +168,15 @@ void WinogradProgram::make_products() {
   for (WinogradClass& part : winograd_classes(plan_.form, parts_of_form)) {
     const Tiles tiles = has_part_tiles() ? tiles_of(part) : Tiles{0, group_tiles_};
     GemmProblem product;
-    product.batches = static_cast<int64_t>(part.frequencies.size());
+    product.batches = static_cast<int64_t>(part.frequencies.size()) * problem_.groups;
     product.m = tiles.end - tiles.begin;
-    product.n = problem_.out_blocks() * problem_.lanes;
-    product.k = part.slots * problem_.in_channels;
+    product.n = columns_of_group(problem_);
+    product.k = part.slots * problem_.in_channels_each();
     product.isa = plan_.isa;
     product.a_stride = in_stride_;
     product.threads = parts() == 1 ? 1 : threads_;
     product.accumulates = part.adds;
-    product.zero_columns = static_cast<int>(product.n - problem_.out_channels);
+    product.zero_columns = static_cast<int>(product.n - problem_.out_channels_each());
     if (!part.continues) {
       product.m = std::max<int64_t>(1, product.m);
       plan = default_gemm_plan(product);
@@ -184,7 +184,7 @@ void WinogradProgram::make_products() {
     }
     part.format = {plan_.strassen ? product.n : int64_t{plan.vecs} * problem_.lanes, problem_.lanes};
     part.weights = part.continues ? classes_.back().weights : packed_size_;
-    if (!part.continues) packed_size_ += part.matrix_count * product.k * product.n;
+    if (!part.continues) packed_size_ += part.matrix_count * problem_.groups * product.k * product.n;
     classes_.push_back(part);
     if (tiles.begin < tiles.end) add_products(product, plan, tiles);
   }
@@ -194,12 +194,15 @@ void WinogradProgram::make_products() {
 void WinogradProgram::add_products(GemmProblem product, GemmPlan plan, const Tiles& tiles) {
   const WinogradClass& part = classes_.back();
   std::vector<GemmOffsets> offsets;
-  for (const int frequency : part.frequencies) {
-    GemmOffsets at;
-    at.a = frequency * in_frequency_ + tiles.begin * in_stride_ + part.first_slot * problem_.in_channels;
-    at.b = part.matrices[offsets.size()] * product.k * product.n;
-    at.c = frequency * out_frequency_ + tiles.begin * out_stride_;
-    offsets.push_back(at);
+  for (size_t i = 0; i < part.frequencies.size(); ++i) {
+    for (int64_t group = 0; group < problem_.groups; ++group) {
+      GemmOffsets at;
+      at.a = part.frequencies[i] * in_frequency_ + tiles.begin * in_stride_ + part.first_slot * problem_.in_channels +
+             group * product.k;
+      at.b = (part.matrices[i] * problem_.groups + group) * product.k * product.n;
+      at.c = part.frequencies[i] * out_frequency_ + tiles.begin * out_stride_ + group * product.n;
+      offsets.push_back(at);
+    }
   }
   Products made{classes_.size() - 1, {}, {}};
   const auto add = [&] {
@@ -223,6 +226,7 @@ void WinogradProgram::add_products(GemmProblem product, GemmPlan plan, const Til
 
 std::string WinogradProgram::packing() const {
   std::string text = fmt::format("winograd.3 {} c{} ", to_string(plan_.form), problem_.lanes);
+  if (problem_.groups > 1) text += fmt::format("groups {} ", problem_.groups);
   if (plan_.strassen) return text + fmt::format("strassen {}", products_[0].fewer_by_count[0].panel_columns());
   text += "panels of";
   for (const WinogradClass& part : classes_) {

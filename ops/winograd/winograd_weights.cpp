@@ -49,14 +49,15 @@ struct PhaseTransform {
   }
 };
 
-// The windows of one block of output channels over one input channel, from a corner on; zeros behind their end.
+// The windows of one block of output channels over one input channel of its group, from a corner on; zeros behind their
+// end.
 void load_window(const ConvProblem& problem, const float* weights, int64_t first_out, int64_t in, const Corner& corner,
                  WeightWindow& window) {
   const int64_t height = problem.window_y, width = problem.window_x;
   for (int lane = 0; lane < problem.lanes; ++lane) {
     const int64_t out = first_out + lane;
     const bool exists = out < problem.out_channels;
-    const float* from = exists ? weights + (out * problem.in_channels + in) * height * width : nullptr;
+    const float* from = exists ? weights + (out * problem.in_channels_each() + in) * height * width : nullptr;
     for (int64_t y = 0; y < std::min<int64_t>(height, kMostTaps); ++y) {
       for (int64_t x = 0; x < std::min<int64_t>(width, kMostTaps); ++x) {
         const int64_t row = corner.y + y, column = corner.x + x;
@@ -88,14 +89,17 @@ struct Place {
   int64_t first = 0, width = 0;  // floats; from channel to channel
 };
 Place place_of(const ConvProblem& problem, const WinogradClass& part, int64_t index, int64_t first_out) {
-  const int64_t columns = problem.out_blocks() * problem.lanes, depth = part.slots * problem.in_channels;
-  const int64_t panel = first_out / part.format.panel_columns;
-  return {part.weights + part.matrices[static_cast<size_t>(index)] * depth * columns +
-              panel * part.format.panel_columns * depth + first_out % part.format.panel_columns,
+  const int64_t columns = columns_of_group(problem), depth = part.slots * problem.in_channels_each();
+  const int64_t matrix = part.matrices[static_cast<size_t>(index)] * problem.groups + first_out / columns;
+  const int64_t column = first_out % columns, panel = column / part.format.panel_columns;
+  return {part.weights + matrix * depth * columns + panel * part.format.panel_columns * depth +
+              column % part.format.panel_columns,
           part.format.width_of(panel, columns)};
 }
 
 }  // namespace
+
+int64_t columns_of_group(const ConvProblem& problem) { return problem.out_blocks() * problem.lanes / problem.groups; }
 
 int winograd_slot(const WinogradForm& form, int row_phase, int column_phase) {
   if (form.stride == 1) return row_phase * form.column_phases() + column_phase;
@@ -186,7 +190,7 @@ std::vector<WinogradClass> winograd_classes(const WinogradForm& form, const Wino
 
 void pack_winograd(const ConvProblem& problem, const WinogradForm& form, const std::vector<WinogradClass>& classes,
                    const float* weights, float* packed) {
-  const int64_t columns = problem.out_blocks() * problem.lanes, depth = problem.in_channels;
+  const int64_t columns = problem.out_blocks() * problem.lanes, depth = problem.in_channels_each();
   std::vector<PhaseTransform> transforms = phase_transforms(form);
   // By slot and frequency.
   const auto frequencies = static_cast<size_t>(form.frequencies());

@@ -28,6 +28,10 @@ struct WinogradClass {
   }
 };
 
+// Of the matrix that a frequency's values of a group's input channels are multiplied by: its output channels, in
+// blocks.
+int64_t columns_of_group(const ConvProblem& problem);
+
 // Where a phase or piece lies in the row of a tile, so that every class's phases are neighbours.
 int winograd_slot(const WinogradForm& form, int row_phase, int column_phase);
 inline int winograd_slots(const WinogradForm& form) { return form.row_phases() * form.column_phases(); }

@@ -36,14 +36,14 @@ double expected_at(const ConvProblem& problem, const Tensor& in, const Tensor& w
                    int64_t y, int64_t x) {
   const ConvShape& shape = problem.phases[0];
   double sum = 0;
-  for (int64_t c = 0; c < problem.in_channels; ++c) {
+  const int64_t each = problem.in_channels_each(), first = out / problem.out_channels_each() * each;
+  for (int64_t c = 0; c < each; ++c) {
     for (const ConvTap& ty : shape.y.taps) {
       for (const ConvTap& tx : shape.x.taps) {
         const int64_t iy = y * shape.y.stride + ty.offset, ix = x * shape.x.stride + tx.offset;
         if (iy < 0 || iy >= shape.y.in || ix < 0 || ix >= shape.x.in) continue;
-        const int64_t pixel = ((image * problem.in_channels + c) * shape.y.in + iy) * shape.x.in + ix;
-        const int64_t tap =
-            ((out * problem.in_channels + c) * problem.window_y + ty.kernel) * problem.window_x + tx.kernel;
+        const int64_t pixel = ((image * problem.in_channels + first + c) * shape.y.in + iy) * shape.x.in + ix;
+        const int64_t tap = ((out * each + c) * problem.window_y + ty.kernel) * problem.window_x + tx.kernel;
         sum += static_cast<double>(in.data<float>()[pixel]) * static_cast<double>(weights.data<float>()[tap]);
       }
     }
@@ -59,7 +59,7 @@ std::pair<double, double> run_and_compare(const ConvProblem& problem, const Wino
   const Program program(problem, plan, threads);
   const Tensor in = random_tensor({problem.batch, problem.in_channels, shape.y.in, shape.x.in}, random);
   const Tensor weights =
-      random_tensor({problem.out_channels, problem.in_channels, problem.window_y, problem.window_x}, random);
+      random_tensor({problem.out_channels, problem.in_channels_each(), problem.window_y, problem.window_x}, random);
   const Tensor bias = random_tensor({problem.out_blocks() * problem.lanes}, random);
   TensorType in_type = TensorType::of(DType::f32, in.dims());
   TensorType out_type = TensorType::of(DType::f32, {problem.batch, problem.out_channels, shape.y.out, shape.x.out});
@@ -121,6 +121,45 @@ TEST(Winograd, AgreesWithPlainLoopsOverRandomShapes) {
       ASSERT_LE(error, std::sqrt(terms) * 6e-8 * (outputs + taps <= 5 ? 8 : outputs + taps == 7 ? 40 : 300));
     }
   }
+}
+
+TEST(Winograd, AgreesWithPlainLoopsForGroups) {
+  std::mt19937 random(21);
+  const auto pick = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  for (int i = 0; i < 40; ++i) {
+    const int outputs = static_cast<int>(2 * pick(1, 2)), threads = static_cast<int>(pick(1, 3));
+    const ConvAxis y = axis(pick(3, 17), 3, pick(0, 2), pick(0, 2)), x = axis(pick(3, 17), 3, pick(0, 2), pick(0, 2));
+    const int64_t groups = pick(2, 5), in = pick(1, 4), out = pick(1, 5), batch = pick(1, 2);
+    const WinogradPlan of_isa{Isa::avx2, {outputs, 3}, static_cast<int>(pick(0, 12))};
+    for (const Isa isa : isas_here()) {
+      const int64_t each = groups * vector_lanes(isa);
+      ConvProblem problem = problem_of(batch, in * each, out * each, 3, y, x, isa);
+      problem.groups = groups;
+      WinogradPlan plan = of_isa;
+      plan.isa = isa;
+      SCOPED_TRACE(to_string(problem) + " " + to_string(plan) + " threads " + std::to_string(threads));
+      const auto [error, largest] = run_and_compare(problem, plan, threads, random);
+      const double terms = static_cast<double>(problem.in_channels_each()) * 9;
+      ASSERT_LE(error, std::sqrt(terms) * 6e-8 * (outputs == 2 ? 8 : 40));
+    }
+  }
+}
+
+TEST(Winograd, TakesGroupsOfWholeBlocksWhereTheyPay) {
+  const auto chosen = [](int64_t channels, int64_t groups, int64_t size, int64_t stride = 1) {
+    const ConvAxis both = axis(size, 3, 1, 1, stride);
+    ConvProblem problem = problem_of(1, channels, channels, 3, both, both, Isa::avx2);
+    problem.groups = groups;
+    problem.most_winograd = 4;
+    return choose_conv_plan(problem, Isa::avx2, 1, kZen3).winograd;
+  };
+  EXPECT_EQ(chosen(256, 2, 28), 4);
+  EXPECT_EQ(chosen(192, 8, 28), 4);
+  EXPECT_EQ(chosen(256, 8, 7), 0) << "few tiles for many small products";
+  EXPECT_EQ(chosen(160, 8, 56), 0) << "groups that share a block";
+  EXPECT_EQ(chosen(256, 2, 56, 2), 0);
 }
 
 TEST(Winograd, AgreesWithPlainLoopsForStepsOfTwo) {
@@ -465,7 +504,9 @@ TEST(Winograd, IsOnlyForPlainWindows) {
   EXPECT_TRUE(is_winograd(problem, 4));
   EXPECT_FALSE(is_winograd(problem, 3));
   problem.groups = 2;
-  EXPECT_FALSE(is_winograd(problem, 4));
+  EXPECT_TRUE(is_winograd(problem, 4));
+  problem.groups = 8;
+  EXPECT_FALSE(is_winograd(problem, 4)) << "two groups in a block";
   problem.groups = 1;
   problem.phases[0].x = axis(12, 5, 2, 2);
   EXPECT_FALSE(is_winograd(problem, 4));
@@ -476,6 +517,9 @@ TEST(Winograd, IsOnlyForPlainWindows) {
   EXPECT_TRUE(is_winograd(problem, 4));
   EXPECT_TRUE(is_winograd(problem, 3));
   EXPECT_FALSE(is_winograd(problem, 6));
+  problem.groups = 2;
+  EXPECT_FALSE(is_winograd(problem, 4));
+  problem.groups = 1;
   problem.in_channels = 33;
   EXPECT_FALSE(is_winograd(problem, 4));
   problem.in_channels = 32;
