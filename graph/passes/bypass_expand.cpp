@@ -66,43 +66,55 @@ bool may_be_spread(const Tensor& tensor) {
 // The constants as they were before somebody spread them, each one made once.
 class NarrowConstants {
  public:
-  // `id` itself where no axis repeats.
-  ValueId of(Rewriter& rewriter, ValueId id) {
-    const auto [known, is_new] = narrow_.try_emplace(id, id);
-    if (!is_new) return known->second;
-    const Graph& graph = rewriter.graph();
-    const Tensor tensor = constant_of(graph, id);
-    if (!may_be_spread(tensor)) return id;
+  explicit NarrowConstants(Rewriter& rewriter) : rewriter_(rewriter) {}
+
+  // Whether a constant repeats along an axis.
+  bool has(ValueId id) {
+    const auto [known, is_new] = narrow_.try_emplace(id);
+    if (!is_new) return known->second.tensor.defined();
+    const Tensor tensor = constant_of(rewriter_.graph(), id);
+    if (!may_be_spread(tensor)) return false;
     Tensor narrow = tensor;
     for (size_t axis = 0; axis < narrow.dims().size(); ++axis) {
       if (narrow.dims()[axis] > 1) narrow = narrowed_along(narrow, axis);
     }
-    if (narrow.size() < tensor.size()) {
-      const std::string name = graph.value(id).name;
-      known->second = rewriter.add_constant(name, std::move(narrow));
+    if (narrow.size() < tensor.size()) known->second.tensor = narrow;
+    return known->second.tensor.defined();
+  }
+  // Requires: has(id).
+  ValueId of(ValueId id) {
+    Narrow& narrow = narrow_.at(id);
+    if (narrow.id == ValueId::none) {
+      const std::string name = rewriter_.graph().value(id).name;
+      narrow.id = rewriter_.add_constant(name, narrow.tensor);
     }
-    return known->second;
+    return narrow.id;
   }
 
  private:
-  std::map<ValueId, ValueId> narrow_;
+  struct Narrow {
+    Tensor tensor;
+    ValueId id = ValueId::none;  // once it is in the graph
+  };
+  Rewriter& rewriter_;
+  std::map<ValueId, Narrow> narrow_;
 };
 
 }  // namespace
 
 bool bypass_expand(Graph& graph, const PassContext&) {
   Rewriter rewriter(graph);
-  NarrowConstants narrow_constants;
+  NarrowConstants constants(rewriter);
   const std::vector<NodeId> order = graph.order();
   for (const NodeId id : order) {
     if (!spreads_operands(graph.node(id))) continue;
     for (size_t slot = 0; slot < graph.node(id).inputs.size(); ++slot) {
       const ValueId operand = graph.node(id).inputs[slot];
-      if (operand == ValueId::none || !has_whole_operand(graph, graph.node(id), slot)) continue;
+      if (operand == ValueId::none) continue;
       const NodeId expand = rewriter.producer_if(operand, "Expand");
       const bool is_expanded = expand != NodeId::none && !graph.node(expand).epilogue;
-      const ValueId source = is_expanded ? graph.node(expand).inputs[0] : narrow_constants.of(rewriter, operand);
-      if (source != operand) rewriter.set_input(id, slot, source);
+      if ((!is_expanded && !constants.has(operand)) || !has_whole_operand(graph, graph.node(id), slot)) continue;
+      rewriter.set_input(id, slot, is_expanded ? graph.node(expand).inputs[0] : constants.of(operand));
     }
   }
   return rewriter.finish();
