@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""Exports architectures that people serve from PyTorch, with random weights: models that nobody had in view.
+
+    tools/export_models.py --out FOLDER [--only NAME,...]
+
+FOLDER gets NAME.onnx and models.json, as tools/compare_models.py and ../shared/bench/peers.py read it. What is there
+already stays. Needs the Python packages torch, timm, transformers, diffusers, onnx and numpy (tried with Debian's torch
+1.13, timm 0.9.16, transformers 4.38, diffusers 0.27). Weights are seeded by the name; BatchNormalization gets statistics
+that do something. Exit status: 0 when all were exported, else 1.
+"""
+import argparse
+import json
+import pathlib
+import sys
+import warnings
+import zlib
+
+import onnx
+import torch
+
+OPSET = 16
+PICTURE = {"pixel_values": (1, 3, 224, 224)}
+TOKENS = {"input_ids": 128, "attention_mask": 128}  # of sequences: their length
+
+# By timm's names, and the side of their picture.
+TIMM = {
+    224: (
+        "beit_base_patch16_224 coat_lite_tiny convnext_tiny convnextv2_nano cspdarknet53 davit_tiny deit_small_patch16_224 "
+        "dla34 dpn68 edgenext_small efficientformer_l1 efficientnet_b0 efficientvit_b0 efficientvit_m2 fastvit_t8 "
+        "focalnet_tiny_srf ghostnet_100 gmlp_s16_224 hrnet_w18_small inception_next_tiny levit_128s mixer_b16_224 "
+        "mobilenetv3_large_100 mobileone_s1 poolformer_s12 pvt_v2_b1 regnetx_032 regnety_008 repvgg_a0 res2net50_26w_4s "
+        "resnest14d resnet18 resnext50_32x4d rexnet_100 seresnet50 swin_tiny_patch4_window7_224 tresnet_m "
+        "twins_svt_small xcit_tiny_12_p16_224"
+    ),
+    256: "botnet26t_256 gcresnet33ts mobilevit_s mobilevitv2_100",
+    299: "inception_v4 xception41",
+}
+
+SMALL = {"num_hidden_layers": 4}
+SEQUENCE = {"vocab_size": 32000, "use_cache": False}
+# Model, configuration, what it changes, inputs.
+TRANSFORMERS = {
+    "albert": ("AlbertModel", "AlbertConfig", {"hidden_size": 768, "num_attention_heads": 12}, TOKENS),
+    "bart": ("BartModel", "BartConfig", {**SEQUENCE, "encoder_layers": 3, "decoder_layers": 3},
+             {"input_ids": 64, "decoder_input_ids": 16}),
+    "bloom": ("BloomForCausalLM", "BloomConfig", {**SEQUENCE, "hidden_size": 512, "n_layer": 4}, {"input_ids": 64}),
+    "convbert": ("ConvBertModel", "ConvBertConfig", SMALL, TOKENS),
+    "deberta_v2": ("DebertaV2Model", "DebertaV2Config",
+                   {**SMALL, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072,
+                    "relative_attention": True, "position_buckets": 256, "pos_att_type": ["p2c", "c2p"]}, TOKENS),
+    "distilbert": ("DistilBertModel", "DistilBertConfig", {}, TOKENS),
+    "electra": ("ElectraModel", "ElectraConfig", {}, TOKENS),
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config", {**SEQUENCE, "n_layer": 4}, {"input_ids": 64}),
+    "llama": ("LlamaForCausalLM", "LlamaConfig",
+              {**SEQUENCE, **SMALL, "hidden_size": 512, "intermediate_size": 1376, "num_attention_heads": 8,
+               "num_key_value_heads": 4}, {"input_ids": 64}),
+    "mobilebert": ("MobileBertModel", "MobileBertConfig", SMALL, TOKENS),
+    "segformer": ("SegformerForSemanticSegmentation", "SegformerConfig", {}, PICTURE),
+    "squeezebert": ("SqueezeBertModel", "SqueezeBertConfig", {**SMALL, "embedding_size": 768}, TOKENS),
+    "swin2sr": ("Swin2SRForImageSuperResolution", "Swin2SRConfig",
+                {"embed_dim": 60, "depths": [2, 2], "num_heads": [6, 6], "upscale": 2}, {"pixel_values": (1, 3, 64, 64)}),
+    "t5_encoder": ("T5EncoderModel", "T5Config", {"num_layers": 4}, {"input_ids": 128}),
+    "wav2vec2": ("Wav2Vec2Model", "Wav2Vec2Config", SMALL, {"input_values": (1, 32000)}),
+}
+
+
+class ByPosition(torch.nn.Module):
+    """Takes inputs in their order and gives the first output, which is what the exporter can name."""
+
+    def __init__(self, model, names):
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, *inputs):
+        return self.model(**dict(zip(self.names, inputs)), return_dict=False)[0]
+
+
+def timm_model(name, side):
+    import timm
+
+    return timm.create_model(name, exportable=True), {"x": torch.randn(1, 3, side, side)}
+
+
+def transformers_model(model, config, changes, shapes):
+    import transformers
+
+    inputs = {}
+    for name, shape in shapes.items():
+        if name == "attention_mask":
+            inputs[name] = torch.ones(1, shape, dtype=torch.long)
+        else:
+            inputs[name] = torch.randint(1, 1000, (1, shape)) if isinstance(shape, int) else torch.randn(*shape)
+    made = getattr(transformers, model)(getattr(transformers, config)(**changes))
+    return ByPosition(made, list(inputs)), inputs
+
+
+def diffusion_model():
+    import diffusers
+    from diffusers.models.attention_processor import AttnProcessor
+
+    cross, plain = "CrossAttn{}Block2D", "{}Block2D"
+    made = diffusers.UNet2DConditionModel(
+        sample_size=32, block_out_channels=(64, 128, 256), cross_attention_dim=256, attention_head_dim=8,
+        down_block_types=[kind.format("Down") for kind in (cross, cross, plain)],
+        up_block_types=[kind.format("Up") for kind in (plain, cross, cross)])
+    made.set_attn_processor(AttnProcessor())  # in parts that every exporter knows
+    inputs = {"sample": torch.randn(1, 4, 32, 32), "timestep": torch.tensor([10]),
+              "encoder_hidden_states": torch.randn(1, 77, 256)}
+    return ByPosition(made, list(inputs)), inputs
+
+
+def all_models():
+    made = {name: (timm_model, name, side) for side, names in TIMM.items() for name in names.split()}
+    made.update({name: (transformers_model, *how) for name, how in TRANSFORMERS.items()})
+    made["diffusion_unet"] = (diffusion_model,)
+    return made
+
+
+def described(tensor):
+    if tensor.is_floating_point():
+        gen = "normal"
+    else:
+        gen = f"value:{tensor.flatten()[0]}" if bool((tensor == tensor.flatten()[0]).all()) else f"tokens:{tensor.max()}"
+    return {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape), "gen": gen}
+
+
+def export(name, how, folder):
+    seed = zlib.crc32(name.encode())
+    torch.manual_seed(seed)
+    model, inputs = how[0](*how[1:])
+    model.eval()
+    for module in model.modules():
+        if getattr(module, "running_var", None) is not None:
+            module.running_var.uniform_(0.5, 1.5)
+            module.running_mean.normal_(0, 0.1)
+    path = folder / f"{name}.onnx"
+    with torch.no_grad():
+        torch.onnx.export(model, tuple(inputs.values()), str(path), opset_version=OPSET, input_names=list(inputs))
+    graph = onnx.load(path).graph
+    names = [value.name for value in graph.input]  # the exporter drops what is not read
+    return {"name": name, "split": "dev", "file": path.name, "sha256": f"{name} {seed}", "gmacs": 0,
+            "inputs": {key: described(value) for key, value in inputs.items() if key in names}}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--only", default="")
+    options = parser.parse_args()
+    models = all_models()
+    wanted = options.only.split(",") if options.only else list(models)
+    if unknown := [name for name in wanted if name not in models]:
+        parser.error(f"no such model: {', '.join(unknown)}")
+    warnings.filterwarnings("ignore")
+    options.out.mkdir(parents=True, exist_ok=True)
+    listing = options.out / "models.json"
+    entries = {entry["name"]: entry for entry in json.loads(listing.read_text())} if listing.exists() else {}
+    failed = 0
+    for name in wanted:
+        if name in entries:
+            continue
+        try:
+            entries[name] = export(name, models[name], options.out)
+        except Exception as error:  # whatever a package throws: the others are exported all the same
+            (options.out / f"{name}.onnx").unlink(missing_ok=True)
+            print(f"{name}: {type(error).__name__}: {error}".split("\n")[0], file=sys.stderr)
+            failed += 1
+            continue
+        listing.write_text(json.dumps(list(entries.values()), indent=1))
+        print(name, flush=True)
+    print(f"{len(wanted) - failed} of {len(wanted)} models are in {options.out}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
