@@ -23,8 +23,8 @@ bool is_float_picture(const TensorType& type) {
 // 56x56 layers (1.7) gain and lose nothing, smaller ones would lose by more and shorter rows. A chain that pays for one
 // value takes in the next, if it would not have stayed near either.
 constexpr double kLarge = 1.5, kWorthwhile = 0.5;
-// Of the weights of a dense stage: larger ones leave the cache while a band passes, and come again for each. 728 channels
-// to 728 of 19x19 pixels take 7 % longer in bands on a Zen 3.
+// Of the weights of a dense stage: larger ones leave the cache while a band passes, and come again for each. 728
+// channels to 728 of 19x19 pixels take 7 % longer in bands on a Zen 3.
 constexpr double kWeights = 0.5;
 // Of the rows between the stages.
 constexpr double kBand = 0.5;
