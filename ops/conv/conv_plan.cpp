@@ -41,7 +41,7 @@ double step_cycles(const ConvPlan& plan, int64_t pixels, int64_t blocks, int sha
 
 // Cycles in which the weights of one input channel arrive.
 double weight_cycles(const ConvProblem& problem, Isa isa, int64_t blocks) {
-  const int64_t bytes = blocks * problem.lanes * 4, panel = bytes * problem.in_channels / problem.groups;
+  const int64_t bytes = blocks * problem.lanes * 4, panel = bytes * problem.in_channels_each();
   const bool is_in_l1 = panel * problem.phases[0].taps() <= kPanelInL1;
   return has_avx512(isa) || is_in_l1 ? 0 : static_cast<double>(bytes) / kFromL2;
 }
@@ -61,7 +61,7 @@ double cycles_of_dots(const ConvProblem& problem, const ConvPlan& plan, int64_t 
 // Cycles of the whole problem on one of `threads` threads.
 double cost_of(const ConvPlan& plan, const ConvProblem& problem, int threads, const CoreRates& rates) {
   const ConvShape& shape = problem.phases[0];
-  const double steps = static_cast<double>(problem.in_channels / problem.groups) * shape.taps();
+  const double steps = static_cast<double>(problem.in_channels_each()) * shape.taps();
   double cycles = 0;
   int64_t tiles = 0;
   for_each_tile_size(shape, plan.rows, plan.cols, [&](int64_t pixels, int64_t count) {
@@ -91,7 +91,7 @@ double cost_of(const ConvPlan& plan, const ConvProblem& problem, int threads, co
 // How the loops use the caches.
 void choose_blocking(ConvPlan& plan, const ConvProblem& problem) {
   const ConvShape& shape = problem.phases[0];
-  const int64_t in_channels = problem.in_channels / problem.groups;
+  const int64_t in_channels = problem.in_channels_each();
   const int64_t input = shape.y.in * shape.x.in * in_channels * 4;
   const int64_t panel_of_block = int64_t{plan.blocks} * problem.lanes * 4 * shape.taps() * problem.in_lanes();
   const int64_t in_blocks = divide_up(in_channels, problem.in_lanes());
@@ -149,7 +149,7 @@ bool prefers(const ConvPlan& plan, const ConvProblem& problem) {
   return plan.rows != 0 || problem.out_pixels() <= 10 * 10;
 }
 
-int64_t steps_of(const ConvProblem& problem) { return problem.in_channels / problem.groups * problem.phases[0].taps(); }
+int64_t steps_of(const ConvProblem& problem) { return problem.in_channels_each() * problem.phases[0].taps(); }
 
 // The output's way to memory binds.
 bool has_very_few_steps(const ConvProblem& problem) { return steps_of(problem) < 16; }

@@ -17,8 +17,7 @@ double ConvProblem::flop() const {
   for (const ConvShape& phase : phases) {
     sum += 2.0 * static_cast<double>(phase.y.out * phase.x.out) * phase.taps();
   }
-  return sum * static_cast<double>(batch) * static_cast<double>(out_channels) *
-         static_cast<double>(in_channels / groups);
+  return sum * static_cast<double>(batch) * static_cast<double>(out_channels) * static_cast<double>(in_channels_each());
 }
 
 int64_t ConvProblem::source_image(int64_t image) const {
@@ -105,9 +104,9 @@ ConvPlan plan_of(const Candidate& candidate, Isa isa) {
 }
 
 int dots_of(const ConvProblem& problem) {
-  const int64_t out_each = problem.out_channels / problem.groups;
+  const int64_t out_each = problem.out_channels_each();
   if (problem.groups == 1) return out_each <= ConvKernelPlan::kMostDots ? static_cast<int>(out_each) : 0;
-  const bool is_narrow = out_each == problem.in_channels / problem.groups && out_each < problem.lanes &&
+  const bool is_narrow = out_each == problem.in_channels_each() && out_each < problem.lanes &&
                          (out_each == 2 || out_each == 4 || out_each == 8);
   return is_narrow ? static_cast<int>(out_each) : 0;
 }
@@ -150,20 +149,20 @@ int64_t channels_end(const ConvProblem& problem, const ConvBlockGroup& group) {
 // Input channels that the outputs depend on.
 std::pair<int64_t, int64_t> channels_read(const ConvProblem& problem, const ConvBlockGroup& group) {
   const int64_t begin = int64_t{group.first} * problem.lanes, end = channels_end(problem, group);
-  const int64_t out_each = problem.out_channels / problem.groups, in_each = problem.in_channels / problem.groups;
+  const int64_t out_each = problem.out_channels_each(), in_each = problem.in_channels_each();
   return {begin / out_each * in_each, ((end - 1) / out_each + 1) * in_each};
 }
 
 // Whether output blocks of different groups never mix, so that several can share their input.
 bool has_whole_blocks(const ConvProblem& problem) {
-  return problem.groups == 1 || (problem.out_channels / problem.groups) % problem.lanes == 0;
+  return problem.groups == 1 || problem.out_channels_each() % problem.lanes == 0;
 }
 
 // Input channels that only outputs in the first half of a block's lanes depend on.
 int channels_of_first_half(const ConvProblem& problem, const ConvBlockGroup& group) {
   const int64_t first = int64_t{group.first} * problem.lanes, middle = first + problem.lanes / 2;
   if (problem.lanes < vector_lanes(Isa::avx512) || group.count > 1 || channels_end(problem, group) <= middle) return 0;
-  const int64_t out_each = problem.out_channels / problem.groups, in_each = problem.in_channels / problem.groups;
+  const int64_t out_each = problem.out_channels_each(), in_each = problem.in_channels_each();
   const int64_t ended = middle / out_each;  // groups of channels
   return static_cast<int>(std::max<int64_t>(0, ended - first / out_each) * in_each);
 }
@@ -224,7 +223,7 @@ std::optional<ConvProblem> padded(const ConvProblem& problem) {
 
 int64_t blocks_alike(const ConvProblem& problem) {
   if (!has_whole_blocks(problem)) return 1;
-  return problem.groups == 1 ? problem.out_blocks() : problem.out_channels / problem.groups / problem.lanes;
+  return problem.groups == 1 ? problem.out_blocks() : problem.out_channels_each() / problem.lanes;
 }
 
 int shared_pixels(const ConvProblem& problem, const ConvPlan& plan, int64_t blocks, const CoreRates& rates) {

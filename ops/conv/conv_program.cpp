@@ -219,7 +219,7 @@ std::vector<ConvChannelPart> ConvProgram::channel_parts(const ConvBlockGroup& gr
 
 // One input block of one group at a time: its part of the packed weights stays in the first cache.
 void ConvProgram::pack(const float* weights, float* packed) const {
-  const int64_t in_each = problem_.in_channels / problem_.groups, out_each = problem_.out_channels / problem_.groups;
+  const int64_t in_each = problem_.in_channels_each(), out_each = problem_.out_channels_each();
   const int64_t window = problem_.window_y * problem_.window_x;
   const int in_lanes = problem_.in_lanes();
   for (const ConvShape& phase : problem_.phases) {

@@ -126,8 +126,7 @@ TuningTask conv_tuning_task(const ConvProblem& problem, Isa isa, int threads) {
   task.key = std::string(name_of(isa)) + " " + to_string(problem);
   task.threads = threads;
   task.flop = problem.flop();
-  const int64_t weights =
-      problem.out_channels * (problem.in_channels / problem.groups) * problem.window_y * problem.window_x;
+  const int64_t weights = problem.out_channels * problem.in_channels_each() * problem.window_y * problem.window_x;
   const auto full = std::count(problem.epilogue.operands.begin(), problem.epilogue.operands.end(), ConvOperand::full);
   task.weight_bytes = 4.0 * static_cast<double>(weights);
   task.written_bytes = 4.0 * static_cast<double>(target_size(problem));

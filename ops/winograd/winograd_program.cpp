@@ -184,7 +184,7 @@ void WinogradProgram::make_products() {
     }
     part.format = {plan_.strassen ? product.n : int64_t{plan.vecs} * problem_.lanes, problem_.lanes};
     part.weights = part.continues ? classes_.back().weights : packed_size_;
-    if (!part.continues) packed_size_ += part.matrix_count * problem_.groups * product.k * product.n;
+    if (!part.continues) packed_size_ += part.matrix_count * part.weights_each(problem_);
     classes_.push_back(part);
     if (tiles.begin < tiles.end) add_products(product, plan, tiles);
   }

@@ -23,8 +23,9 @@ struct WinogradClass {
   PanelFormat format;   // of the products' weights
   int64_t weights = 0;  // floats from the beginning of the packed weights
 
+  // Floats of one matrix, of all groups.
   int64_t weights_each(const ConvProblem& problem) const {
-    return slots * problem.in_channels * problem.out_blocks() * problem.lanes;
+    return slots * problem.in_channels_each() * problem.out_blocks() * problem.lanes;
   }
 };
 
