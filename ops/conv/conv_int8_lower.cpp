@@ -17,6 +17,7 @@
 #include "ops/gemm/gemm_plan.h"
 #include "ops/int8/int8_lower.h"
 #include "ops/int8/large_bytes.h"
+#include "ops/pointwise/byte_table_step.h"
 #include "ops/winograd/winograd_int8_lower.h"
 #include "ops/work_split.h"
 #include "src/base/checked_size.h"
@@ -243,13 +244,15 @@ bool lower_conv_int8(LowerContext& context, const ConvNode& conv) {
   std::optional<ConvInt8Operands> operands = bind_conv_int8_operands(context, out_type.extents(), lanes);
   if (!operands) return false;
   const bool is_plain = out_type.layout.channel_block == 0;
-  const BufferId target = is_plain ? context.scratch(blocked_bytes(out_type.extents(), lanes, out_type.dtype))
-                                   : context.buffer(context.output(0));
+  TensorType stored_type = out_type;
+  stored_type.layout.channel_block = lanes;
+  const BufferId target = is_plain ? context.scratch(stored_type.storage_bytes()) : context.buffer(context.output(0));
   const BufferId from = blocked_input(context, in_type, lanes);
   if (!lower_depthwise_int8(context, conv, *zeros, *operands, in_type, from, target) &&
       !lower_sums(context, conv, *zeros, *operands, in_type, from, target)) {
     return false;
   }
+  if (operands->table) add_look_up(context, *operands->table, stored_type, target, target, "table");
   if (is_plain) {
     context.add(unblock_step(target, context.buffer(context.output(0)), out_type.extents(), lanes,
                              context.target.threads, out_type.dtype));

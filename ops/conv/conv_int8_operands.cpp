@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/int8/int8_lower.h"
+#include "ops/int8/int8_table.h"
 #include "ops/int8/large_bytes.h"
 #include "src/base/checked_size.h"
 #include "src/base/divide.h"
@@ -40,6 +41,7 @@ std::optional<ConvInt8Operands> bind_conv_int8_operands(const LowerContext& cont
   if (context.node.epilogue) outer = context.node.epilogue->expression;
   Expression expression = scaled_expression(outer, factors);
   ConvInt8Operands operands;
+  operands.table = take_tail_for_look_up(expression, context.target.isa);
   operands.store = has_byte_tables(context.target.isa) ? split_requantization_by_table(expression, factors)
                                                        : split_requantization(expression, factors);
   if (!can_read(operands.store.dtype) || !std::all_of(expression.inputs.begin(), expression.inputs.end(), can_read)) {

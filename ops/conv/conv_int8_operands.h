@@ -10,12 +10,14 @@
 #include "ops/conv/conv_operands.h"
 #include "ops/int8/int8_pack.h"
 #include "ops/lower.h"
+#include "ops/pointwise/byte_table.h"
 
 namespace lathe {
 
 struct ConvInt8Operands {
   BoundEpilogue bound;
   Int8Store store;
+  std::optional<ByteTable> table = {};  // for all that was stored, in a step behind
 };
 // scale * sum, what follows it, and the operands of both; without a scale int32 sums. nullopt: types or operands that
 // the kernels lack.

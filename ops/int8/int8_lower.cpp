@@ -1,6 +1,8 @@
 #include "ops/int8/int8_lower.h"
 
 #include "ops/int8/int8_operands.h"
+#include "ops/int8/int8_table.h"
+#include "ops/pointwise/byte_table_step.h"
 #include "ops/work_split.h"
 #include "src/base/checked_size.h"
 
@@ -51,12 +53,20 @@ void add_product_step(const Int8Lowering& l, const LowerContext& context, BoundP
   context.add(std::move(step));
 }
 
+std::optional<ByteTable> take_tail(Int8Lowering& l) {
+  if (!l.problem.epilogue) return std::nullopt;
+  std::optional<ByteTable> table = take_tail_for_look_up(l.node.expression, l.problem.isa);
+  if (table) l.problem.epilogue->expression = l.node.expression;
+  return table;
+}
+
 }  // namespace
 
 bool lower_int8_product(LowerContext& context, const MatMulShape& shape, const Int8Form& form) {
   std::optional<Int8Lowering> made = describe_int8_product(context, shape, form);
   if (!made) return false;
   if (shape.m == 0 || shape.n == 0 || shape.batches() == 0) return true;
+  const std::optional<ByteTable> table = take_tail(*made);
   set_plan(*made, choose_int8_plan(made->problem, context.plans));
   BoundProduct bound;
   try {
@@ -83,7 +93,9 @@ bool lower_int8_product(LowerContext& context, const MatMulShape& shape, const I
   bound.inputs = std::move(inputs.buffers);
   bound.operands.input_strides = inputs.strides;
   bound.next_weights = std::make_shared<const void*>(nullptr);
+  const BufferId result = bound.c;
   add_product_step(*l, context, std::move(bound), b.weights);
+  if (table) add_look_up(context, *table, context.output_type(0), result, result, "table");
   return true;
 }
 

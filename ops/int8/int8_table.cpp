@@ -1,15 +1,15 @@
 #include "ops/int8/int8_table.h"
 
+#include <algorithm>
 #include <cmath>
 
+#include "jit/kernels/common/int8_store.h"
 #include "ops/int8/int8_chains.h"
 
 namespace lathe {
 namespace {
 
 constexpr int kBytes = 256;
-// A look-up takes six instructions for 64 bytes.
-constexpr double kFlopWorthLookingUp = 3;
 
 // The node is clamp(round_even(x) + constant) to the range of bytes of this type.
 bool is_quantization(const Expression& e, int index, DType dtype) {
@@ -100,7 +100,7 @@ std::vector<uint8_t> table_of(const Expression& tail) {
 
 }  // namespace
 
-std::optional<ByteTail> byte_tail(const Expression& e) {
+std::optional<ByteTail> byte_tail(const Expression& e, double least_flop) {
   if (e.output != DType::u8 && e.output != DType::i8) return std::nullopt;
   for (int i = 0; i + 1 < static_cast<int>(e.nodes.size()); ++i) {
     const ExprNode& node = e.nodes[static_cast<size_t>(i)];
@@ -108,11 +108,21 @@ std::optional<ByteTail> byte_tail(const Expression& e) {
     for (const DType dtype : {DType::u8, DType::i8}) {
       if (!is_quantization(e, i, dtype)) continue;
       const Expression tail = behind(e, i, dtype);
-      if (tail.nodes.empty() || flop_per_element(tail) < kFlopWorthLookingUp) continue;
+      if (tail.nodes.empty() || flop_per_element(tail) < least_flop) continue;
       return ByteTail{up_to(e, i, dtype), table_of(tail)};
     }
   }
   return std::nullopt;
+}
+
+std::optional<ByteTable> take_tail_for_look_up(Expression& e, Isa isa) {
+  if (has_byte_tables(isa)) return std::nullopt;
+  std::optional<ByteTail> tail = byte_tail(e, kFlopWorthAnotherLookUp);
+  if (!tail) return std::nullopt;
+  e = std::move(tail->head);
+  ByteTable table = {};
+  std::copy(tail->table.begin(), tail->table.end(), table.begin());
+  return table;
 }
 
 }  // namespace lathe

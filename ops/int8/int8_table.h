@@ -3,6 +3,7 @@
 #include <optional>
 #include <vector>
 
+#include "ops/pointwise/byte_table.h"
 #include "src/base/expression.h"
 
 namespace lathe {
@@ -11,8 +12,13 @@ struct ByteTail {
   Expression head;             // of the same inputs; its result is the byte
   std::vector<uint8_t> table;  // by the byte's bits; of the type that the whole expression has
 };
-// Of an expression whose result is bytes: the first saturated rounding that all that follows depends on alone, with
-// enough behind it to be worth a look-up. nullopt: there is none.
-std::optional<ByteTail> byte_tail(const Expression& expression);
+// Arithmetic behind the byte, for each element, from which on a look-up takes less time.
+constexpr double kFlopWorthLookingUp = 3;       // among registers: six instructions for 64 bytes
+constexpr double kFlopWorthAnotherLookUp = 12;  // in another pass over bytes in memory, by AVX2: 50 for 32
+// Of an expression whose result is bytes: the first saturated rounding that all that follows depends on alone, with so
+// much behind it. nullopt: there is none.
+std::optional<ByteTail> byte_tail(const Expression& expression, double least_flop = kFlopWorthLookingUp);
+// Takes a tail off an expression for kernels without tables in their registers. Empty: there is none worth a pass.
+std::optional<ByteTable> take_tail_for_look_up(Expression& expression, Isa isa);
 
 }  // namespace lathe

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "ops/int8/int8_lower.h"
-#include "ops/pointwise/byte_table.h"
+#include "ops/pointwise/byte_table_step.h"
 #include "ops/pointwise/number_cast.h"
 #include "ops/pointwise/pointwise_loops.h"
 #include "ops/work_split.h"
@@ -183,12 +183,7 @@ bool add_byte_table(LowerContext& context, const Fused& fused) {
     return false;
   const TensorType &type = context.type(fused.operands[0]), &result = context.output_type(0);
   ByteTable operands, table;
-  const auto count = static_cast<int64_t>(result.storage_bytes());
-  if (type.dims != result.dims || type.layout != result.layout || count < static_cast<int64_t>(table.size()))
-    return false;
-  // Lanes past the channels stay zero, which the loops see to.
-  const int block = type.layout.channel_block;
-  if (block != 0 && type.dims[1].extent % block != 0) return false;
+  if (type.dims != result.dims || type.layout != result.layout || result.storage_bytes() < table.size()) return false;
   const Dims dims{static_cast<int64_t>(table.size())};
   const auto nests = plan_pointwise(context.target.isa, fused.expression, {TensorType::of(type.dtype, dims)},
                                     TensorType::of(result.dtype, dims));
@@ -196,16 +191,8 @@ bool add_byte_table(LowerContext& context, const Fused& fused) {
   for (size_t i = 0; i < operands.size(); ++i) operands[i] = static_cast<uint8_t>(i);
   const void* input = operands.data();
   for (const PointwiseLoops& nest : *nests) nest.run(&input, table.data(), 0, 1);
-  const BufferId from = context.buffer(fused.operands[0]), to = context.buffer(context.output(0));
-  Step step{.kernel = "table of " + to_string(fused.expression), .reads = {from}, .writes = {to}};
-  step.bytes = 2 * static_cast<double>(count);
-  step.threads = worthwhile_threads(2 * step.bytes, context.target.threads);
-  step.run = [=, isa = context.target.isa](const StepArgs& args) {
-    const Range own = split_evenly(count, args.share, args.shares);
-    look_up(table, args.at<const uint8_t>(from) + own.begin, args.at<uint8_t>(to) + own.begin, own.end - own.begin,
-            isa);
-  };
-  context.add(std::move(step));
+  add_look_up(context, table, result, context.buffer(fused.operands[0]), context.buffer(context.output(0)),
+              "table of " + to_string(fused.expression));
   return true;
 }
 
