@@ -173,6 +173,7 @@ const std::vector<Pass>& load_passes() {
       {"sink-reshapes", passes::sink_reshapes, 1},
       // Masks and statistics come to their readers as small as they are.
       {"bypass-expand", passes::bypass_expand, 1},
+      {"assign-slices", passes::assign_slices, 1},
       {"split-slices", passes::split_slices, 1},
       {"join-parts", passes::join_parts, 1},
       {"fold-pads", passes::fold_pads, 1},
@@ -253,8 +254,10 @@ const std::vector<Pass>& bind_passes() {
       {"expand-einsum", passes::expand_einsum, 1},
       {"fold-constants", passes::fold_constants, 1},
       {"remove-identities", passes::remove_identities, 1},
-      // A mask that was spread to extents known only now.
+      // A mask that was spread to extents known only now, and what was assigned to its first columns.
       {"bypass-expand", passes::bypass_expand, 1},
+      {"assign-slices", passes::assign_slices, 1},
+      {"join-parts", passes::join_parts, 1},
       // Every layer's composite brings the same masks and rows of tables, and its rotation in parts.
       {"merge-common", passes::merge_common, 1},
       {"fuse-rotary", passes::fuse_rotary, 2},
@@ -281,6 +284,8 @@ const std::vector<Pass>& specialize_passes() {
       {"fuse-quantize", passes::fuse_quantize, 2},
       {"fuse-attention", passes::fuse_attention, 2},
       {"unpack-heads", passes::unpack_heads, 2},
+      // Behind attention, which keys and values then come to as they are.
+      {"share-heads", passes::share_heads, 2},
       {"merge-products", passes::merge_products, 2},
       {"remove-dead", passes::remove_dead, 1},
       // Pictures may turn out smaller than their windows.

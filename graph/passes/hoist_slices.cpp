@@ -1,6 +1,7 @@
 // A Slice of rows moves up through what works row by row, until it stands before the matrix products (or norms) that
 // made them: they make only the rows that somebody reads. A classifier that reads the first token's row of the last
-// layer spares most of that layer. A Gather of one place is such a Slice, and a Squeeze.
+// layer spares most of that layer. A Gather of one place is such a Slice, and a Squeeze. Arithmetic is spared, too,
+// where few of many rows are read, as of a mask for all lengths.
 #include <algorithm>
 #include <limits>
 
@@ -46,7 +47,7 @@ class Hoister {
       waiting.pop_back();
       if (slice == NodeId::none) continue;
       const std::optional<Selection> selection = selection_of(slice);
-      if (selection && reaches_product(*selection, kFarthest)) hoist(slice, *selection, waiting);
+      if (selection && is_worth_hoisting(*selection)) hoist(slice, *selection, waiting);
     }
   }
 
@@ -164,6 +165,17 @@ class Hoister {
     return plan;
   }
 
+  // Spares a product rows, or arithmetic nearly all that it does.
+  bool is_worth_hoisting(const Selection& selection) const {
+    constexpr int64_t kFew = 8;
+    if (reaches_product(selection, kFarthest)) return true;
+    const NodeId maker = maker_of(selection.whole);
+    const Dim& whole = graph_.value(selection.whole).type.dims[static_cast<size_t>(selection.axis)];
+    return maker != NodeId::none && is_pointwise(graph_.node(maker)) && whole.known() && selection.rows.known() &&
+           kFew * selection.rows.extent <= whole.extent &&
+           plan_for(graph_.node(maker), selection.axis, selection.rows).has_value();
+  }
+
   bool reaches_product(const Selection& selection, int far) const {
     const NodeId maker = far > 0 ? maker_of(selection.whole) : NodeId::none;
     if (maker == NodeId::none) return false;
@@ -233,7 +245,7 @@ class Hoister {
     const Dim& whole = type.dims[static_cast<size_t>(axis)];
     // A place that is not there is an error, of which a Slice says nothing.
     if (!whole.known() || begin < -whole.extent || begin >= whole.extent) return NodeId::none;
-    if (!is_worth_it(whole, selection.rows) || !reaches_product(selection, kFarthest)) return NodeId::none;
+    if (!is_worth_it(whole, selection.rows) || !is_worth_hoisting(selection)) return NodeId::none;
     selection.starts = rewriter_.add_integers(node.name + "/start", {begin});
     selection.ends = rewriter_.add_integers(node.name + "/end", {end});
     rewriter_.erase(id);

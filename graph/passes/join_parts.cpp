@@ -1,8 +1,10 @@
-// Concat and Split that undo each other, and Concat of Concat: all parts of a value side by side are the value.
+// Concat and Split that undo each other, and Concat of Concat: all parts of a value side by side are the value. A Slice
+// of one part of a Concat reads that part.
 #include <algorithm>
 
 #include "graph/passes/passes.h"
 #include "graph/passes/rewrite.h"
+#include "graph/passes/slice_piece.h"
 
 namespace lathe::passes {
 namespace {
@@ -89,6 +91,32 @@ bool undo_split(Rewriter& rewriter, NodeId id) {
   return true;
 }
 
+// Slice(Concat(a, b, c)) of places of b alone: of b.
+void read_part(Rewriter& rewriter, NodeId id) {
+  Graph& graph = rewriter.graph();
+  const auto piece = slice_piece(graph, id);
+  const Node& slice = graph.node(id);
+  const NodeId concat = piece ? rewriter.producer_if(slice.inputs[0], "Concat") : NodeId::none;
+  if (concat == NodeId::none || slice.version < 10 || piece->begin >= piece->end) return;
+  if (graph.node(concat).epilogue || axis_of(graph, graph.node(concat)) != piece->axis) return;
+  int64_t begin = 0;
+  for (const ValueId part : graph.node(concat).inputs) {
+    const TensorType& type = graph.value(part).type;
+    if (!type.has_rank || !type.dims[static_cast<size_t>(piece->axis)].known()) return;
+    const int64_t end = begin + type.dims[static_cast<size_t>(piece->axis)].extent;
+    if (piece->begin >= begin && piece->end <= end) {
+      const std::string& name = graph.value(slice.outputs[0]).name;
+      const ValueId starts = rewriter.add_integers(name + "/start", {piece->begin - begin});
+      const ValueId ends = rewriter.add_integers(name + "/end", {piece->end - begin});
+      rewriter.set_input(id, 0, part);
+      rewriter.set_input(id, 1, starts);
+      rewriter.set_input(id, 2, ends);
+      return;
+    }
+    begin = end;
+  }
+}
+
 }  // namespace
 
 bool join_parts(Graph& graph, const PassContext&) {
@@ -96,6 +124,7 @@ bool join_parts(Graph& graph, const PassContext&) {
     if (graph.node(id).epilogue || graph.node(id).inputs.empty()) return;
     if (is_op(graph.node(id), "Concat")) simplify_concat(rewriter, id);
     if (is_op(graph.node(id), "Split")) undo_split(rewriter, id);
+    if (is_op(graph.node(id), "Slice")) read_part(rewriter, id);
   });
 }
 

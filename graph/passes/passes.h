@@ -7,6 +7,7 @@ namespace lathe::passes {
 bool absorb_dequantize(Graph& graph, const PassContext& context);
 bool absorb_reorders(Graph& graph, const PassContext& context);
 bool absorb_transposes(Graph& graph, const PassContext& context);
+bool assign_slices(Graph& graph, const PassContext& context);
 bool bypass_expand(Graph& graph, const PassContext& context);
 bool choose_layouts(Graph& graph, const PassContext& context);
 bool convolve_pixels(Graph& graph, const PassContext& context);
@@ -53,6 +54,7 @@ bool reassociate(Graph& graph, const PassContext& context);
 bool reduce_first(Graph& graph, const PassContext& context);
 bool remove_dead(Graph& graph, const PassContext& context);
 bool remove_identities(Graph& graph, const PassContext& context);
+bool share_heads(Graph& graph, const PassContext& context);
 bool sink_constants(Graph& graph, const PassContext& context);
 bool sink_dequantize(Graph& graph, const PassContext& context);
 bool sink_reshapes(Graph& graph, const PassContext& context);

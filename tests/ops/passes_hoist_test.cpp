@@ -47,6 +47,17 @@ TEST(HoistSlices, AListOfOnePlaceKeepsItsAxis) {
   EXPECT_EQ(ops_of(hoisted(net)), "Slice MatMul Relu MatMul Gather Relu");
 }
 
+TEST(HoistSlices, ARowOfAMaskForAllLengthsIsTheOnlyOneThatIsMade) {
+  PassNet net;
+  const auto mask = [&](int64_t rows) {
+    const ValueId y = net.op("Add", {net.input(Dims{rows, 6}), net.input(Dims{1, 6})});
+    net.output(place(net, net.op("Sigmoid", {y}), 2, 0));
+  };
+  mask(32);
+  mask(7);  // few rows are made anyhow
+  EXPECT_EQ(ops_of(hoisted(net)), "Slice Add Sigmoid Squeeze Add Sigmoid Gather");
+}
+
 TEST(HoistSlices, RowsOfAnAttentionAreRowsOfItsQueries) {
   PassNet net;
   const ValueId x = net.op("Tanh", {net.input(Dims{1, 6, 8})});

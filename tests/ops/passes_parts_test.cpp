@@ -64,6 +64,20 @@ TEST(JoinParts, LeavesConcatsThatOthersReadOrAlongAnotherAxis) {
   EXPECT_EQ(joined(net), "Concat Concat Concat Concat");
 }
 
+TEST(JoinParts, ASliceReadsThePartThatItLiesIn) {
+  PassNet net;
+  const ValueId a = net.op("Relu", {net.input(Dims{2, 5})}), b = net.op("Neg", {net.input(Dims{2, 6})});
+  const ValueId whole = concat(net, {a, b}, 1);
+  const auto slice = [&](int64_t begin, int64_t end) {
+    return net.op("Slice", {whole, net.integers({begin}), net.integers({end}), net.integers({1})});
+  };
+  net.output(slice(6, 9));
+  net.output(slice(-6, 100));
+  EXPECT_EQ(joined(net), "Neg Slice");
+  net.output(slice(4, 9));  // of both
+  EXPECT_EQ(joined(net), "Relu Neg Concat Slice Slice");
+}
+
 TEST(JoinParts, UndoesASplitOfWhatWasJoined) {
   PassNet net;
   const ValueId a = net.op("Relu", {net.input(Dims{2, 3})}), b = net.op("Neg", {net.input(Dims{2, 1})});
