@@ -1,6 +1,7 @@
 // DequantizeLinear in front of a maximum comes behind it: it picks among bytes as among the numbers that they stand
 // for. So it does behind whatever only moves elements, or multiplies all by one number, on the way to a product of
-// dequantized operands, which multiplies bytes then. What is dequantized only to be quantized the same way again stays
+// dequantized operands, which multiplies bytes then, and behind a Gather of rows of a quantized table, of which nobody
+// reads more. What is dequantized only to be quantized the same way again stays
 // as it is.
 #include <algorithm>
 #include <cmath>
@@ -155,6 +156,15 @@ void sink_to_product(Rewriter& rewriter, NodeId id) {
   }
 }
 
+// An embedding reads a few rows of its table.
+void sink_below_gather(Rewriter& rewriter, NodeId id) {
+  const Graph& graph = rewriter.graph();
+  const Node& gather = graph.node(id);
+  if (gather.epilogue || gather.outputs[0] == ValueId::none) return;
+  const auto value = dequantized(rewriter, gather.inputs[0]);
+  if (value && has_bytes(graph, *value) && graph.value(value->bytes).is_constant()) sink_below(rewriter, id);
+}
+
 // ---- QuantizeLinear behind it
 
 void join_with_dequantize(Rewriter& rewriter, NodeId id) {
@@ -179,6 +189,7 @@ bool sink_dequantize(Graph& graph, const PassContext& context) {
   return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) {
     if (is_op(graph.node(id), "MaxPool")) sink_below_max_pool(rewriter, context, id);
     if (is_one_of(graph.node(id), {"MatMul", "Gemm", "Conv"})) sink_to_product(rewriter, id);
+    if (is_op(graph.node(id), "Gather")) sink_below_gather(rewriter, id);
     if (is_op(graph.node(id), "QuantizeLinear")) join_with_dequantize(rewriter, id);
   });
 }

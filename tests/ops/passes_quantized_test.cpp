@@ -96,6 +96,17 @@ TEST(QuantizedPasses, SinkDequantizeLinearBelowWhatMovesElementsOnTheWayToAProdu
   expect_same_results(net, after, 0.1);
 }
 
+TEST(QuantizedPasses, DequantizeTheRowsOfATableThatAreRead) {
+  QuantizedNet net;
+  const ValueId table = net.dequantize(net.bytes(DType::u8, {400, 16}), 0.1F, 120);
+  const ValueId rows = net.op("Gather", {table, net.integers({7, 399, -2})});
+  net.output(net.op("Relu", {rows}));
+  const Graph after = rewritten(net, {passes::sink_dequantize, passes::remove_dead});
+  const Node& dequantize = after.node(after.order()[after.order().size() - 2]);
+  EXPECT_EQ(dequantize.op->name, "DequantizeLinear");
+  EXPECT_EQ(after.value(dequantize.inputs[0]).type.extents(), (Dims{3, 16}));
+}
+
 TEST(QuantizedPasses, KeepTheScalesOfChannelsThatATransposeMoves) {
   QuantizedNet net;
   const ValueId x = net.quantized(net.input(Dims{3, 20}), 0.01F, 100);
