@@ -52,6 +52,7 @@ std::optional<Range> range_of(const std::vector<int64_t>& elements, size_t first
 struct Grid {
   Ints extents;
   std::vector<Range> ranges;  // by axis of the data
+  bool is_constant = true;    // else made in each run
 };
 
 std::optional<Grid> constant_grid(const Graph& graph, ValueId indices) {
@@ -95,7 +96,7 @@ std::optional<Grid> grid_of(const Rewriter& rewriter, const Graph& graph, ValueI
   if (!extents || extents->empty()) return std::nullopt;
   const int64_t axis = node.attributes.get_int("axis", 0), last = static_cast<int64_t>(extents->size()) - 1;
   if (axis != -1 && axis != last) return std::nullopt;
-  Grid grid{{extents->begin(), extents->end() - 1}, {}};
+  Grid grid{{extents->begin(), extents->end() - 1}, {}, false};
   Ints each = *extents;
   each.back() = 1;
   for (const ValueId part : node.inputs) {
@@ -140,9 +141,9 @@ std::optional<Block> block_of(const Grid& grid, const Ints& data) {
 }
 
 // Copies of parts take less time than writing elements one by one, unless the block is a small part of the data, or
-// a few elements wide.
-bool is_worth_it(const Block& block, const Ints& data) {
-  constexpr double kSmallestPart = 1.0 / 16;
+// a few elements wide; and far less than to make the indices.
+bool is_worth_it(const Block& block, const Ints& data, bool are_constant) {
+  const double smallest_part = are_constant ? 1.0 / 16 : 1.0 / 256;
   constexpr int64_t kShortestRun = 16;
   double part = 1;
   int64_t run = 1;
@@ -153,7 +154,7 @@ bool is_worth_it(const Block& block, const Ints& data) {
     if (is_whole) run *= block.extents[axis];
     is_whole = is_whole && block.extents[axis] == data[axis];
   }
-  return is_whole || (part >= kSmallestPart && run >= kShortestRun);
+  return is_whole || (part >= smallest_part && run >= kShortestRun);
 }
 
 class Assigner {
@@ -168,7 +169,7 @@ class Assigner {
     const auto data = extents_of(graph_.value(node.inputs[0]).type);
     const auto grid = data ? grid_of(rewriter_, graph_, node.inputs[1]) : std::nullopt;
     const auto block = grid ? block_of(*grid, *data) : std::nullopt;
-    if (!block || !is_worth_it(*block, *data)) return;
+    if (!block || !is_worth_it(*block, *data, grid->is_constant)) return;
     // Else the operator says what is wrong with the updates.
     Ints expected = grid->extents;
     expected.insert(expected.end(), data->begin() + static_cast<std::ptrdiff_t>(grid->ranges.size()), data->end());

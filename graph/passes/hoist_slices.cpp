@@ -167,13 +167,31 @@ class Hoister {
 
   // Spares a product rows, or arithmetic nearly all that it does.
   bool is_worth_hoisting(const Selection& selection) const {
-    constexpr int64_t kFew = 8;
     if (reaches_product(selection, kFarthest)) return true;
-    const NodeId maker = maker_of(selection.whole);
+    const NodeId maker = graph_.value(selection.whole).producer;
+    if (maker == NodeId::none || !rewriter_.is_live(maker)) return false;
+    const Node& node = graph_.node(maker);
+    if (node.epilogue || node.captures > 0 || !is_pointwise(node) || rewriter_.is_output(selection.whole)) return false;
+    // Each of a few readers makes its own rows.
+    constexpr int kMostReaders = 4;
+    int readers = 0;
+    const auto is_one = [&](NodeId user) { return ++readers <= kMostReaders && reads_few_rows(user, selection.whole); };
+    return are_few_of(selection) && rewriter_.all_users(selection.whole, is_one) &&
+           plan_for(node, selection.axis, selection.rows).has_value();
+  }
+
+  bool are_few_of(const Selection& selection) const {
+    constexpr int64_t kFew = 8;
     const Dim& whole = graph_.value(selection.whole).type.dims[static_cast<size_t>(selection.axis)];
-    return maker != NodeId::none && is_pointwise(graph_.node(maker)) && whole.known() && selection.rows.known() &&
-           kFew * selection.rows.extent <= whole.extent &&
-           plan_for(graph_.node(maker), selection.axis, selection.rows).has_value();
+    return whole.known() && selection.rows.known() && kFew * selection.rows.extent <= whole.extent;
+  }
+
+  bool reads_few_rows(NodeId user, ValueId whole) const {
+    const std::optional<Selection> selection = selection_of(user);
+    // A Gather of one place is to become a Slice.
+    const bool is_place = is_op(graph_.node(user), "Gather") && graph_.node(user).inputs[0] == whole &&
+                          integer_of(graph_, graph_.node(user).inputs[1]).has_value();
+    return is_place || (selection && selection->whole == whole && are_few_of(*selection));
   }
 
   bool reaches_product(const Selection& selection, int far) const {
@@ -209,12 +227,16 @@ class Hoister {
 
   // The maker makes the rows; the Slices before it, as many as it has operands with rows, wait for their turn.
   void hoist(NodeId slice, const Selection& selection, std::vector<NodeId>& waiting) {
-    const NodeId maker = maker_of(selection.whole);
+    const NodeId maker = graph_.value(selection.whole).producer;
     const auto plan = plan_for(graph_.node(maker), selection.axis, selection.rows);
     const ValueId result = graph_.node(slice).outputs[0];
     Node node = graph_.node(maker);
     rewriter_.erase(slice);
-    rewriter_.erase(maker);
+    if (rewriter_.is_used(selection.whole)) {
+      node.name.clear();
+    } else {
+      rewriter_.erase(maker);
+    }
     for (const auto& [slot, axis] : plan->operands) {
       TensorType type = graph_.value(node.inputs[slot]).type;
       type.dims[static_cast<size_t>(axis)] = selection.rows;
