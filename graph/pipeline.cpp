@@ -258,6 +258,7 @@ const std::vector<Pass>& bind_passes() {
       {"bypass-expand", passes::bypass_expand, 1},
       {"assign-slices", passes::assign_slices, 1},
       {"join-parts", passes::join_parts, 1},
+      {"hoist-slices", passes::hoist_slices, 2},
       // Every layer's composite brings the same masks and rows of tables, and its rotation in parts.
       {"merge-common", passes::merge_common, 1},
       {"fuse-rotary", passes::fuse_rotary, 2},
