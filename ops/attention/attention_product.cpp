@@ -32,9 +32,11 @@ AttentionPlan choose_plan(const AttentionProblem& problem) {
   if (has_avx512(problem.isa) && problem.scores) plan.rows = 12;
   plan.rows = static_cast<int>(std::min<int64_t>(plan.rows, problem.rows));
   const int64_t width = int64_t{plan.vecs} * lanes;
-  // Blocks of equal length: 520 keys are 2 x 260, not 512 + 8.
-  constexpr int64_t kMostKeys = 512;
-  const int64_t blocks = divide_up(problem.keys, kMostKeys);
+  // Blocks of equal length: 520 keys are 2 x 260, not 512 + 8. A few rows, as a decoder's, read each key once: packed
+  // in short blocks these stay near, and the next ones come from memory meanwhile.
+  constexpr int64_t kMostKeys = 512, kMostBesideFewRows = 128, kManyKeys = 256;
+  const bool are_few = problem.rows <= plan.rows && problem.keys > kManyKeys;
+  const int64_t blocks = divide_up(problem.keys, are_few ? kMostBesideFewRows : kMostKeys);
   plan.key_block = static_cast<int>(round_up(divide_up(problem.keys, blocks), width));
   // The scores of a block stay in L2 beside all of K and V: fewer blocks read those anew, which is worth 1 % more than
   // scores in L1.
@@ -49,6 +51,12 @@ void pack_groups(const MatrixView& matrix, const PanelFormat& format, int64_t fi
 }
 void pack_groups(const MatrixView16& matrix, const PanelFormat& format, int64_t first, float* out) noexcept {
   pack_pairs(matrix, format, first, format.panels(matrix.columns), reinterpret_cast<uint16_t*>(out));
+}
+
+bool share_keys(const std::vector<AttentionOffsets>& offsets) {
+  return std::adjacent_find(offsets.begin(), offsets.end(), [](const AttentionOffsets& a, const AttentionOffsets& b) {
+           return a.k == b.k && a.v == b.v;
+         }) != offsets.end();
 }
 
 }  // namespace
@@ -131,7 +139,8 @@ AttentionProduct<Element>::AttentionProduct(const AttentionProblem& problem, con
   tiles_ = {problem.rows, divide_up(problem.rows, plan_.rows)};
   blocks_ = divide_up(tiles_.count, plan_.block_tiles);
   key_blocks_ = divide_up(problem.keys, plan_.key_block);
-  key_groups_ = divide_up(problem.keys, kGroup);
+  packs_blocks_ = blocks_ == 1 && key_blocks_ > 1 && !share_keys(offsets_);
+  packed_keys_ = packs_blocks_ ? plan_.key_block : problem.keys;
   // Rows a multiple of 4 KiB apart would share one set of L1.
   score_stride_ = round_up(std::min<int64_t>(problem.keys, plan_.key_block), kLineFloats) + kLineFloats;
   emit_kernels();
@@ -206,8 +215,8 @@ auto AttentionProduct<Element>::matrix_at(const Operands& operands, const Attent
   for (size_t i = 0; i < input_count(); ++i) matrix.inputs[i] = operands.inputs[i] + at.inputs[i];
   matrix.addend = problem_.summed_input ? operands.addend + at.addend : nullptr;
   matrix.packed_k = operands.scratch;
-  matrix.packed_v = matrix.packed_k + format_.elements(problem_.size / kGroup, problem_.keys);
-  matrix.scores = matrix.packed_v + format_.elements(key_groups_, problem_.value_size);
+  matrix.packed_v = matrix.packed_k + format_.elements(problem_.size / kGroup, packed_keys_);
+  matrix.scores = matrix.packed_v + format_.elements(divide_up(packed_keys_, kGroup), problem_.value_size);
   matrix.tops = matrix.scores + block_rows() * score_stride_;
   matrix.sums = matrix.tops + block_rows();
   matrix.factors = matrix.sums + block_rows();
@@ -218,22 +227,25 @@ auto AttentionProduct<Element>::matrix_at(const Operands& operands, const Attent
 
 template <class Element>
 int64_t AttentionProduct<Element>::scratch_elements() const {
-  const int64_t packed =
-      format_.elements(problem_.size / kGroup, problem_.keys) + format_.elements(key_groups_, problem_.value_size);
+  const int64_t packed = format_.elements(problem_.size / kGroup, packed_keys_) +
+                         format_.elements(divide_up(packed_keys_, kGroup), problem_.value_size);
   return round_up(packed + block_rows() * (score_stride_ + 3 + gathered_stride() + summed_stride()), kLineFloats);
 }
 
 // Groups of one key lie together where K is dense along `size`: pairs turn like floats.
 template <class Element>
-void AttentionProduct<Element>::pack(const Matrix& matrix) const noexcept {
-  MatrixViewOf<Element> k{matrix.k, problem_.size, problem_.keys, strides_.k, 1};
-  MatrixViewOf<Element> v{matrix.v, problem_.keys, problem_.value_size, strides_.v, 1};
+void AttentionProduct<Element>::pack(const Matrix& matrix, const Range& keys) const noexcept {
+  const int64_t count = keys.end - keys.begin;
+  const Element* first = matrix.k + keys.begin * (problem_.k_by_rows ? strides_.k : 1);
+  MatrixViewOf<Element> k{first, problem_.size, count, strides_.k, 1};
+  MatrixViewOf<Element> v{matrix.v + keys.begin * (problem_.v_by_rows ? strides_.v : 1), count, problem_.value_size,
+                          strides_.v, 1};
   if (problem_.k_by_rows) std::swap(k.row_stride, k.column_stride);
   if (!problem_.v_by_rows) std::swap(v.row_stride, v.column_stride);
-  const int64_t width = format_.panel_columns, whole = problem_.k_by_rows ? problem_.keys / width : 0;
+  const int64_t width = format_.panel_columns, whole = problem_.k_by_rows ? count / width : 0;
   const int64_t groups = problem_.size / kGroup;
   for (int64_t panel = 0; panel < whole; ++panel) {
-    turn_(static_cast<const void*>(matrix.k + panel * width * strides_.k),
+    turn_(static_cast<const void*>(first + panel * width * strides_.k),
           static_cast<void*>(matrix.packed_k + panel * width * groups), strides_.k * kElementBytes, width * 4, width,
           groups);
   }
@@ -263,7 +275,7 @@ void AttentionProduct<Element>::score(const Matrix& matrix, const Block& block, 
     ahead.fetch();
     inputs.fetch();
     const bool is_tail = key / width == last_panel && has_tail(problem_.keys);
-    args.b = matrix.packed_k + key * args.k;
+    args.b = matrix.packed_k + (key - (packs_blocks_ ? block.first_key : 0)) * args.k;
     for (int64_t tile = block.tiles.begin; tile < block.tiles.end; tile += args.tiles) {
       const int64_t row = tiles_.row_of(tile);
       args.tiles = tiles_.end_of_height(tile, block.tiles.end) - tile;
@@ -294,7 +306,8 @@ float* AttentionProduct<Element>::sums_at(const Matrix& matrix, const Block& blo
 template <class Element>
 void AttentionProduct<Element>::mix(const Matrix& matrix, const Block& block, Ahead& ahead) const noexcept {
   const int64_t width = format_.panel_columns, panels = format_.panels(problem_.value_size);
-  const int64_t first_group = block.first_key / kGroup;  // blocks begin at whole panels
+  const int64_t first_group = packs_blocks_ ? 0 : block.first_key / kGroup;  // blocks begin at whole panels
+  const int64_t groups = divide_up(packs_blocks_ ? block.keys : problem_.keys, kGroup);
   GemmTileArgs args{};
   args.k = divide_up(block.keys, kGroup);
   args.a_stride_bytes = score_stride_ * 4;
@@ -305,7 +318,7 @@ void AttentionProduct<Element>::mix(const Matrix& matrix, const Block& block, Ah
     ahead.fetch();
     const bool is_tail = panel == panels - 1 && has_tail(problem_.value_size);
     const int64_t column = panel * width;
-    args.b = matrix.packed_v + column * key_groups_ + first_group * format_.width_of(panel, problem_.value_size);
+    args.b = matrix.packed_v + column * groups + first_group * format_.width_of(panel, problem_.value_size);
     for (int64_t tile = block.tiles.begin; tile < block.tiles.end; tile += args.tiles) {
       const int64_t row = tiles_.row_of(tile);
       args.tiles = tiles_.end_of_height(tile, block.tiles.end) - tile;
@@ -378,10 +391,29 @@ auto AttentionProduct<Element>::inputs_of(const Matrix& matrix, const Block& blo
 }
 
 template <class Element>
-void AttentionProduct<Element>::run_rows(const Matrix& matrix, int64_t number, Ahead& ahead) const noexcept {
+void AttentionProduct<Element>::add_keys(Ahead& ahead, const Matrix& matrix, const Range& keys) const noexcept {
+  const auto add = [&](const Element* at, bool by_rows, int64_t columns, int64_t stride) {
+    const int64_t count = keys.end - keys.begin;
+    ahead.add(at + keys.begin * (by_rows ? stride : 1), by_rows ? count : columns, by_rows ? columns : count, stride);
+  };
+  add(matrix.k, problem_.k_by_rows, problem_.size, strides_.k);
+  add(matrix.v, problem_.v_by_rows, problem_.value_size, strides_.v);
+}
+
+template <class Element>
+void AttentionProduct<Element>::run_rows(const Matrix& matrix, const Matrix* next_matrix, int64_t number,
+                                         Ahead& ahead_of_matrix) const noexcept {
   for (int64_t part = 0; part < key_blocks_; ++part) {
     const bool is_last = part + 1 == key_blocks_;
     const Block block = block_at(number, part);
+    Ahead next_keys(format_.panels(block.keys) + format_.panels(problem_.value_size));
+    if (packs_blocks_) {
+      pack(matrix, {block.first_key, block.first_key + block.keys});
+      const Block after = block_at(0, is_last ? 0 : part + 1);
+      const Matrix* read = is_last ? next_matrix : &matrix;
+      if (read != nullptr) add_keys(next_keys, *read, {after.first_key, after.first_key + after.keys});
+    }
+    Ahead& ahead = packs_blocks_ ? next_keys : ahead_of_matrix;
     const bool has_next = !is_last || number + 1 < blocks_;
     const Block next = !has_next ? Block{} : is_last ? block_at(number + 1, 0) : block_at(number, part + 1);
     if (problem_.summed_input) add_up(matrix, block);
@@ -406,20 +438,18 @@ void AttentionProduct<Element>::run(const Operands& operands, int share, int sha
     const AttentionOffsets& offsets = offsets_[static_cast<size_t>(number)];
     const Matrix matrix = matrix_at(operands, offsets);
     // Heads that share keys follow each other.
-    if (packed == nullptr || packed->k != offsets.k || packed->v != offsets.v) pack(matrix);
+    const bool has_packed = packed != nullptr && packed->k == offsets.k && packed->v == offsets.v;
+    if (!has_packed && !packs_blocks_) pack(matrix, {0, problem_.keys});
     packed = &offsets;
     const int64_t panels = format_.panels(problem_.keys) + key_blocks_ * format_.panels(problem_.value_size);
     Ahead ahead((end - item) * panels);
+    std::optional<Matrix> next;
     if (end < mine.end) {
-      const Matrix next = matrix_at(operands, offsets_[static_cast<size_t>(number + 1)]);
-      ahead.add(next.q, problem_.rows, problem_.size, strides_.q);
-      const auto add = [&](const Element* at, bool by_rows, int64_t rows, int64_t columns, int64_t stride) {
-        ahead.add(at, by_rows ? rows : columns, by_rows ? columns : rows, stride);
-      };
-      add(next.k, problem_.k_by_rows, problem_.keys, problem_.size, strides_.k);
-      add(next.v, problem_.v_by_rows, problem_.keys, problem_.value_size, strides_.v);
+      next = matrix_at(operands, offsets_[static_cast<size_t>(number + 1)]);
+      ahead.add(next->q, problem_.rows, problem_.size, strides_.q);
+      add_keys(ahead, *next, {0, problem_.keys});
     }
-    for (; item < end; ++item) run_rows(matrix, item - number * blocks_, ahead);
+    for (; item < end; ++item) run_rows(matrix, next ? &*next : nullptr, item - number * blocks_, ahead);
   }
 }
 

@@ -105,10 +105,12 @@ class AttentionProduct {
   int64_t summed_stride() const { return problem_.summed_input ? score_stride_ : 0; }
   int64_t block_rows() const;  // at most, rounded up to whole cache lines
   Matrix matrix_at(const Operands& operands, const AttentionOffsets& at) const;
-  void pack(const Matrix& matrix) const noexcept;
+  void pack(const Matrix& matrix, const Range& keys) const noexcept;
   Block block_at(int64_t number, int64_t part) const;  // of the rows, and of their keys
   Ahead inputs_of(const Matrix& matrix, const Block& block, int64_t shares) const;
-  void run_rows(const Matrix& matrix, int64_t number, Ahead& ahead) const noexcept;
+  // `next`: null or the matrix that is worked on after this one.
+  void run_rows(const Matrix& matrix, const Matrix* next, int64_t number, Ahead& ahead) const noexcept;
+  void add_keys(Ahead& ahead, const Matrix& matrix, const Range& keys) const noexcept;
   void add_up(const Matrix& matrix, const Block& block) const noexcept;
   void score(const Matrix& matrix, const Block& block, Ahead& ahead, Ahead& inputs) const noexcept;
   void mix(const Matrix& matrix, const Block& block, Ahead& ahead) const noexcept;
@@ -126,7 +128,9 @@ class AttentionProduct {
   PanelFormat format_;  // of groups
   RowTiles tiles_;
   int64_t blocks_;  // of rows, of each matrix
-  int64_t key_blocks_, key_groups_;
+  int64_t key_blocks_;
+  bool packs_blocks_;     // of keys, each before it is used; else all keys before the first rows
+  int64_t packed_keys_;   // at a time
   int64_t score_stride_;  // in floats
   std::array<Height, 2> heights_;
   Kernel<AttentionSoftmaxFn> softmax_[2];  // by: does it continue

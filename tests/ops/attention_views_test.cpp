@@ -224,6 +224,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AttentionViews,
                                            AttentionCase{1, 3, 45, 45, 16, 24, Form::parts_of_one},
                                            AttentionCase{1, 2, 17, 513, 8, 40, Form::joined},
                                            AttentionCase{1, 2, 40, 1600, 8, 33, Form::heads_apart},
+                                           AttentionCase{2, 3, 1, 389, 24, 40, Form::joined},
+                                           AttentionCase{1, 5, 3, 700, 64, 20, Form::heads_apart, {{3, 700}}, 2},
+                                           AttentionCase{2, 1, 2, 1025, 16, 16, Form::parts_of_one},
                                            AttentionCase{2, 4, 128, 128, 32, 32, Form::joined, {{2, 1, 1, 128}}, 2},
                                            AttentionCase{1, 1, 200, 300, 16, 16, Form::stacked, {}, 3}));
 
