@@ -15,7 +15,14 @@ int64_t whole_lines(int64_t bytes) { return round_up(bytes, kLineBytes); }
 
 Int8Dot dot_of(const DynamicProblem& problem) {
   // Products of bytes have one zero point of B for all columns.
-  if (has_vnni(problem.isa) && problem.b.zeros.size() == 1) return Int8Dot::u8s8;
+  const bool has_one_zero = problem.b.zeros.size() == 1;
+  if (has_vnni(problem.isa) && has_one_zero) return Int8Dot::u8s8;
+  if (has_dot(problem.isa, Int8Dot::u8s7) && problem.b.is_signed && has_one_zero && problem.b.zeros[0] == 0) {
+    // A few rows wait for weights, of which there are half as many bytes.
+    constexpr int64_t kFewRows = 12;
+    if (problem.b.most <= kMostOfSevenBits) return Int8Dot::u8s7;
+    if (problem.b.most <= kMostBesideSigns && problem.m <= kFewRows) return Int8Dot::s8s8;
+  }
   return pays_crossed(problem.isa, problem.m, problem.n, problem.k) ? Int8Dot::crossed : Int8Dot::pairs;
 }
 
@@ -43,6 +50,11 @@ GemmEpilogue epilogue_of(const DynamicProblem& problem) {
   for (int64_t j = 0; j < columns; ++j) out[j] = static_cast<int32_t>(zero * (offset - static_cast<uint32_t>(sums[j])));
 }
 
+// Unsigned bytes less 128, as signed ones.
+[[gnu::target("avx2")]] void flip_signs(uint8_t* bytes, int64_t count) noexcept {
+  for (int64_t i = 0; i < count; ++i) bytes[i] ^= 0x80;
+}
+
 }  // namespace
 
 // What lies in the memory of quantized rows, in bytes from its beginning.
@@ -68,11 +80,11 @@ DynamicProduct::DynamicProduct(const DynamicProblem& problem, PlanSource& plans)
   product_problem_.may_change.assign(product_problem_.epilogue->expression.inputs.size(), false);
   format_ = {product_problem_.dot, problem.isa};
   product_problem_.has_rows =
-      product_problem_.dot == Int8Dot::crossed || (product_problem_.dot == Int8Dot::u8s8 && b_zero() != 0);
+      product_problem_.dot == Int8Dot::crossed || (!is_wide(product_problem_.dot) && b_zero() != 0);
   plan_ = choose_int8_plan(product_problem_, plans);
   format_.panel_columns = int64_t{plan_.vecs} * vector_lanes(problem.isa);
   product_.emplace(product_problem_, plan_);
-  if (product_problem_.dot == Int8Dot::u8s8) column_sums_.emplace(format_);
+  if (!is_wide(product_problem_.dot)) column_sums_.emplace(format_);
 }
 
 int32_t DynamicProduct::b_zero() const { return problem_.b.zeros[0] + format_.shift(problem_.b.is_signed); }
@@ -113,6 +125,7 @@ void DynamicProduct::quantize_rows(const float* a, int64_t stride, const Range& 
       std::fill(words + problem_.k, words + at.row_bytes / 2, int16_t{0});
     } else {
       quantize(a + row * stride, problem_.k, q, reinterpret_cast<uint8_t*>(out));
+      if (shift_of_rows() != 0) flip_signs(reinterpret_cast<uint8_t*>(out), problem_.k);
       std::fill(out + problem_.k, out + at.row_bytes, char{0});
     }
   }
@@ -132,9 +145,9 @@ void DynamicProduct::begin(const Quantization& q, const DynamicOperands& operand
   auto* terms = reinterpret_cast<int32_t*>(static_cast<char*>(rows) + at.columns);
   const auto* sums = reinterpret_cast<const int32_t*>(static_cast<const char*>(operands.weights) +
                                                       format_.bytes(problem_.k, problem_.n));
-  if (format_.dot == Int8Dot::u8s8) {
+  if (!is_wide(format_.dot)) {
     const uint32_t offset = static_cast<uint32_t>(b_zero()) * static_cast<uint32_t>(problem_.k);
-    column_terms(sums, padded, static_cast<uint32_t>(q.zero), offset, terms);
+    column_terms(sums, padded, static_cast<uint32_t>(q.zero + shift_of_rows()), offset, terms);
   } else {
     column_terms(sums, padded, 1, 0, terms);  // 0 where products are not crossed
   }

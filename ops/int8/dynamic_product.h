@@ -19,6 +19,7 @@ struct ByteWeights {
   bool is_signed = true;
   std::vector<int32_t> zeros = {};  // of one element when all are equal; empty: not known before they are packed
   bool has_column_scales = false;   // else one scale for all columns
+  int most = 128;                   // the largest one in size; 128: not known
 };
 
 struct DynamicProblem {
@@ -64,6 +65,7 @@ class DynamicProduct {
  private:
   struct Terms;
   int32_t b_zero() const;  // as packed
+  int shift_of_rows() const { return shift_of_a(format_.dot, false); }
 
   DynamicProblem problem_;
   Int8Problem product_problem_;

@@ -63,6 +63,14 @@ std::optional<ByteWeights> byte_weights(const LowerContext& context, const ByteO
     for (int64_t i = 0; i < zeros.count; ++i) weights.zeros.push_back(zeros.at(i));
     if (std::equal(weights.zeros.begin() + 1, weights.zeros.end(), weights.zeros.begin())) weights.zeros.resize(1);
   }
+  if (const Tensor constant = context.constant(operands.weights); constant.defined() && weights.is_signed) {
+    // Of all directions, which quantizers treat alike.
+    for (const int most : {kMostOfSevenBits, kMostBesideSigns}) {
+      if (!are_at_most(constant.elements<int8_t>(), most)) continue;
+      weights.most = most;
+      break;
+    }
+  }
   return weights;
 }
 

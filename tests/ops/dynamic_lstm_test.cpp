@@ -21,6 +21,7 @@ struct Case {
   bool has_bias = true, has_lengths = false, has_initial = true, has_peepholes = false, has_constants = true;
   bool wants_y = true;
   float clip = 0;
+  int most = 128;  // of signed weights, in size
 
   DType dtype() const { return is_signed ? DType::i8 : DType::u8; }  // of the weights
   int64_t directions() const { return direction == "bidirectional" ? 2 : 1; }
@@ -31,7 +32,8 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
              << (c.is_signed ? " i8" : " u8") << (c.has_column_scales ? " by column" : "") << " zeros "
              << static_cast<int>(c.zeros) << (c.has_bias ? " bias" : "") << (c.has_lengths ? " lengths" : "")
              << (c.has_initial ? " initial" : "") << (c.has_peepholes ? " P" : "")
-             << (c.has_constants ? "" : " run-time weights") << (c.wants_y ? "" : " without Y") << " clip" << c.clip;
+             << (c.has_constants ? "" : " run-time weights") << (c.wants_y ? "" : " without Y") << " clip" << c.clip
+             << " most " << c.most;
 }
 
 constexpr float kLargestScale = 0.006f;  // of weights
@@ -68,10 +70,19 @@ OpTester node_of(const Case& c) {
       node.absent();
     }
   };
+  const auto bytes = [&](const Dims& dims) {
+    Tensor tensor = random_bytes(c.dtype(), dims, random);
+    if (!c.is_signed) return tensor;
+    for (int64_t i = 0; i < tensor.size(); ++i) {
+      int8_t& each = tensor.mutable_data<int8_t>()[i];
+      each = static_cast<int8_t>(std::clamp<int>(each, -c.most, c.most - (c.most == 128 ? 1 : 0)));
+    }
+    return tensor;
+  };
   const int64_t d = c.directions(), columns = 4 * c.hidden;
   node.input(random_tensor({c.steps, c.batch, c.input}, random, -1.5f, 1));
-  weights(random_bytes(c.dtype(), {d, c.input, columns}, random));
-  weights(random_bytes(c.dtype(), {d, c.hidden, columns}, random));
+  weights(bytes({d, c.input, columns}));
+  weights(bytes({d, c.hidden, columns}));
   optional(c.has_bias, random_tensor({d, 2 * columns}, random, -0.5f, 0.5f));
   Tensor lengths(DType::i32, {c.batch});
   for (int64_t b = 0; b < c.batch; ++b) {
@@ -137,6 +148,13 @@ std::vector<Case> cases() {
                      .zeros = zeros});
       all.push_back({.direction = "bidirectional", .is_signed = is_signed, .zeros = zeros, .has_constants = false});
     }
+  }
+  // Quantizers leave -128 out, or the eighth bit.
+  for (const int most : {64, 127}) {
+    all.push_back({.steps = 7, .batch = 1, .input = 70, .hidden = 65, .most = most});
+    all.push_back({.direction = "bidirectional", .steps = 5, .batch = 3, .has_column_scales = true, .most = most});
+    all.push_back({.steps = 4, .batch = 14, .has_lengths = true, .most = most});
+    all.push_back({.batch = 2, .zeros = Zeros::uneven, .most = most});
   }
   all.push_back({.steps = 1, .batch = 1, .input = 1, .hidden = 1});
   all.push_back({.steps = 4, .batch = 1, .input = 128, .hidden = 64});
