@@ -134,7 +134,7 @@ std::optional<Block> block_of(const Grid& grid, const Ints& data) {
       extent = grid.extents[static_cast<size_t>(next++)];
     }
     // Indices out of bounds are the operator's to report.
-    if (begin < 0 || extent > data[axis] || begin > data[axis] - extent) return std::nullopt;
+    if (begin < 0 || extent < 1 || extent > data[axis] || begin > data[axis] - extent) return std::nullopt;
     if (range.start < 0 && range.start + extent > 0) return std::nullopt;
   }
   return pass_to(static_cast<int64_t>(grid.extents.size())) ? std::optional(block) : std::nullopt;

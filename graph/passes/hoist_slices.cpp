@@ -176,22 +176,28 @@ class Hoister {
     constexpr int kMostReaders = 4;
     int readers = 0;
     const auto is_one = [&](NodeId user) { return ++readers <= kMostReaders && reads_few_rows(user, selection.whole); };
-    return are_few_of(selection) && rewriter_.all_users(selection.whole, is_one) &&
+    const Dim& whole = graph_.value(selection.whole).type.dims[static_cast<size_t>(selection.axis)];
+    return are_few_of(whole, selection.rows) && rewriter_.all_users(selection.whole, is_one) &&
            plan_for(node, selection.axis, selection.rows).has_value();
   }
 
-  bool are_few_of(const Selection& selection) const {
+  static bool are_few_of(const Dim& whole, const Dim& rows) {
     constexpr int64_t kFew = 8;
-    const Dim& whole = graph_.value(selection.whole).type.dims[static_cast<size_t>(selection.axis)];
-    return whole.known() && selection.rows.known() && kFew * selection.rows.extent <= whole.extent;
+    return whole.known() && rows.known() && kFew * rows.extent <= whole.extent;
   }
 
   bool reads_few_rows(NodeId user, ValueId whole) const {
+    const Node& node = graph_.node(user);
+    if (node.inputs[0] != whole) return false;
+    const TensorType& type = graph_.value(whole).type;
+    if (is_op(node, "Gather")) {
+      // Of one place it is to become a Slice.
+      const int64_t named = node.attributes.get_int("axis", 0), axis = named < 0 ? named + type.rank() : named;
+      return integer_of(graph_, node.inputs[1]) && axis >= 0 && axis < type.rank() &&
+             are_few_of(type.dims[static_cast<size_t>(axis)], {1, ""});
+    }
     const std::optional<Selection> selection = selection_of(user);
-    // A Gather of one place is to become a Slice.
-    const bool is_place = is_op(graph_.node(user), "Gather") && graph_.node(user).inputs[0] == whole &&
-                          integer_of(graph_, graph_.node(user).inputs[1]).has_value();
-    return is_place || (selection && selection->whole == whole && are_few_of(*selection));
+    return selection && are_few_of(type.dims[static_cast<size_t>(selection->axis)], selection->rows);
   }
 
   bool reaches_product(const Selection& selection, int far) const {

@@ -105,12 +105,15 @@ void read_part(Rewriter& rewriter, NodeId id) {
     if (!type.has_rank || !type.dims[static_cast<size_t>(piece->axis)].known()) return;
     const int64_t end = begin + type.dims[static_cast<size_t>(piece->axis)].extent;
     if (piece->begin >= begin && piece->end <= end) {
-      const std::string& name = graph.value(slice.outputs[0]).name;
+      const std::string name = graph.value(slice.outputs[0]).name;  // values move
       const ValueId starts = rewriter.add_integers(name + "/start", {piece->begin - begin});
       const ValueId ends = rewriter.add_integers(name + "/end", {piece->end - begin});
       rewriter.set_input(id, 0, part);
       rewriter.set_input(id, 1, starts);
       rewriter.set_input(id, 2, ends);
+      // All numbers are of one type.
+      if (slice.inputs.size() > 3) rewriter.set_input(id, 3, rewriter.add_integers(name + "/axis", {piece->axis}));
+      if (slice.inputs.size() > 4) rewriter.set_input(id, 4, rewriter.add_integers(name + "/step", {1}));
       return;
     }
     begin = end;

@@ -121,9 +121,12 @@ class Sharer {
   const TensorType& type(ValueId id) const { return graph_.value(id).type; }
 
   bool has_extents() const {
-    return made_.outputs[0] != ValueId::none && type(made_.outputs[0]).is_static() &&
-           std::all_of(made_.inputs.begin(), made_.inputs.end(),
-                       [&](ValueId id) { return id != ValueId::none && type(id).is_static(); });
+    const auto has_some = [&](ValueId id) {
+      if (id == ValueId::none || !type(id).is_static()) return false;
+      const Ints extents = extents_of(type(id));
+      return std::find(extents.begin(), extents.end(), 0) == extents.end();  // to a Reshape another word
+    };
+    return has_some(made_.outputs[0]) && std::all_of(made_.inputs.begin(), made_.inputs.end(), has_some);
   }
 
   View view_of(Operand which) const {

@@ -447,7 +447,7 @@ void AttentionProduct<Element>::run(const Operands& operands, int share, int sha
     if (end < mine.end) {
       next = matrix_at(operands, offsets_[static_cast<size_t>(number + 1)]);
       ahead.add(next->q, problem_.rows, problem_.size, strides_.q);
-      add_keys(ahead, *next, {0, problem_.keys});
+      if (!packs_blocks_) add_keys(ahead, *next, {0, problem_.keys});
     }
     for (; item < end; ++item) run_rows(matrix, next ? &*next : nullptr, item - number * blocks_, ahead);
   }

@@ -1,6 +1,7 @@
 // com.microsoft's DynamicQuantizeLSTM.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
