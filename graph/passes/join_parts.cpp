@@ -99,6 +99,8 @@ void read_part(Rewriter& rewriter, NodeId id) {
   const NodeId concat = piece ? rewriter.producer_if(slice.inputs[0], "Concat") : NodeId::none;
   if (concat == NodeId::none || slice.version < 10 || piece->begin >= piece->end) return;
   if (graph.node(concat).epilogue || axis_of(graph, graph.node(concat)) != piece->axis) return;
+  constexpr size_t kMostParts = 64;  // to look through for each Slice
+  if (graph.node(concat).inputs.size() > kMostParts) return;
   int64_t begin = 0;
   for (const ValueId part : graph.node(concat).inputs) {
     const TensorType& type = graph.value(part).type;

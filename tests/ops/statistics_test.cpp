@@ -40,7 +40,7 @@ TEST(Softmax, RoundsEveryStepInFloat16) {
 OpTester likelihood(const char* reduction) {
   OpTester tester("NegativeLogLikelihoodLoss", 13);
   tester.with("reduction", reduction).input(tensor<float>({2, 3, 2}, {1, 2, 2, 2, 3, 2, 0, 1, 2, 2, 1, 2}));
-  return std::move(tester.input(tensor<int64_t>({2, 2}, {2, 1, 0, 2})));
+  return tester.input(tensor<int64_t>({2, 2}, {2, 1, 0, 2}));
 }
 
 TEST(NegativeLogLikelihoodLoss, ReducesAsItIsTold) {
@@ -148,7 +148,7 @@ TEST(Windows, ArePeriodicOrSymmetric) {
 OpTester mel(int64_t bins, float lower, float upper) {
   OpTester tester("MelWeightMatrix", 17);
   tester.constant(Tensor::scalar(bins)).constant(Tensor::scalar<int64_t>(16)).constant(Tensor::scalar<int64_t>(8192));
-  return std::move(tester.constant(Tensor::scalar(lower)).constant(Tensor::scalar(upper)));
+  return tester.constant(Tensor::scalar(lower)).constant(Tensor::scalar(upper));
 }
 
 TEST(MelWeightMatrix, HasTrianglesOfHeightOne) {
@@ -179,7 +179,7 @@ OpTester vectorizer(const char* mode, int64_t least, int64_t most, int64_t skips
   tester.with("mode", mode).with("min_gram_length", least).with("max_gram_length", most).with("max_skip_count", skips);
   tester.with("ngram_counts", std::vector<int64_t>{0, 4})
       .with("ngram_indexes", std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6});
-  return std::move(tester.with("pool_int64s", std::vector<int64_t>{2, 3, 5, 4, 5, 6, 7, 8, 6, 7}));
+  return tester.with("pool_int64s", std::vector<int64_t>{2, 3, 5, 4, 5, 6, 7, 8, 6, 7});
 }
 
 TEST(TfIdfVectorizer, CountsGramsWithSkips) {
@@ -215,7 +215,7 @@ TEST(TfIdfVectorizer, RefusesAPoolThatItsCountsDoNotCut) {
 OpTester optimizer(const char* name, int64_t count) {
   OpTester tester(name, 1, "ai.onnx.preview.training");
   tester.input(Tensor::scalar(0.5F)).input(Tensor::scalar(count));
-  return std::move(tester.input(floats({2})).input(floats({3})));
+  return tester.input(floats({2})).input(floats({3}));
 }
 
 TEST(Optimizers, TakeOneStep) {
