@@ -63,6 +63,19 @@ TRANSFORMERS = {
     "wav2vec2": ("Wav2Vec2Model", "Wav2Vec2Config", SMALL, {"input_values": (1, 32000)}),
 }
 
+# One token behind 500: model, configuration, what it changes.
+PAST = 500
+SHARED = {"vocab_size": 4000, "hidden_size": 768, "intermediate_size": 2048, "num_attention_heads": 12,
+          "num_key_value_heads": 4, "num_hidden_layers": 4}
+DECODERS = {
+    "gemma_token": ("GemmaForCausalLM", "GemmaConfig", {**SHARED, "num_key_value_heads": 1, "head_dim": 64}),
+    "gpt2_token": ("GPT2LMHeadModel", "GPT2Config", {"vocab_size": 4000, "n_layer": 4}),
+    "llama_token": ("LlamaForCausalLM", "LlamaConfig", SHARED),
+    "mistral_token": ("MistralForCausalLM", "MistralConfig", SHARED),
+    "phi_token": ("PhiForCausalLM", "PhiConfig", {**SHARED, "num_key_value_heads": 12}),
+    "qwen2_token": ("Qwen2ForCausalLM", "Qwen2Config", SHARED),
+}
+
 
 class ByPosition(torch.nn.Module):
     """Takes inputs in their order and gives the first output, which is what the exporter can name."""
@@ -73,6 +86,19 @@ class ByPosition(torch.nn.Module):
 
     def forward(self, *inputs):
         return self.model(**dict(zip(self.names, inputs)), return_dict=False)[0]
+
+
+class Decoder(torch.nn.Module):
+    """A token and its cache, keys and values of each layer in turn; gives the scores and the longer cache."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, attention_mask, *cache):
+        past = tuple(zip(cache[::2], cache[1::2]))
+        made = self.model(input_ids=input_ids, attention_mask=attention_mask, past_key_values=past, use_cache=True)
+        return (made.logits, *(tensor for layer in made.past_key_values for tensor in layer))
 
 
 def timm_model(name, side):
@@ -94,6 +120,19 @@ def transformers_model(model, config, changes, shapes):
     return ByPosition(made, list(inputs)), inputs
 
 
+def decoder_model(model, config, changes):
+    import transformers
+
+    made = getattr(transformers, config)(**changes)
+    heads = getattr(made, "num_key_value_heads", None) or made.num_attention_heads
+    size = getattr(made, "head_dim", None) or made.hidden_size // made.num_attention_heads
+    inputs = {"input_ids": torch.randint(1, 1000, (1, 1)), "attention_mask": torch.ones(1, PAST + 1, dtype=torch.long)}
+    for layer in range(made.num_hidden_layers):
+        inputs[f"past_key_{layer}"] = torch.randn(1, heads, PAST, size)
+        inputs[f"past_value_{layer}"] = torch.randn(1, heads, PAST, size)
+    return Decoder(getattr(transformers, model)(made)), inputs
+
+
 def diffusion_model():
     import diffusers
     from diffusers.models.attention_processor import AttnProcessor
@@ -112,6 +151,7 @@ def diffusion_model():
 def all_models():
     made = {name: (timm_model, name, side) for side, names in TIMM.items() for name in names.split()}
     made.update({name: (transformers_model, *how) for name, how in TRANSFORMERS.items()})
+    made.update({name: (decoder_model, *how) for name, how in DECODERS.items()})
     made["diffusion_unet"] = (diffusion_model,)
     return made
 
