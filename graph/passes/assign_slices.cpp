@@ -15,10 +15,7 @@ using Ints = std::vector<int64_t>;
 constexpr int kSliceVersion = 13, kConcatVersion = 13;
 
 std::optional<Ints> extents_of(const TensorType& type) {
-  if (!type.is_static()) return std::nullopt;
-  Ints extents;
-  for (const Dim& dim : type.dims) extents.push_back(dim.extent);
-  return extents;
+  return type.is_static() ? std::optional(type.extents()) : std::nullopt;
 }
 
 // Indices of one axis over a grid: start + (the place along `axis` of the grid); axis -1: start everywhere.
@@ -199,7 +196,7 @@ class Assigner {
     parts.push_back(inner);
     if (end < data[axis]) parts.push_back(part(axis, end, data[axis], block));
     if (result == ValueId::none) result = added(graph_.value(inner).type, axis, data[axis]);
-    Node concat = made("Concat", kConcatVersion, std::move(parts), result);
+    Node concat = made_node(ops_, "Concat", kConcatVersion, std::move(parts), result);
     concat.attributes.set("axis", static_cast<int64_t>(axis));
     rewriter_.add(std::move(concat), id_);
     return result;
@@ -218,25 +215,18 @@ class Assigner {
     }
     const std::string name = graph_.value(data_).name;
     const ValueId result = rewriter_.add_value(name, std::move(type));
-    rewriter_.add(made("Slice", kSliceVersion,
-                       {data_, rewriter_.add_integers(name + "/starts", starts),
-                        rewriter_.add_integers(name + "/ends", ends), rewriter_.add_integers(name + "/axes", axes)},
-                       result),
-                  id_);
+    rewriter_.add(
+        made_node(ops_, "Slice", kSliceVersion,
+                  {data_, rewriter_.add_integers(name + "/starts", starts),
+                   rewriter_.add_integers(name + "/ends", ends), rewriter_.add_integers(name + "/axes", axes)},
+                  result),
+        id_);
     return result;
   }
 
   ValueId added(TensorType type, size_t axis, int64_t extent) {
     type.dims[axis] = {extent, ""};
     return rewriter_.add_value(graph_.value(data_).name, std::move(type));
-  }
-
-  Node made(const char* op, int version, std::vector<ValueId> inputs, ValueId result) const {
-    return {.op = &ops_.require("", op, version),
-            .version = version,
-            .name = "",
-            .inputs = std::move(inputs),
-            .outputs = {result}};
   }
 
   Rewriter& rewriter_;

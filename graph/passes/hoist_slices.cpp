@@ -215,20 +215,11 @@ class Hoister {
     });
   }
 
-  Node made(const char* op, std::vector<ValueId> inputs, ValueId result) const {
-    Node node;
-    node.op = &ops_.require("", op, kVersion);
-    node.version = kVersion;
-    node.inputs = std::move(inputs);
-    node.outputs = {result};
-    return node;
-  }
-
   NodeId add_slice(const Selection& from, ValueId whole, int64_t axis, ValueId result, NodeId place) {
     std::vector<ValueId> inputs{whole, from.starts, from.ends,
                                 rewriter_.add_integers(graph_.value(whole).name + "/axis", {axis})};
     if (from.steps != ValueId::none) inputs.push_back(from.steps);
-    return rewriter_.add(made("Slice", std::move(inputs), result), place);
+    return rewriter_.add(made_node(ops_, "Slice", kVersion, std::move(inputs), result), place);
   }
 
   // The maker makes the rows; the Slices before it, as many as it has operands with rows, wait for their turn.
@@ -282,7 +273,9 @@ class Hoister {
     one.dims[static_cast<size_t>(axis)] = selection.rows;
     const ValueId row = rewriter_.add_value(graph_.value(node.inputs[0]).name, std::move(one));
     const NodeId slice = add_slice(selection, selection.whole, axis, row, id);
-    rewriter_.add(made("Squeeze", {row, rewriter_.add_integers(node.name + "/axes", {axis})}, node.outputs[0]), id);
+    rewriter_.add(made_node(ops_, "Squeeze", kVersion, {row, rewriter_.add_integers(node.name + "/axes", {axis})},
+                            node.outputs[0]),
+                  id);
     return slice;
   }
 

@@ -52,12 +52,7 @@ ValueId Rearranger::reshaped(ValueId x, const std::vector<int64_t>& dims, ValueI
     type.dims = reshaped_dims(from.type.dims, dims);
     result = rewriter_.add_value(from.name, std::move(type));
   }
-  rewriter_.add({.op = &ops_.require("", "Reshape", kReshapeVersion),
-                 .version = kReshapeVersion,
-                 .name = "",
-                 .inputs = {x, shape},
-                 .outputs = {result}},
-                place_);
+  rewriter_.add(made_node(ops_, "Reshape", kReshapeVersion, {x, shape}, result), place_);
   return result;
 }
 
@@ -68,11 +63,7 @@ ValueId Rearranger::transposed(ValueId x, const std::vector<int64_t>& perm, Valu
     type.dims = permuted(from.type.dims, perm);
     result = rewriter_.add_value(from.name, std::move(type));
   }
-  Node node{.op = &ops_.require("", "Transpose", kTransposeVersion),
-            .version = kTransposeVersion,
-            .name = "",
-            .inputs = {x},
-            .outputs = {result}};
+  Node node = made_node(ops_, "Transpose", kTransposeVersion, {x}, result);
   node.attributes.set("perm", perm);
   rewriter_.add(std::move(node), place_);
   return result;

@@ -59,6 +59,14 @@ std::optional<int64_t> integer_of(const Graph& graph, ValueId id) {
   return numbers && numbers->size() == 1 ? std::optional((*numbers)[0]) : std::nullopt;
 }
 
+Node made_node(const OpLookup& ops, std::string_view op, int version, std::vector<ValueId> inputs, ValueId result) {
+  return {.op = &ops.require("", op, version),
+          .version = version,
+          .name = "",
+          .inputs = std::move(inputs),
+          .outputs = {result}};
+}
+
 std::vector<int64_t> order_of(const Graph& graph, const Node& transpose) {
   const TensorType& type = graph.value(transpose.inputs[0]).type;
   std::vector<int64_t> perm = transpose.attributes.get_ints("perm");

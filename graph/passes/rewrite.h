@@ -41,6 +41,9 @@ bool is_scalar(const TensorType& type);  // of rank 0, or all extents 1
 // By node: its place in `order`; 0 for a node that is not there.
 std::vector<int> positions_in(const std::vector<NodeId>& order);
 
+// A node of ai.onnx with one result and no attributes yet; its name is made up when it is added.
+Node made_node(const OpLookup& ops, std::string_view op, int version, std::vector<ValueId> inputs, ValueId result);
+
 // Edits one graph. Erased nodes leave order() and new ones find their place in finish(); until then only the questions
 // asked here see the changes.
 class Rewriter {

@@ -18,12 +18,6 @@ using Ints = std::vector<int64_t>;
 constexpr const char* kPerms[] = {"perm_q", "perm_k", "perm_v", "perm_y"};
 enum Operand : size_t { kQ, kK, kV, kY, kCount };  // further inputs of the scores stand behind V, too
 
-Ints extents_of(const TensorType& type) {
-  Ints extents;
-  for (const Dim& dim : type.dims) extents.push_back(dim.extent);
-  return extents;
-}
-
 // reshape(expand(once)): each place of `axis` of the value stands there `count` times, one behind the other. `once` has
 // an axis of extent 1 more, behind that one.
 struct Spread {
@@ -44,13 +38,13 @@ std::optional<Spread> spread_behind(const Rewriter& rewriter, const Graph& graph
     if (!type->is_static()) return std::nullopt;
   }
   if (apart.rank() != joined.rank() + 1 || before.rank() != apart.rank()) return std::nullopt;
-  Ints from = extents_of(before), to = extents_of(apart);
+  Ints from = before.extents(), to = apart.extents();
   const auto [a, b] = std::mismatch(from.begin(), from.end(), to.begin());
   if (a == from.end() || a == from.begin() || *a != 1 || !std::equal(a + 1, from.end(), b + 1)) return std::nullopt;
   const Spread spread{once, a - from.begin() - 1, *b};
   to[static_cast<size_t>(spread.axis)] *= spread.count;
   to.erase(to.begin() + spread.axis + 1);
-  return to == extents_of(joined) ? std::optional(spread) : std::nullopt;
+  return to == joined.extents() ? std::optional(spread) : std::nullopt;
 }
 
 // An operand as it is stored, and where each axis that attention reads lies.
@@ -123,14 +117,14 @@ class Sharer {
   bool has_extents() const {
     const auto has_some = [&](ValueId id) {
       if (id == ValueId::none || !type(id).is_static()) return false;
-      const Ints extents = extents_of(type(id));
+      const Ints extents = type(id).extents();
       return std::find(extents.begin(), extents.end(), 0) == extents.end();  // to a Reshape another word
     };
     return has_some(made_.outputs[0]) && std::all_of(made_.inputs.begin(), made_.inputs.end(), has_some);
   }
 
   View view_of(Operand which) const {
-    View view{extents_of(type(which == kY ? made_.outputs[0] : made_.inputs[which])), {}};
+    View view{type(which == kY ? made_.outputs[0] : made_.inputs[which]).extents(), {}};
     if (heads_[which] != 0) {
       view.extents.back() /= heads_[which];
       view.extents.insert(view.extents.end() - 1, heads_[which]);
@@ -161,7 +155,7 @@ class Sharer {
     for (size_t slot = kY; slot < made_.inputs.size(); ++slot) {
       const int64_t at = heads_axis_of(made_.inputs[slot]);
       if (at < 0) continue;
-      Ints extents = extents_of(type(made_.inputs[slot]));
+      Ints extents = type(made_.inputs[slot]).extents();
       const bool is_one = extents[static_cast<size_t>(at)] == 1;
       extents[static_cast<size_t>(at)] /= is_one ? 1 : group_;
       extents.insert(extents.begin() + at + 1, is_one ? 1 : group_);
@@ -173,11 +167,11 @@ class Sharer {
   void put_in_place(View (&views)[kCount]) {
     const ValueId result = made_.outputs[0];
     for (const size_t slot : {size_t{kQ}, size_t{kK}, size_t{kV}}) {
-      if (extents_of(type(made_.inputs[slot])) == views[slot].extents) continue;
+      if (type(made_.inputs[slot]).extents() == views[slot].extents) continue;
       made_.inputs[slot] = rearranger_.reshaped(made_.inputs[slot], views[slot].extents);
     }
     TensorType stored = type(result);
-    const Ints extents = extents_of(stored);
+    const Ints extents = stored.extents();
     stored.dims.clear();
     for (const int64_t extent : views[kY].extents) stored.dims.push_back({extent, ""});
     made_.outputs[0] = rewriter_.add_value(graph_.value(result).name, std::move(stored));

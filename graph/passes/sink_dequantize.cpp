@@ -1,8 +1,7 @@
 // DequantizeLinear in front of a maximum comes behind it: it picks among bytes as among the numbers that they stand
 // for. So it does behind whatever only moves elements, or multiplies all by one number, on the way to a product of
 // dequantized operands, which multiplies bytes then, and behind a Gather of rows of a quantized table, of which nobody
-// reads more. What is dequantized only to be quantized the same way again stays
-// as it is.
+// reads more. What is dequantized only to be quantized the same way again stays as it is.
 #include <algorithm>
 #include <cmath>
 

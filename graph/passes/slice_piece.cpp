@@ -8,8 +8,8 @@
 namespace lathe {
 namespace {
 
-std::optional<int64_t> single(const std::optional<std::vector<int64_t>>& numbers) {
-  return numbers && numbers->size() == 1 ? std::optional((*numbers)[0]) : std::nullopt;
+std::optional<int64_t> single(const std::vector<int64_t>& numbers) {
+  return numbers.size() == 1 ? std::optional(numbers[0]) : std::nullopt;
 }
 
 }  // namespace
@@ -25,10 +25,10 @@ std::optional<SlicePiece> slice_piece(const Graph& graph, NodeId id) {
     end = single(node.attributes.get_ints("ends"));
     if (node.attributes.has("axes")) axis = single(node.attributes.get_ints("axes"));
   } else {
-    begin = single(integers_of(graph, input_or_none(node, 1)));
-    end = single(integers_of(graph, input_or_none(node, 2)));
-    if (input_or_none(node, 3) != ValueId::none) axis = single(integers_of(graph, node.inputs[3]));
-    if (input_or_none(node, 4) != ValueId::none && single(integers_of(graph, node.inputs[4])) != 1) return std::nullopt;
+    begin = integer_of(graph, input_or_none(node, 1));
+    end = integer_of(graph, input_or_none(node, 2));
+    if (input_or_none(node, 3) != ValueId::none) axis = integer_of(graph, node.inputs[3]);
+    if (input_or_none(node, 4) != ValueId::none && integer_of(graph, node.inputs[4]) != 1) return std::nullopt;
   }
   if (!begin || !end || !axis) return std::nullopt;
   if (*axis < 0) *axis += type.rank();

@@ -184,12 +184,7 @@ class Turner {
 
   Node made(const char* op, std::vector<ValueId> inputs, const std::string& like, TensorType type) {
     constexpr int kVersion = 13;
-    Node node;
-    node.op = &ops_.require("", op, kVersion);
-    node.version = kVersion;
-    node.inputs = std::move(inputs);
-    node.outputs = {rewriter_.add_value(like, std::move(type))};
-    return node;
+    return made_node(ops_, op, kVersion, std::move(inputs), rewriter_.add_value(like, std::move(type)));
   }
 
   // With leading axes of one element, as many as it takes.

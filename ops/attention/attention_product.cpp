@@ -84,6 +84,7 @@ struct AttentionProduct<Element>::Block {
   Range tiles;
   int64_t first_row, rows;
   int64_t first_key, keys;
+  Range packed;  // keys that are packed meanwhile, from the beginning of the memory for them
   Phase phase;
 };
 
@@ -275,7 +276,7 @@ void AttentionProduct<Element>::score(const Matrix& matrix, const Block& block, 
     ahead.fetch();
     inputs.fetch();
     const bool is_tail = key / width == last_panel && has_tail(problem_.keys);
-    args.b = matrix.packed_k + (key - (packs_blocks_ ? block.first_key : 0)) * args.k;
+    args.b = matrix.packed_k + (key - block.packed.begin) * args.k;
     for (int64_t tile = block.tiles.begin; tile < block.tiles.end; tile += args.tiles) {
       const int64_t row = tiles_.row_of(tile);
       args.tiles = tiles_.end_of_height(tile, block.tiles.end) - tile;
@@ -306,8 +307,8 @@ float* AttentionProduct<Element>::sums_at(const Matrix& matrix, const Block& blo
 template <class Element>
 void AttentionProduct<Element>::mix(const Matrix& matrix, const Block& block, Ahead& ahead) const noexcept {
   const int64_t width = format_.panel_columns, panels = format_.panels(problem_.value_size);
-  const int64_t first_group = packs_blocks_ ? 0 : block.first_key / kGroup;  // blocks begin at whole panels
-  const int64_t groups = divide_up(packs_blocks_ ? block.keys : problem_.keys, kGroup);
+  const int64_t first_group = (block.first_key - block.packed.begin) / kGroup;  // blocks begin at whole panels
+  const int64_t groups = divide_up(block.packed.end - block.packed.begin, kGroup);
   GemmTileArgs args{};
   args.k = divide_up(block.keys, kGroup);
   args.a_stride_bytes = score_stride_ * 4;
@@ -372,6 +373,8 @@ auto AttentionProduct<Element>::block_at(int64_t number, int64_t part) const -> 
   block.rows = tiles_.row_of(block.tiles.end) - block.first_row;
   block.first_key = part * plan_.key_block;
   block.keys = std::min<int64_t>(plan_.key_block, problem_.keys - block.first_key);
+  block.packed = {0, problem_.keys};
+  if (packs_blocks_) block.packed = {block.first_key, block.first_key + block.keys};
   const bool is_last = part + 1 == key_blocks_;
   block.phase = key_blocks_ == 1 ? kOnly : part == 0 ? kFirst : is_last ? kLast : kMiddle;
   return block;
@@ -408,10 +411,9 @@ void AttentionProduct<Element>::run_rows(const Matrix& matrix, const Matrix* nex
     const Block block = block_at(number, part);
     Ahead next_keys(format_.panels(block.keys) + format_.panels(problem_.value_size));
     if (packs_blocks_) {
-      pack(matrix, {block.first_key, block.first_key + block.keys});
-      const Block after = block_at(0, is_last ? 0 : part + 1);
+      pack(matrix, block.packed);
       const Matrix* read = is_last ? next_matrix : &matrix;
-      if (read != nullptr) add_keys(next_keys, *read, {after.first_key, after.first_key + after.keys});
+      if (read != nullptr) add_keys(next_keys, *read, block_at(number, is_last ? 0 : part + 1).packed);
     }
     Ahead& ahead = packs_blocks_ ? next_keys : ahead_of_matrix;
     const bool has_next = !is_last || number + 1 < blocks_;
@@ -447,7 +449,7 @@ void AttentionProduct<Element>::run(const Operands& operands, int share, int sha
     if (end < mine.end) {
       next = matrix_at(operands, offsets_[static_cast<size_t>(number + 1)]);
       ahead.add(next->q, problem_.rows, problem_.size, strides_.q);
-      if (!packs_blocks_) add_keys(ahead, *next, {0, problem_.keys});
+      add_keys(ahead, *next, {0, problem_.keys});
     }
     for (; item < end; ++item) run_rows(matrix, next ? &*next : nullptr, item - number * blocks_, ahead);
   }

@@ -108,7 +108,7 @@ class AttentionProduct {
   void pack(const Matrix& matrix, const Range& keys) const noexcept;
   Block block_at(int64_t number, int64_t part) const;  // of the rows, and of their keys
   Ahead inputs_of(const Matrix& matrix, const Block& block, int64_t shares) const;
-  // `next`: null or the matrix that is worked on after this one.
+  // `next`: null or the matrix that is worked on after this one. `ahead` of it, where all its keys are packed at once.
   void run_rows(const Matrix& matrix, const Matrix* next, int64_t number, Ahead& ahead) const noexcept;
   void add_keys(Ahead& ahead, const Matrix& matrix, const Range& keys) const noexcept;
   void add_up(const Matrix& matrix, const Block& block) const noexcept;

@@ -18,10 +18,8 @@ Int8Dot dot_of(const DynamicProblem& problem) {
   const bool has_one_zero = problem.b.zeros.size() == 1;
   if (has_vnni(problem.isa) && has_one_zero) return Int8Dot::u8s8;
   if (has_dot(problem.isa, Int8Dot::u8s7) && problem.b.is_signed && has_one_zero && problem.b.zeros[0] == 0) {
-    // A few rows wait for weights, of which there are half as many bytes.
-    constexpr int64_t kFewRows = 12;
-    if (problem.b.most <= kMostOfSevenBits) return Int8Dot::u8s7;
-    if (problem.b.most <= kMostBesideSigns && problem.m <= kFewRows) return Int8Dot::s8s8;
+    const auto dot = dot_of_small_weights(problem.m, [&](int most) { return problem.b.most <= most; });
+    if (dot) return *dot;
   }
   return pays_crossed(problem.isa, problem.m, problem.n, problem.k) ? Int8Dot::crossed : Int8Dot::pairs;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/int8/quantize_floats.h"
+#include "ops/value_rows.h"
 #include "ops/work_split.h"
 #include "src/base/checked_size.h"
 #include "src/base/thread_team.h"
@@ -11,26 +12,6 @@ namespace lathe {
 namespace {
 
 constexpr int64_t kLine = 16;  // floats of a cache line: threads write their ranges to lines of their own
-
-// How the values lie: rows of `lanes`, all of them values but in every `period`-th run of `rows` rows, in which only
-// the first `valid` of each row are. Plain values: one run.
-struct ValueRows {
-  int64_t lanes = 1, rows = 0, period = 1, valid = 1;
-  int64_t runs = 1;
-
-  int64_t count() const { return runs * rows * lanes; }
-  bool is_partial(int64_t run) const { return valid < lanes && run % period == period - 1; }
-};
-
-ValueRows rows_of(const TensorType& type) {
-  const int64_t lanes = type.layout.channel_block;
-  if (lanes == 0) return {.rows = checked_elements(type.extents())};
-  const Dims dims = type.storage_dims();
-  const int64_t pixels = checked_elements(Dims(dims.begin() + 2, dims.end() - 1));
-  const int64_t left = type.dims[1].extent % lanes;
-  return {
-      .lanes = lanes, .rows = pixels, .period = dims[1], .valid = left == 0 ? lanes : left, .runs = dims[0] * dims[1]};
-}
 
 ValueRange range_of_rows(const float* x, const Range& mine, const ValueRows& of) noexcept {
   ValueRange range;
@@ -60,7 +41,7 @@ ValueRange FoundRange::merged(const StepArgs& args) const noexcept {
 }
 
 FoundRange add_range(const LowerContext& context, int input, const LeadingElements& leading) {
-  const ValueRows rows = rows_of(context.input_type(input));
+  const ValueRows rows = ValueRows::of(context.input_type(input));
   FoundRange found;
   found.threads = worthwhile_threads(static_cast<double>(rows.count()) * 10, context.target.threads);
   found.parts = context.scratch(checked_bytes(DType::f32, {found.threads, kLine}));
@@ -87,7 +68,7 @@ FoundRange add_range(const LowerContext& context, int input, const LeadingElemen
 bool lower_dynamic_quantize(LowerContext& context) {
   if (context.input_type(0).dtype != DType::f32 || !context.has_output(0)) return false;
   if (context.input_type(0).layout != context.output_type(0).layout) return false;
-  const int64_t count = rows_of(context.input_type(0)).count();
+  const int64_t count = ValueRows::of(context.input_type(0)).count();
   const BufferId from = context.buffer(context.input(0)), to = context.buffer(context.output(0));
   const FoundRange range = add_range(context, 0);
   const BufferId scale = context.has_output(1) ? context.buffer(context.output(1)) : BufferId::none;

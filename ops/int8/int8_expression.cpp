@@ -237,7 +237,7 @@ std::vector<uint8_t> take_byte_tail(Expression& e) {
   std::optional<ByteTail> tail = byte_tail(e);
   if (!tail) return {};
   e = std::move(tail->head);
-  return std::move(tail->table);
+  return {tail->table.begin(), tail->table.end()};
 }
 
 }  // namespace

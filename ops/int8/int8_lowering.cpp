@@ -30,16 +30,15 @@ std::optional<Int8Dot> halved_dot(const Int8Lowering& l) {
 // Without VNNI. Few rows wait for weights, of which there are half as many bytes; more of them take less time crossed,
 // unless their bytes are small.
 Int8Dot dot_in_16_bits(const LowerContext& context, const Int8Lowering& l, ValueId b) {
-  constexpr int64_t kFewRows = 12;
   const Tensor weights = context.graph.value(b).constant;
   if (weights.defined() && l.b_is_signed && l.node.a_zero.is_scalar() && l.node.b_zero.is_zero()) {
     const auto elements = weights.elements<int8_t>();
-    const bool can_halve = l.node.shape.m > kFewRows && l.node.shape.batches() == 1;
+    const bool can_halve = l.node.shape.m > kFewRowsOfBytes && l.node.shape.batches() == 1;
     const std::optional<Int8Dot> halved = can_halve ? halved_dot(l) : std::nullopt;
     // Adds fours, beside weights of seven bits, too, where bytes are hardly ever large.
     if (halved == Int8Dot::u8s8_halved) return *halved;
-    if (are_at_most(elements, kMostOfSevenBits)) return Int8Dot::u8s7;
-    if (l.node.shape.m <= kFewRows && are_at_most(elements, kMostBesideSigns)) return Int8Dot::s8s8;
+    const auto dot = dot_of_small_weights(l.node.shape.m, [&](int most) { return are_at_most(elements, most); });
+    if (dot) return *dot;
     if (halved) return *halved;
   }
   return pays_crossed(context.target.isa, l.node.shape.m, l.node.shape.n, l.node.shape.k) ? Int8Dot::crossed

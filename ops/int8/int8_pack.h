@@ -1,6 +1,7 @@
 #pragma once
 // Operands of integer products in the form that the kernels read.
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "jit/kernels/gemm/gemm_int8.h"
@@ -40,6 +41,18 @@ struct Int8PanelFormat {
 
 // From -most to most: kMostOfSevenBits are what quantizers make weights of for CPUs without VNNI ("reduce range").
 bool are_at_most(std::span<const int8_t> weights, int most) noexcept;
+
+// Rows that wait for weights rather than multiply.
+constexpr int64_t kFewRowsOfBytes = 12;
+// What multiplies bytes of weights that are small, or few rows by weights without -128, on CPUs without VNNI.
+// `are_at_most(most)`: of the weights. nullopt: neither.
+template <class AreAtMost>
+std::optional<Int8Dot> dot_of_small_weights(int64_t rows, AreAtMost are_at_most) {
+  if (are_at_most(kMostOfSevenBits)) return Int8Dot::u8s7;
+  // Of bytes there are half as many as of 16 bits.
+  if (rows <= kFewRowsOfBytes && are_at_most(kMostBesideSigns)) return Int8Dot::s8s8;
+  return std::nullopt;
+}
 
 // What A's elements move by, so that they have the sign that `dot` wants.
 int shift_of_a(Int8Dot dot, bool is_signed);

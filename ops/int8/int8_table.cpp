@@ -1,6 +1,5 @@
 #include "ops/int8/int8_table.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "jit/kernels/common/int8_store.h"
@@ -88,9 +87,9 @@ Expression up_to(const Expression& e, int last, DType dtype) {
   return head;
 }
 
-std::vector<uint8_t> table_of(const Expression& tail) {
+ByteTable table_of(const Expression& tail) {
   const bool is_signed = tail.inputs[0] == DType::i8;
-  std::vector<uint8_t> table(kBytes);
+  ByteTable table = {};
   for (int bits = 0; bits < kBytes; ++bits) {
     const auto byte = static_cast<float>(is_signed ? static_cast<int8_t>(bits) : bits);
     table[static_cast<size_t>(bits)] = static_cast<uint8_t>(static_cast<int>(evaluate(tail, &byte)));
@@ -120,9 +119,7 @@ std::optional<ByteTable> take_tail_for_look_up(Expression& e, Isa isa) {
   std::optional<ByteTail> tail = byte_tail(e, kFlopWorthAnotherLookUp);
   if (!tail) return std::nullopt;
   e = std::move(tail->head);
-  ByteTable table = {};
-  std::copy(tail->table.begin(), tail->table.end(), table.begin());
-  return table;
+  return tail->table;
 }
 
 }  // namespace lathe

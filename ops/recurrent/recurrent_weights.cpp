@@ -64,9 +64,10 @@ std::optional<ByteWeights> byte_weights(const LowerContext& context, const ByteO
     if (std::equal(weights.zeros.begin() + 1, weights.zeros.end(), weights.zeros.begin())) weights.zeros.resize(1);
   }
   if (const Tensor constant = context.constant(operands.weights); constant.defined() && weights.is_signed) {
-    // Of all directions, which quantizers treat alike.
+    const auto all = constant.elements<int8_t>();
+    const size_t each = all.size() / static_cast<size_t>(directions);
     for (const int most : {kMostOfSevenBits, kMostBesideSigns}) {
-      if (!are_at_most(constant.elements<int8_t>(), most)) continue;
+      if (!are_at_most(all.subspan(static_cast<size_t>(direction) * each, each), most)) continue;
       weights.most = most;
       break;
     }
