@@ -252,13 +252,16 @@ const std::vector<Pass>& bind_passes() {
       {"expand-composites", passes::expand_composites, 1},
       {"split-einsum", passes::split_einsum, 1},
       {"expand-einsum", passes::expand_einsum, 1},
-      {"fold-constants", passes::fold_constants, 1},
       {"remove-identities", passes::remove_identities, 1},
-      // A mask that was spread to extents known only now, and what was assigned to its first columns.
+      // A mask that was spread to extents known only now, and what was assigned to its first columns: before constants
+      // are folded, for indices are many times as large as what is assigned by them, and of masks for all lengths few
+      // rows are read.
       {"bypass-expand", passes::bypass_expand, 1},
       {"assign-slices", passes::assign_slices, 1},
       {"join-parts", passes::join_parts, 1},
       {"hoist-slices", passes::hoist_slices, 2},
+      {"remove-dead", passes::remove_dead, 1},
+      {"fold-constants", passes::fold_constants, 1},
       // Every layer's composite brings the same masks and rows of tables, and its rotation in parts.
       {"merge-common", passes::merge_common, 1},
       {"fuse-rotary", passes::fuse_rotary, 2},

@@ -1,7 +1,7 @@
 // A Slice of rows moves up through what works row by row, until it stands before the matrix products (or norms) that
 // made them: they make only the rows that somebody reads. A classifier that reads the first token's row of the last
 // layer spares most of that layer. A Gather of one place is such a Slice, and a Squeeze. Arithmetic is spared, too,
-// where few of many rows are read, as of a mask for all lengths.
+// where few of many rows are read, as of a mask for all lengths, and larger Slices of other axes.
 #include <algorithm>
 #include <limits>
 
@@ -13,7 +13,8 @@ namespace lathe::passes {
 namespace {
 
 constexpr int kVersion = 13;
-constexpr int kFarthest = 24;  // nodes between a Slice and what it is to spare
+constexpr int kFarthest = 24;    // nodes between a Slice and what it is to spare
+constexpr int kMostReaders = 4;  // each of which makes its own rows of what others read, too
 
 bool is_pointwise(const Node& node) {
   return node.op->domain.empty() && node.op->express != nullptr && !node.attributes.has("axis") &&
@@ -45,7 +46,7 @@ class Hoister {
     while (!waiting.empty()) {
       const NodeId slice = waiting.back();
       waiting.pop_back();
-      if (slice == NodeId::none) continue;
+      if (slice == NodeId::none || !rewriter_.is_live(slice)) continue;
       const std::optional<Selection> selection = selection_of(slice);
       if (selection && is_worth_hoisting(*selection)) hoist(slice, *selection, waiting);
     }
@@ -121,8 +122,24 @@ class Hoister {
       if (static_cast<int64_t>(perm.size()) != rank) return std::nullopt;
       return Plan{{{0, perm[static_cast<size_t>(axis)]}}, {}};
     }
+    if (is_op(node, "Slice")) return same_axis(leaves_more(node, axis, rows));
     if (is_op(node, "Reshape") && node.version >= 5) return reshape_plan(first, type, axis, rows);
     return std::nullopt;
+  }
+
+  // A Slice of other axes, of a larger part of them than these rows are: of two Slices, the smaller one comes first.
+  bool leaves_more(const Node& slice, int64_t axis, const Dim& rows) const {
+    const auto axes = integers_of(graph_, input_or_none(slice, 3));
+    const TensorType &from = graph_.value(slice.inputs[0]).type, &to = graph_.value(slice.outputs[0]).type;
+    if (!axes || !from.is_static() || !to.is_static() || !rows.known()) return false;
+    double left = 1;
+    for (const int64_t named : *axes) {
+      const auto at = static_cast<size_t>(named < 0 ? named + from.rank() : named);
+      if (static_cast<int64_t>(at) == axis || at >= from.dims.size()) return false;
+      left *= static_cast<double>(to.dims[at].extent) / static_cast<double>(from.dims[at].extent);
+    }
+    const int64_t whole = from.dims[static_cast<size_t>(axis)].extent;
+    return static_cast<double>(rows.extent) / static_cast<double>(whole) < left;
   }
 
   // Gain and bias do not reach up to the axis.
@@ -171,9 +188,8 @@ class Hoister {
     const NodeId maker = graph_.value(selection.whole).producer;
     if (maker == NodeId::none || !rewriter_.is_live(maker)) return false;
     const Node& node = graph_.node(maker);
-    if (node.epilogue || node.captures > 0 || !is_pointwise(node) || rewriter_.is_output(selection.whole)) return false;
-    // Each of a few readers makes its own rows.
-    constexpr int kMostReaders = 4;
+    if (node.epilogue || node.captures > 0 || rewriter_.is_output(selection.whole)) return false;
+    if (!is_pointwise(node) && !is_op(node, "Slice")) return false;
     int readers = 0;
     const auto is_one = [&](NodeId user) { return ++readers <= kMostReaders && reads_few_rows(user, selection.whole); };
     const Dim& whole = graph_.value(selection.whole).type.dims[static_cast<size_t>(selection.axis)];
@@ -248,6 +264,12 @@ class Hoister {
     std::fill(node.outputs.begin(), node.outputs.end(), ValueId::none);
     node.outputs[0] = result;
     rewriter_.add(std::move(node), maker);
+    // Slices of the rows see something else than a Slice now.
+    int readers = 0;
+    rewriter_.all_users(result, [&](NodeId user) {
+      if (is_op(graph_.node(user), "Slice")) waiting.push_back(user);
+      return ++readers < kMostReaders;
+    });
   }
 
   // Where it would get somewhere; none otherwise.

@@ -4,6 +4,8 @@
 #include <unordered_set>
 
 #include "graph/infer.h"
+#include "graph/passes/passes.h"
+#include "src/runtime/spelled_extents.h"
 
 namespace lathe {
 namespace {
@@ -27,13 +29,37 @@ TensorType common_type(const TensorType& a, const TensorType& b, const TensorTyp
   return type;
 }
 
+void run_pass(Graph& graph, const RunnerContext& context, const Pass& pass) {
+  run_passes(graph, {pass}, context.pass_context(), context.optimization_level, context.disabled_passes);
+}
+
+// The graph for the inputs that both samples have in common: fixed extents are known, and what follows from them.
+std::shared_ptr<Graph> bound_graph(const Graph& graph, const RunnerContext& context, std::span<const DType> dtypes,
+                                   std::span<const Dims> first, std::span<const Dims> second) {
+  auto bound = std::make_shared<Graph>(graph);
+  for (size_t i = 0; i < first.size(); ++i) {
+    TensorType& type = bound->value(bound->inputs[i]).type;
+    type = common_type(TensorType::of(dtypes[i], first[i]), TensorType::of(dtypes[i], second[i]), type);
+    for (size_t axis = 0; axis < type.dims.size(); ++axis)
+      if (Dim& dim = type.dims[axis]; !dim.known() && dim.symbol.empty())
+        dim.symbol = "?input" + std::to_string(i) + "." + std::to_string(axis);
+  }
+  infer_types(*bound, context.limits);
+  // Each time, more extents are known.
+  constexpr int kMostTimes = 4;
+  for (int i = 0; i < kMostTimes && fold_numbers(*bound, ExtentSums(*bound)); ++i) infer_types(*bound, context.limits);
+  run_pass(*bound, context, {"fold-constants", passes::fold_constants, 1});
+  return bound;
+}
+
 class StageFinder {
  public:
-  StageFinder(const Graph& graph, const Graph& first, const Graph& second) : graph_(graph) {
+  StageFinder(const Graph& graph, const Graph& first, const Graph& second) : graph_(graph), sums_(graph) {
     const size_t values = graph.value_count();
     found_.types.resize(values);
     is_arithmetic_.assign(values, false);
     follows_open_.assign(values, false);
+    is_known_.assign(values, false);
     stage_of_.assign(values, kNone);
     sources_.resize(values);
     for (size_t v = 0; v < values; ++v) {
@@ -52,14 +78,24 @@ class StageFinder {
         if (!trace(node)) return false;
         continue;
       }
-      place(id);
       ++found_.nodes;
+      if (note_known(node)) {
+        known_nodes_.push_back(id);
+        continue;
+      }
+      place(id);
       fixed += stages_[stage_of_node_.back().second].is_open ? 0 : 1;
     }
+    place_known_nodes();
     // Another length costs what its open nodes cost, and equal ones of several layers count once.
     constexpr size_t kLeastShare = 4, kMostStages = 2048;
     return fixed > 0 && fixed * kLeastShare >= found_.nodes && stages_.size() <= kMostStages;
   }
+
+  // Numbers that are known by the time that the other inputs of their readers are, once they are made from the shapes
+  // of the graph's inputs: it is cut as though they were.
+  const std::vector<Graph::Use>& late() const { return late_; }
+  const ExtentSums& sums() const { return sums_; }
 
   Stages take() {
     for (const auto& [node, stage] : stage_of_node_) stages_[stage].nodes.push_back(node);
@@ -147,22 +183,60 @@ class StageFinder {
            std::any_of(node.outputs.begin(), node.outputs.end(), is_one);
   }
 
+  // Made of constants alone.
+  bool note_known(const Node& node) {
+    if (!node.op->deterministic || node.outputs.size() != 1) return false;
+    const bool is_known = std::all_of(node.inputs.begin(), node.inputs.end(),
+                                      [&](ValueId id) { return is_given(id) || is_known_[index_of(id)]; });
+    is_known_[index_of(node.outputs[0])] = is_known;
+    return is_known;
+  }
+
   // Open stages have even numbers, fixed ones odd numbers.
   void place(NodeId id) {
     const Node& node = graph_.node(id);
     const bool open = is_open(node);
     size_t stage = open ? 0 : 1;
-    const auto follow = [&](ValueId value) {
+    const auto behind = [&](size_t at_least, ValueId value) {
       const size_t before = stage_of_[index_of(value)];
-      if (before != kNone) stage = std::max(stage, before % 2 == stage % 2 ? before : before + 1);
+      return before == kNone ? at_least : std::max(at_least, before % 2 == at_least % 2 ? before : before + 1);
     };
-    for (const ValueId input : node.inputs) {
-      if (is_given(input)) continue;
-      if (!is_arithmetic_[index_of(input)]) follow(input);
-      for (const ValueId source : sources_[index_of(input)]) follow(source);
+    for (const ValueId input : node.inputs)
+      if (!is_given(input) && !is_arithmetic_[index_of(input)]) stage = behind(stage, input);
+    for (size_t slot = 0; slot < node.inputs.size(); ++slot) {
+      const ValueId input = node.inputs[slot];
+      if (is_given(input) || !is_arithmetic_[index_of(input)]) continue;
+      size_t behind_sources = stage;
+      for (const ValueId source : sources_[index_of(input)]) behind_sources = behind(behind_sources, source);
+      if (behind_sources > stage && can_spell(graph_, sums_, input))
+        late_.push_back({id, static_cast<int>(slot)});
+      else
+        stage = behind_sources;
     }
+    put(id, stage);
+  }
+
+  // What is made of constants alone, and was too large to be folded, belongs to the first stage that reads it: that may
+  // need little of it.
+  void place_known_nodes() {
+    std::vector<size_t> reader(graph_.value_count(), kNone);  // by value: the first stage
+    const auto read = [&](NodeId id, size_t stage) {
+      for (const ValueId input : graph_.node(id).inputs)
+        if (!is_given(input)) reader[index_of(input)] = std::min(reader[index_of(input)], stage);
+    };
+    for (const auto& [id, stage] : stage_of_node_) read(id, stage);
+    for (size_t i = known_nodes_.size(); i-- > 0;) {
+      const NodeId id = known_nodes_[i];
+      const ValueId made = graph_.node(id).outputs[0];
+      const size_t stage = reader[index_of(made)] == kNone ? 1 : reader[index_of(made)];
+      put(id, stage);
+      read(id, stage);
+    }
+  }
+
+  void put(NodeId id, size_t stage) {
     while (stages_.size() <= stage) stages_.push_back({.is_open = stages_.size() % 2 == 0});
-    for (const ValueId output : node.outputs)
+    for (const ValueId output : graph_.node(id).outputs)
       if (output != ValueId::none) stage_of_[index_of(output)] = stage;
     stage_of_node_.emplace_back(id, stage);
   }
@@ -217,12 +291,16 @@ class StageFinder {
   }
 
   const Graph& graph_;
+  const ExtentSums sums_;
   Stages found_;
+  std::vector<Graph::Use> late_;
   std::vector<Stage> stages_;
   std::vector<std::pair<NodeId, size_t>> stage_of_node_;
+  std::vector<NodeId> known_nodes_;  // made of constants alone
   // By value.
   std::vector<bool> is_arithmetic_;            // known as soon as the shapes of the graph's inputs are
   std::vector<bool> follows_open_;             // of these: from an open shape
+  std::vector<bool> is_known_;                 // made of constants alone
   std::vector<size_t> stage_of_;               // that makes it; kNone: inputs, constants, arithmetic
   std::vector<std::vector<ValueId>> sources_;  // of arithmetic: whose shapes it follows from
   std::vector<bool> read_elsewhere_;
@@ -239,15 +317,25 @@ bool all_fit(const Graph& graph, const Graph& sample) {
 
 }  // namespace
 
-std::optional<Stages> stages_of(const Graph& graph, std::span<const DType> dtypes, std::span<const Dims> first,
-                                std::span<const Dims> second, const Limits& limits) {
-  const Graph a = sample_of(graph, dtypes, first, limits);
-  if (!all_fit(graph, a)) return std::nullopt;
-  const Graph b = sample_of(graph, dtypes, second, limits);
-  if (!all_fit(graph, b)) return std::nullopt;
-  StageFinder finder(graph, a, b);
-  if (!finder.find()) return std::nullopt;
-  return finder.take();
+std::optional<Stages> stages_of(const Graph& graph, const RunnerContext& context, std::span<const DType> dtypes,
+                                std::span<const Dims> first, std::span<const Dims> second) {
+  const std::shared_ptr<Graph> bound = bound_graph(graph, context, dtypes, first, second);
+  for (bool is_spelled = false;; is_spelled = true) {
+    const Graph a = sample_of(*bound, dtypes, first, context.limits);
+    if (!all_fit(*bound, a)) return std::nullopt;
+    const Graph b = sample_of(*bound, dtypes, second, context.limits);
+    if (!all_fit(*bound, b)) return std::nullopt;
+    StageFinder finder(*bound, a, b);
+    if (!finder.find()) return std::nullopt;
+    if (is_spelled || finder.late().empty()) {
+      Stages stages = finder.take();
+      stages.graph = bound;
+      return stages;
+    }
+    spell_from_inputs(*bound, context.ops, finder.sums(), finder.late());
+    // All layers cut the same columns out of a mask.
+    run_pass(*bound, context, {"merge-common", passes::merge_common, 1});
+  }
 }
 
 }  // namespace lathe

@@ -10,12 +10,13 @@
 // Two samples prove nothing about a third shape. What is taken for fixed is therefore an assumption that whoever runs
 // the stages has to check: Stages::types of all values that pass from an open stage to others. Given these, the values
 // of fixed stages have the shapes that inference finds, for they depend on nothing else.
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "graph/graph.h"
-#include "src/base/limits.h"
+#include "src/runtime/runner_context.h"
 
 namespace lathe {
 
@@ -28,6 +29,8 @@ struct Stage {
 };
 
 struct Stages {
+  // Whose nodes these are: the given one, with what follows from the fixed extents of its inputs.
+  std::shared_ptr<const Graph> graph;
   std::vector<Stage> stages;
   std::vector<TensorType> types;  // by value: known extents are those that both samples have
   size_t nodes = 0;               // without shape arithmetic
@@ -36,7 +39,7 @@ struct Stages {
 // nullopt: a shape that depends on data, values that are no tensors, or so few fixed nodes that it does not pay.
 // Requires: shapes that fit the graph, whose inputs have the types of `dtypes`. Throws Error where the graph
 // contradicts one of the samples.
-std::optional<Stages> stages_of(const Graph& graph, std::span<const DType> dtypes, std::span<const Dims> first,
-                                std::span<const Dims> second, const Limits& limits);
+std::optional<Stages> stages_of(const Graph& graph, const RunnerContext& context, std::span<const DType> dtypes,
+                                std::span<const Dims> first, std::span<const Dims> second);
 
 }  // namespace lathe

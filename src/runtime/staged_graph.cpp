@@ -46,14 +46,15 @@ struct StageGraphs {
 std::shared_ptr<const StagedGraph> StagedGraph::make(const Graph& graph, std::shared_ptr<RunnerContext> context,
                                                      std::span<const DType> dtypes, std::span<const Dims> first,
                                                      std::span<const Dims> second) {
-  const auto stages = stages_of(graph, dtypes, first, second, context->limits);
+  const auto stages = stages_of(graph, *context, dtypes, first, second);
   if (!stages) return nullptr;
-  StageGraphs graphs(graph, *stages);
+  const Graph& bound = *stages->graph;
+  StageGraphs graphs(bound, *stages);
   // What a new length costs is what the open nodes cost.
   if (2 * graphs.open_nodes > stages->nodes) return nullptr;
   std::shared_ptr<StagedGraph> staged(new StagedGraph);
-  std::vector<size_t> slots(graph.value_count(), kConstant);
-  for (const ValueId id : graph.inputs) {
+  std::vector<size_t> slots(bound.value_count(), kConstant);
+  for (const ValueId id : bound.inputs) {
     staged->input_types_.push_back(stages->types[index_of(id)]);
     slots[index_of(id)] = staged->slots_++;
   }
@@ -66,7 +67,7 @@ std::shared_ptr<const StagedGraph> StagedGraph::make(const Graph& graph, std::sh
       runners.push_back(runners[graphs.same[s]]);
     staged->add_stage(stages->stages[s], runners.back(), stages->types, slots);
   }
-  staged->find_results(graph, slots);
+  staged->find_results(bound, slots);
   staged->find_dead();
   return staged;
 }

@@ -61,6 +61,26 @@ TEST(HoistSlices, ARowOfAMaskForAllLengthsIsTheOnlyOneThatIsMade) {
   EXPECT_EQ(ops_of(hoisted(net)), "Slice Add Sigmoid Squeeze Add Sigmoid Gather Slice Cos Slice Cos Squeeze");
 }
 
+TEST(HoistSlices, OfRowsAndColumnsTheSmallerOnesAreCutFirst) {
+  PassNet net;
+  const ValueId mask = net.op("Cos", {net.input(Dims{40, 60})});
+  net.output(place(net, net.op("Sin", {slice(net, mask, 0, 30, 1)}), 7, 0));
+  const Graph after = hoisted(net);
+  EXPECT_EQ(ops_of(after), "Slice Cos Slice Sin Squeeze");
+  EXPECT_EQ(shape_of_input(after, "Cos", 0), (Dims{1, 60}));
+  PassNet even;
+  even.output(slice(even, slice(even, even.op("Cos", {even.input(Dims{40, 40})}), 0, 2, 1), 3, 5, 0));
+  EXPECT_EQ(ops_of(hoisted(even)), "Slice Slice Cos");
+}
+
+TEST(HoistSlices, RowsOfColumnsThatWereHoistedFollowThem) {
+  PassNet net;
+  const ValueId columns = slice(net, net.op("Neg", {net.op("Cos", {net.input(Dims{40, 90})})}), 0, 6, 1);
+  const ValueId masked = net.op("Where", {net.op("Equal", {columns, net.scalar(0)}), net.input(Dims{1, 6}), columns});
+  net.output(place(net, masked, 7, 0));
+  EXPECT_EQ(shape_of_input(hoisted(net), "Cos", 0), (Dims{1, 6}));
+}
+
 TEST(HoistSlices, RowsOfAnAttentionAreRowsOfItsQueries) {
   PassNet net;
   const ValueId x = net.op("Tanh", {net.input(Dims{1, 6, 8})});

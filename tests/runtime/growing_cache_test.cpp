@@ -15,10 +15,10 @@ using testing::ModelBuilder;
 using testing::random_input;
 using testing::run_into_buffers;
 
-constexpr int64_t kWidth = 32, kHeads = 4, kKeyHeads = 2, kSize = 8, kLayers = 3;
+constexpr int64_t kWidth = 32, kHeads = 4, kKeyHeads = 2, kSize = 8, kLayers = 3, kLongest = 256;
 
-// How a model attends to the cache.
-enum class Style { group_query, plain };
+// How a model attends to the cache; table: with a mask for all lengths, of which each layer cuts its columns.
+enum class Style { group_query, plain, table };
 
 // tokens [batch, 1, width], mask [batch, total], past keys and values of each layer [batch, key heads, past, size].
 class Decoder {
@@ -60,14 +60,28 @@ class Decoder {
       lengths_ = model_.node("Cast", {model_.node("Sub", {count, ints({1})})}).with("to", int64_t{6});
       const std::string all = model_.node("Gather", {model_.node("Shape", {"mask"}), ints({1})});
       total_ = model_.node("Cast", {all}).with("to", int64_t{6});
-      cos_ = model_.random_weight({256, kSize / 2});
-      sin_ = model_.random_weight({256, kSize / 2});
+      cos_ = model_.random_weight({kLongest, kSize / 2});
+      sin_ = model_.random_weight({kLongest, kSize / 2});
       return;
     }
     const std::string real = model_.node("Cast", {"mask"}).with("to", int64_t{1});
     const std::string absent = model_.node("Sub", {model_.weight(Tensor::scalar(1.0F)), real});
     const std::string bias = model_.node("Mul", {absent, model_.weight(Tensor::scalar(-1e9F))});
     bias_ = model_.node("Unsqueeze", {bias, ints({1, 2})});
+    if (style_ != Style::table) return;
+    const std::string two = model_.weight(Tensor::scalar<int64_t>(2)), one = model_.weight(Tensor::scalar<int64_t>(1));
+    const std::string past = model_.node("Gather", {model_.node("Shape", {"key0"}), two});
+    position_ = model_.node("Range", {past, model_.node("Add", {past, one}), one});
+    const std::string batch = model_.node("Gather", {model_.node("Shape", {"mask"}), ints({0})});
+    const std::string shape = model_.node("Concat", {batch, ints({1, 1, 1})}).with("axis", int64_t{0});
+    table_ = model_.node("Exp", {model_.node("Expand", {model_.random_weight({1, 1, kLongest, kLongest}), shape})});
+  }
+
+  // The row of this token, and as many columns as there are keys.
+  std::string row_of_table(const std::string& keys) {
+    const std::string count = model_.node("Gather", {model_.node("Shape", {keys}), ints({2})});
+    const std::string columns = model_.node("Slice", {table_, ints({0}), count, ints({3})});
+    return model_.node("Gather", {columns, position_}).with("axis", int64_t{2});
   }
 
   std::string attend(const std::string& qkv, int64_t layer) {
@@ -110,17 +124,19 @@ class Decoder {
     const std::string value = model_.node("Concat", {past_value, heads(2, kKeyHeads)}).with("axis", int64_t{2});
     caches_.push_back(key);
     caches_.push_back(value);
-    const std::string turned = model_.node("Transpose", {repeated(key)}).with("perm", {0, 1, 3, 2});
+    const std::string all = repeated(key);
+    const std::string turned = model_.node("Transpose", {all}).with("perm", {0, 1, 3, 2});
+    const std::string bias = style_ == Style::table ? model_.node("Add", {bias_, row_of_table(all)}).result() : bias_;
     const std::string scores =
         model_.node("Mul", {model_.node("MatMul", {heads(0, kHeads), turned}), model_.weight(Tensor::scalar(0.35F))});
-    const std::string weights = model_.node("Softmax", {model_.node("Add", {scores, bias_})}).with("axis", int64_t{-1});
+    const std::string weights = model_.node("Softmax", {model_.node("Add", {scores, bias})}).with("axis", int64_t{-1});
     const std::string mixed = model_.node("MatMul", {weights, repeated(value)});
     return model_.node("Reshape", {model_.node("Transpose", {mixed}).with("perm", {0, 2, 1, 3}), ints({0, 0, kWidth})});
   }
 
   Style style_;
   ModelBuilder model_;
-  std::string lengths_, total_, cos_, sin_, bias_;
+  std::string lengths_, total_, cos_, sin_, bias_, table_, position_;
   std::vector<std::string> caches_;
 };
 
@@ -198,8 +214,33 @@ TEST_P(GrowingCache, NeitherEmitsNorPacksAtFurtherLengths) {
   EXPECT_EQ(session.state()->context->packed->bytes(), packed);
 }
 
+// Their columns are as many as a layer has keys, which follows from the cache's shape, too.
+TEST(OpenStages, RowsOfAMaskForAllLengthsAreCutOnceForAllLayers) {
+  const Decoder decoder(Style::table);
+  const Session session = decoder.load(99);
+  Sequence sequence(1);
+  std::vector<Dims> shapes[2];
+  std::vector<DType> dtypes;
+  for (std::vector<Dims>& of_token : shapes) {
+    const std::vector<Tensor> inputs = sequence.inputs();
+    dtypes.clear();
+    for (const Tensor& input : inputs) {
+      of_token.push_back(input.dims());
+      dtypes.push_back(input.dtype());
+    }
+    sequence.append(session.run(inputs));
+  }
+  const Session::State& state = *session.state();
+  const auto stages = stages_of(state.runner->graph(), *state.context, dtypes, shapes[0], shapes[1]);
+  ASSERT_TRUE(stages);
+  size_t slices = 0;
+  for (const Stage& stage : stages->stages)
+    for (const NodeId id : stage.nodes) slices += stages->graph->node(id).op->name == "Slice" ? 1 : 0;
+  EXPECT_EQ(slices, 1U);
+}
+
 INSTANTIATE_TEST_SUITE_P(Decoders, GrowingCache,
-                         ::testing::Combine(::testing::Values(Style::group_query, Style::plain),
+                         ::testing::Combine(::testing::Values(Style::group_query, Style::plain, Style::table),
                                             ::testing::Values(int64_t{1}, int64_t{3}), ::testing::Values(1, 2)));
 
 // Two samples agree on an extent that a third length changes.
