@@ -1,5 +1,7 @@
 #include "graph/node_key.h"
 
+#include <cstring>
+
 #include "graph/op_schema.h"
 
 namespace lathe {
@@ -17,6 +19,21 @@ void append_numbers(std::string& key, const std::vector<T>& numbers) {
 }
 
 }  // namespace
+
+std::string sample_of(const Tensor& tensor) {
+  constexpr size_t kPieces = 4, kPieceBytes = 64;
+  std::string sample = to_string(tensor.dims()) + static_cast<char>(tensor.dtype());
+  const auto* bytes = static_cast<const char*>(tensor.raw());
+  for (size_t piece = 0; piece < kPieces; ++piece) {
+    sample.append(bytes + (tensor.bytes() - kPieceBytes) / (kPieces - 1) * piece, kPieceBytes);
+  }
+  return sample;
+}
+
+bool are_equal(const Tensor& a, const Tensor& b) {
+  if (a.dtype() != b.dtype() || a.dims() != b.dims()) return false;
+  return a.raw() == b.raw() || std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
+}
 
 bool append_tensor_key(std::string& key, const Tensor& tensor) {
   if (tensor.dtype() == DType::string) return false;

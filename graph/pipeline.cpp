@@ -260,10 +260,11 @@ const std::vector<Pass>& bind_passes() {
       {"assign-slices", passes::assign_slices, 1},
       {"join-parts", passes::join_parts, 1},
       {"hoist-slices", passes::hoist_slices, 2},
+      // Every layer has the same masks and rows of tables.
+      {"merge-common", passes::merge_common, 1},
       {"remove-dead", passes::remove_dead, 1},
       {"fold-constants", passes::fold_constants, 1},
-      // Every layer's composite brings the same masks and rows of tables, and its rotation in parts.
-      {"merge-common", passes::merge_common, 1},
+      // Of composites that were expanded, and which rotate in parts.
       {"fuse-rotary", passes::fuse_rotary, 2},
       // What an order costs depends on all three extents.
       {"order-products", passes::order_products, 2},

@@ -93,6 +93,7 @@ struct LoweredGraph {
   std::vector<BufferId> of_value;  // by ValueId
   std::vector<Step> steps;
   std::vector<BufferId> inputs, outputs;
+  std::unordered_map<std::string, std::shared_ptr<const void>> shared;  // LowerContext::shared()
 };
 
 class LowerContext {
@@ -122,6 +123,15 @@ class LowerContext {
   BufferId thread_scratch(size_t bytes) const;    // such a one for every thread: see StepArgs::own
   BufferId constant_buffer(Tensor tensor) const;  // for packed weights and tables; keeps the tensor alive
   Tensor packed(ValueId source, const std::string& format, const std::function<Tensor()>& pack) const;
+
+  // What nodes that are alike have in common, as the layers of a model do: made for the first of them. `key` names all
+  // that it depends on, and its type.
+  template <class T, class Make>
+  std::shared_ptr<const T> shared(const std::string& key, Make make) const {
+    std::shared_ptr<const void>& made = out_.shared[key];
+    if (made == nullptr) made = std::make_shared<const T>(make());
+    return std::static_pointer_cast<const T>(made);
+  }
 
   void has_packed(size_t bytes) const { packed_.has_packed(bytes); }  // within `pack`: see PackedWeights
 

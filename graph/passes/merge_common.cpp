@@ -1,6 +1,5 @@
 // Equal nodes over equal inputs, and equal constants, become one. Exporters that fold a transpose into shared weights
 // write these once for each use.
-#include <cstring>
 #include <string>
 #include <unordered_map>
 
@@ -10,22 +9,6 @@
 
 namespace lathe::passes {
 namespace {
-
-// The type of a large constant and some of its bytes, from all over it: those of different weights differ.
-std::string sample_of(const Tensor& tensor) {
-  constexpr size_t kPieces = 4, kPieceBytes = 64;
-  std::string sample = to_string(tensor.dims()) + static_cast<char>(tensor.dtype());
-  const auto* bytes = static_cast<const char*>(tensor.raw());
-  for (size_t piece = 0; piece < kPieces; ++piece) {
-    sample.append(bytes + (tensor.bytes() - kPieceBytes) / (kPieces - 1) * piece, kPieceBytes);
-  }
-  return sample;
-}
-
-bool are_equal(const Tensor& a, const Tensor& b) {
-  if (a.dtype() != b.dtype() || a.dims() != b.dims()) return false;
-  return a.raw() == b.raw() || std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
-}
 
 bool merge_constants(Rewriter& rewriter) {
   Graph& graph = rewriter.graph();

@@ -1,5 +1,8 @@
 #include "ops/conv/conv_steps.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "ops/conv/conv_operands.h"
 #include "ops/conv/conv_tuning.h"
 #include "ops/conv/conv_volume.h"
@@ -170,32 +173,40 @@ std::shared_ptr<const Program> make_winograd(const ConvProblem& problem, const C
   }
 }
 
+// Throws JitError.
+ConvPrograms programs_of(const ConvProblem& problem, Isa isa, int threads,
+                         const std::vector<int64_t>& operand_batch_bytes, PlanSource& plans) {
+  ConvPrograms programs;
+  if (is_depthwise(problem)) {
+    programs.depthwise = std::make_shared<const DepthwiseProgram>(problem, isa, threads, operand_batch_bytes);
+    programs.plan = programs.depthwise->plan_text();
+    return programs;
+  }
+  ConvPlan plan = plan_of(plans.choose(conv_tuning_task(problem, isa, threads)), isa);
+  programs.winograd = make_winograd<WinogradProgram>(problem, plan, threads, operand_batch_bytes);
+  programs.stem = make_winograd<WinogradStem>(problem, plan, threads, operand_batch_bytes);
+  programs.strassen = make_strassen(problem, plan, threads, operand_batch_bytes);
+  if (!programs.winograd && !programs.stem && !programs.strassen) {
+    plan.winograd = 0;
+    plan.strassen = false;
+    programs.dense = std::make_shared<const ConvProgram>(problem, plan, threads, operand_batch_bytes);
+  }
+  programs.plan = to_string(plan);
+  return programs;
+}
+
 }  // namespace
 
 std::optional<ConvPrograms> make_conv_programs(const LowerContext& context, const ConvProblem& problem, int threads,
                                                const std::vector<int64_t>& operand_batch_bytes) {
-  const Isa isa = context.target.isa;
-  ConvPrograms programs;
+  const std::string key =
+      fmt::format("conv {} threads {} operands {}", to_string(problem), threads, fmt::join(operand_batch_bytes, " "));
   try {
-    if (is_depthwise(problem)) {
-      programs.depthwise = std::make_shared<const DepthwiseProgram>(problem, isa, threads, operand_batch_bytes);
-      programs.plan = programs.depthwise->plan_text();
-      return programs;
-    }
-    ConvPlan plan = plan_of(context.plans.choose(conv_tuning_task(problem, isa, threads)), isa);
-    programs.winograd = make_winograd<WinogradProgram>(problem, plan, threads, operand_batch_bytes);
-    programs.stem = make_winograd<WinogradStem>(problem, plan, threads, operand_batch_bytes);
-    programs.strassen = make_strassen(problem, plan, threads, operand_batch_bytes);
-    if (!programs.winograd && !programs.stem && !programs.strassen) {
-      plan.winograd = 0;
-      plan.strassen = false;
-      programs.dense = std::make_shared<const ConvProgram>(problem, plan, threads, operand_batch_bytes);
-    }
-    programs.plan = to_string(plan);
+    return *context.shared<ConvPrograms>(
+        key, [&] { return programs_of(problem, context.target.isa, threads, operand_batch_bytes, context.plans); });
   } catch (const JitError&) {
     return std::nullopt;
   }
-  return programs;
 }
 
 void add_conv_steps(const LowerContext& context, const ConvPrograms& programs, int threads,

@@ -150,7 +150,9 @@ WeightFormat narrow_format(const LowerContext& context, const GemmProblem& probl
 // None: there is no code for it.
 std::optional<EmittedProduct> emit(const LowerContext& context, const ProductNode& product, const GemmProblem& problem,
                                    const std::optional<ConstantMatrix>& b) {
-  const GemmPlan plan = choose_gemm_plan(problem, context.plans);
+  const GemmPlan plan =
+      *context.shared<GemmPlan>(fmt::format("gemm plan {} threads {}", problem.key(), problem.threads),
+                                [&] { return choose_gemm_plan(problem, context.plans); });
   const PanelFormat format{int64_t{plan.vecs} * vector_lanes(problem.isa), vector_lanes(problem.isa)};
   try {
     return emit_product(context, problem, plan, b ? &*b : nullptr,

@@ -145,15 +145,22 @@ void add_product(const LowerContext& context, const GemmProblem& problem, std::s
 
 EmittedProduct emit_product(const LowerContext& context, const GemmProblem& problem, const GemmPlan& plan,
                             const ConstantMatrix* b, const std::vector<GemmOffsets>& offsets) {
-  if (b != nullptr && plan.fast != FastProduct::none &&
-      is_true_of(context, *b, "even columns", [&] { return has_even_columns(b->view); })) {
-    try {
-      return {std::make_shared<const StrassenProduct>(problem, plan), nullptr};
-    } catch (const JitError&) {
-      // A plain one may do with the plan.
+  const bool in_blocks = b != nullptr && plan.fast != FastProduct::none &&
+                         is_true_of(context, *b, "even columns", [&] { return has_even_columns(b->view); });
+  const auto make = [&]() -> EmittedProduct {
+    if (in_blocks) {
+      try {
+        return {std::make_shared<const StrassenProduct>(problem, plan), nullptr};
+      } catch (const JitError&) {
+        // A plain one may do with the plan.
+      }
     }
-  }
-  return {nullptr, std::make_shared<const GemmProduct>(problem, plan, offsets)};
+    return {nullptr, std::make_shared<const GemmProduct>(problem, plan, offsets)};
+  };
+  if (offsets.size() > 1) return make();
+  return *context.shared<EmittedProduct>(fmt::format("product {} threads {} {} {}", problem.key(), problem.threads,
+                                                     plan.key(), in_blocks ? "in blocks" : "plain"),
+                                         make);
 }
 
 void add_block_product(const LowerContext& context, const GemmProblem& problem,

@@ -73,7 +73,7 @@ struct AxisCount {
   int64_t tiles = 0;
   double inputs = 0, products = 0, matrices = 0;
 };
-using MatricesOf = WinogradMatrices (*)(const WinogradForm&, int phase, int part);
+using MatricesOf = const WinogradMatrices& (*)(const WinogradForm&, int phase, int part);
 AxisCount count_of(int64_t outputs, const WinogradForm& form, int phases, MatricesOf matrices, bool leaves_out,
                    bool shares) {
   AxisCount count;

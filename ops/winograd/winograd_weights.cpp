@@ -117,7 +117,7 @@ struct AxisGroup {
   std::vector<bool> needs;  // which of them a tile that is not whole takes
 };
 
-using MatricesOf = WinogradMatrices (*)(const WinogradForm&, int phase, int part);
+using MatricesOf = const WinogradMatrices& (*)(const WinogradForm&, int phase, int part);
 
 // Phases add up along k as far as they share frequencies.
 std::vector<AxisGroup> joined_groups(const WinogradForm& form, int phases, int part, MatricesOf matrices) {

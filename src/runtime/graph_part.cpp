@@ -105,12 +105,16 @@ GraphPart::GraphPart(std::unique_ptr<Graph> graph, std::span<const Tensor> input
   else
     run_all_passes(*graph, specialize_passes(), *context, &seen.specialize);
   if (replay != nullptr && !scripts) replay->tell(std::move(seen));
-  // There are many of these, and what passes left behind is most of their memory.
-  if (replay != nullptr) graph = compacted(*graph);
   specialize(std::move(graph), context, bodies, constants);
 }
 
 GraphPart::~GraphPart() = default;
+
+size_t GraphPart::kept_bytes() const {
+  // Steps, kernels' tables, the graph. What lies behind a cut keeps graphs of its own.
+  constexpr size_t kNodeBytes = 4 << 10, kCutBytes = 4 << 20;
+  return head_->graph().order().size() * kNodeBytes + constant_bytes_ + (behind_ != nullptr ? kCutBytes : 0);
+}
 
 void GraphPart::run_all_passes(Graph& graph, const std::vector<Pass>& passes, const RunnerContext& context,
                                PassScript* script) {
@@ -121,6 +125,11 @@ void GraphPart::run_all_passes(Graph& graph, const std::vector<Pass>& passes, co
 
 void GraphPart::specialize(std::unique_ptr<Graph> graph, const std::shared_ptr<RunnerContext>& context,
                            const std::shared_ptr<BodyRunners>& bodies, Constants constants) {
+  if (constants == Constants::keep) {
+    // There are many of these, and what passes left behind is most of their memory.
+    graph = compacted(*graph);
+    constant_bytes_ = context->constants->share(*graph);
+  }
   const LowerOptions options{context->ops, context->target, *context->packed, *context->plans, run_by(bodies)};
   head_ = std::make_unique<Specialization>(std::move(graph), options, context->team, context->arenas, constants);
   result_memory_.emplace(*context->results, head_->output_types().size());

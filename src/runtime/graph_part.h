@@ -37,6 +37,8 @@ class GraphPart {
   const Specialization& head() const { return *head_; }
   const CutGraph* behind() const { return behind_.get(); }  // null: the head is everything
   const std::vector<PassReport>& passes() const { return passes_; }
+  // What it keeps in memory, about, beside what all parts share.
+  size_t kept_bytes() const;
 
  private:
   void run_all_passes(Graph& graph, const std::vector<Pass>& passes, const RunnerContext& context,
@@ -50,6 +52,7 @@ class GraphPart {
   std::optional<ResultMemory> result_memory_;  // of what the head makes
   std::vector<PassReport> passes_;
   std::unique_ptr<CutGraph> behind_;  // null: the head is everything
+  size_t constant_bytes_ = 0;         // that passes have made for these shapes
 };
 
 }  // namespace lathe

@@ -6,16 +6,15 @@
 #include "graph/infer.h"
 #include "lathe/error.h"
 #include "src/base/check.h"
+#include "src/runtime/stage_graph.h"
 #include "src/runtime/staged_graph.h"
 
 namespace lathe {
 namespace {
 
-// Enough for a handful of batch sizes and sequence lengths; each entry holds an arena.
-constexpr size_t kKeptSpecializations = 16;
-// Of a stage that sees lengths: the next sequence has the lengths of the last one. A node takes some 3 KB, so that the
-// lengths of a decoder of many layers are fewer.
-constexpr size_t kKeptLengths = 512, kKeptNodes = 16 << 10;
+// Shapes that come again cost nothing: a handful of them at least, and as many lengths of sentences or sizes of
+// pictures as there is memory for.
+constexpr size_t kFewestKept = 16, kMostKept = 512, kKeptBytes = size_t{64} << 20;
 
 }  // namespace
 
@@ -29,6 +28,8 @@ GraphRunner::GraphRunner(std::unique_ptr<Graph> graph, std::shared_ptr<RunnerCon
   infer_types(*graph_, context_->limits);
   load_report_ = run_passes(*graph_, load_passes(), context_->pass_context(), context_->optimization_level,
                             context_->disabled_passes);
+  // Each specialization begins as a copy of it.
+  graph_ = compacted(*graph_);
 }
 
 std::shared_ptr<const GraphPart> GraphRunner::part_for(std::span<const Tensor> inputs) {
@@ -41,14 +42,13 @@ std::shared_ptr<const GraphPart> GraphRunner::part_for(std::span<const Tensor> i
   }
   recent_.push_front({InputShapes::of(inputs), hash, make_part(inputs)});
   by_hash_.emplace(hash, recent_.begin());
-  kept_nodes_ += recent_.front().nodes();
+  kept_bytes_ += recent_.front().part->kept_bytes();
   while (keeps_too_much()) forget_oldest();
   return recent_.front().part;
 }
 
 bool GraphRunner::keeps_too_much() const {
-  if (recent_.size() <= kKeptSpecializations) return false;
-  return growing_ != Growing::replayed || recent_.size() > kKeptLengths || kept_nodes_ > kKeptNodes;
+  return recent_.size() > kFewestKept && (recent_.size() > kMostKept || kept_bytes_ > kKeptBytes);
 }
 
 void GraphRunner::forget_oldest() {
@@ -56,7 +56,7 @@ void GraphRunner::forget_oldest() {
   const auto [first, last] = by_hash_.equal_range(oldest->hash);
   const auto known = std::find_if(first, last, [&](const auto& one) { return one.second == oldest; });
   if (known != last) by_hash_.erase(known);
-  kept_nodes_ -= oldest->nodes();
+  kept_bytes_ -= oldest->part->kept_bytes();
   recent_.pop_back();
 }
 
@@ -69,6 +69,10 @@ GraphRunner::Entries::iterator GraphRunner::find_entry(std::span<const Tensor> i
 std::shared_ptr<const GraphPart> GraphRunner::make_part(std::span<const Tensor> inputs) {
   if (failure_) std::rethrow_exception(failure_);
   LATHE_CHECK(!gave_constants_, "another shape than the one that was promised");
+  if (!has_one_shape_ && !knows_constants_) {
+    context_->constants->share(*graph_);
+    knows_constants_ = true;
+  }
   if (growing_ == Growing::replayed) {
     try {
       return std::make_shared<const GraphPart>(std::make_unique<Graph>(*graph_), inputs, context_, cuts_, bodies_,

@@ -56,7 +56,6 @@ class GraphRunner {
     InputShapes inputs;
     size_t hash;
     std::shared_ptr<const GraphPart> part;
-    size_t nodes() const { return part->head().graph().order().size(); }
   };
   using Entries = std::list<Entry>;
   // End: none for these. The mutex is held.
@@ -73,10 +72,11 @@ class GraphRunner {
   PassReplay replay_;
   bool has_one_shape_ = false;
   bool gave_constants_ = false;
-  std::exception_ptr failure_;  // of making the one specialization: without constants there is no second attempt
+  bool knows_constants_ = false;  // those of graph_ are among the shared ones
+  std::exception_ptr failure_;    // of making the one specialization: without constants there is no second attempt
   std::mutex mutex_;
   Entries recent_;  // most recently used first
-  size_t kept_nodes_ = 0;
+  size_t kept_bytes_ = 0;
   std::unordered_multimap<size_t, Entries::iterator> by_hash_;
 };
 

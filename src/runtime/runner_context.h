@@ -9,6 +9,7 @@
 #include "src/base/thread_team.h"
 #include "src/runtime/arena_pool.h"
 #include "src/runtime/result_memory.h"
+#include "src/runtime/shared_constants.h"
 #include "tuner/cached_plans.h"
 
 namespace lathe {
@@ -28,6 +29,7 @@ struct RunnerContext {
       nullptr;  // null or takes in which passes changed any of the graphs
 
   std::shared_ptr<ArenaPool> arenas = std::make_shared<ArenaPool>();
+  std::shared_ptr<SharedConstants> constants = std::make_shared<SharedConstants>();
   std::shared_ptr<ResultMemory> results = std::make_shared<ResultMemory>(0);
 
   // Of this context's lifetime.

@@ -11,8 +11,9 @@ namespace {
 // different layers become equal graphs.
 class StageCopy {
  public:
-  StageCopy(const Stage& stage, const Graph& graph, const std::vector<TensorType>& types)
-      : from_(graph), types_(types), to_(std::make_unique<Graph>()) {
+  // `keeps_symbols`: that the model has given.
+  StageCopy(const Stage& stage, const Graph& graph, const std::vector<TensorType>& types, bool keeps_symbols)
+      : from_(graph), types_(types), keeps_symbols_(keeps_symbols), to_(std::make_unique<Graph>()) {
     to_->name = graph.name;
     for (const NodeId id : stage.nodes) copy(graph.node(id));
     for (const ValueId id : stage.inputs) to_->inputs.push_back(copied(id));
@@ -42,14 +43,17 @@ class StageCopy {
   // Symbols count up, too: what they are called means nothing in another graph.
   TensorType renamed(TensorType type) {
     for (Dim& dim : type.dims) {
-      if (dim.known() || dim.symbol.empty()) continue;
-      dim.symbol = symbols_.try_emplace(dim.symbol, "n" + std::to_string(symbols_.size())).first->second;
+      const bool is_made_up = dim.symbol.starts_with('?');
+      if (dim.known() || dim.symbol.empty() || (keeps_symbols_ && !is_made_up)) continue;
+      dim.symbol = symbols_.try_emplace(dim.symbol, (keeps_symbols_ ? "?n" : "n") + std::to_string(symbols_.size()))
+                       .first->second;
     }
     return type;
   }
 
   const Graph& from_;
   const std::vector<TensorType>& types_;
+  const bool keeps_symbols_;
   std::unique_ptr<Graph> to_;
   std::unordered_map<ValueId, ValueId> ids_;
   std::unordered_map<std::string, std::string> symbols_;
@@ -63,13 +67,14 @@ void append_ids(std::string& key, const std::vector<ValueId>& ids) {
 }  // namespace
 
 std::unique_ptr<Graph> graph_of(const Stage& stage, const Graph& graph, const std::vector<TensorType>& types) {
-  return StageCopy(stage, graph, types).take();
+  return StageCopy(stage, graph, types, false).take();
 }
 
 std::unique_ptr<Graph> compacted(const Graph& graph) {
   std::vector<TensorType> types;
   for (size_t v = 0; v < graph.value_count(); ++v) types.push_back(graph.value(static_cast<ValueId>(v)).type);
-  return StageCopy({.nodes = graph.order(), .inputs = graph.inputs, .outputs = graph.outputs}, graph, types).take();
+  return StageCopy({.nodes = graph.order(), .inputs = graph.inputs, .outputs = graph.outputs}, graph, types, true)
+      .take();
 }
 
 std::string key_of(const Graph& graph) {

@@ -319,16 +319,17 @@ class OutputEmitter : public TransformEmitter {
 
 }  // namespace
 
-WinogradMatrices column_matrices(const WinogradForm& form, int phase, int part) {
+const WinogradMatrices& column_matrices(const WinogradForm& form, int phase, int part) {
   return form.stride == 1 ? winograd_matrices(form.outputs, form.taps, part)
                           : winograd_phase_matrices(form.outputs, form.taps, phase, part);
 }
 
 // Along y.
-WinogradMatrices row_matrices(const WinogradForm& form, int phase, int part) {
+const WinogradMatrices& row_matrices(const WinogradForm& form, int phase, int part) {
   if (!form.is_line) return column_matrices(form, phase, part);
-  const Matrix one{1, 1, {1.0}};
-  return {1, 1, one, one, one};
+  static const Matrix kOne{1, 1, {1.0}};
+  static const WinogradMatrices kNone{1, 1, kOne, kOne, kOne};
+  return kNone;
 }
 
 std::vector<bool> needed_points(const Matrix& output) {

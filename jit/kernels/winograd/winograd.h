@@ -44,8 +44,8 @@ std::string to_string(const WinogradForm& form);
 
 // The matrices along x and along y. `part`: the outputs of a tile that has fewer and takes a part of the points; 0:
 // all.
-WinogradMatrices column_matrices(const WinogradForm& form, int phase, int part = 0);
-WinogradMatrices row_matrices(const WinogradForm& form, int phase, int part = 0);
+const WinogradMatrices& column_matrices(const WinogradForm& form, int phase, int part = 0);
+const WinogradMatrices& row_matrices(const WinogradForm& form, int phase, int part = 0);
 // By points: whether any output depends on it.
 std::vector<bool> needed_points(const Matrix& output);
 

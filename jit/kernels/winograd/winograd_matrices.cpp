@@ -1,7 +1,11 @@
 #include "jit/kernels/winograd/winograd_matrices.h"
 
+#include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <numbers>
 #include <numeric>
 #include <string>
@@ -119,17 +123,29 @@ WinogradMatrices part_matrices_of(int outputs, int taps, const std::vector<doubl
   return made;
 }
 
-}  // namespace
-
-WinogradMatrices winograd_matrices(int outputs, int taps, int part) {
-  return part_matrices_of(outputs, taps, points_for(outputs + taps - 1), part);
+// Plans ask for the same ones for each convolution.
+const WinogradMatrices& made_once(const std::array<int, 5>& key, const std::function<WinogradMatrices()>& make) {
+  static std::mutex mutex;
+  static std::map<std::array<int, 5>, WinogradMatrices> made;
+  const std::lock_guard lock(mutex);
+  const auto found = made.find(key);
+  return found != made.end() ? found->second : made.emplace(key, make()).first->second;
 }
 
-WinogradMatrices winograd_phase_matrices(int outputs, int taps, int phase, int part) {
-  std::vector<double> points = phase_points_for(outputs + (taps + 1) / 2 - 1);
-  const int own_taps = (taps + 1 - phase) / 2;
-  points.resize(static_cast<size_t>(outputs + own_taps - 1));
-  return part_matrices_of(outputs, own_taps, points, part);
+}  // namespace
+
+const WinogradMatrices& winograd_matrices(int outputs, int taps, int part) {
+  return made_once({1, outputs, taps, 0, part},
+                   [=] { return part_matrices_of(outputs, taps, points_for(outputs + taps - 1), part); });
+}
+
+const WinogradMatrices& winograd_phase_matrices(int outputs, int taps, int phase, int part) {
+  return made_once({2, outputs, taps, phase, part}, [=] {
+    std::vector<double> points = phase_points_for(outputs + (taps + 1) / 2 - 1);
+    const int own_taps = (taps + 1 - phase) / 2;
+    points.resize(static_cast<size_t>(outputs + own_taps - 1));
+    return part_matrices_of(outputs, own_taps, points, part);
+  });
 }
 
 }  // namespace lathe

@@ -26,12 +26,12 @@ struct WinogradMatrices {
 
 // `part`: the outputs of a tile that has fewer; 0: all.
 // Requires: outputs + taps - 1 is 4, 6, 7 or 8.
-WinogradMatrices winograd_matrices(int outputs, int taps, int part = 0);
+const WinogradMatrices& winograd_matrices(int outputs, int taps, int part = 0);
 
 // Those of the taps phase, phase + 2, ... of a convolution with stride 2. `taps`: of both phases together. Phase 1 uses
 // the first interpolation points of phase 0, and in a part of a tile some of those of phase 0, so that their products
 // may be added. The weights of a single tap are the same at all points.
 // Requires: phase 0 has 3 to 7 points.
-WinogradMatrices winograd_phase_matrices(int outputs, int taps, int phase, int part = 0);
+const WinogradMatrices& winograd_phase_matrices(int outputs, int taps, int phase, int part = 0);
 
 }  // namespace lathe
