@@ -156,7 +156,20 @@ Tensor LowerContext::packed(ValueId source, const std::string& format, const std
 void LowerContext::add(Step step) const {
   step.node = node.name;
   step.op = node.origin();
+  if (condition_ != BufferId::none) {
+    step.reads.push_back(condition_);
+    step.runs = [at = condition_, runs = runs_](const StepArgs& args) { return runs(args.at<const void>(at)); };
+  }
   out_.steps.push_back(std::move(step));
+}
+
+LowerContext LowerContext::only_if(BufferId buffer, const std::string& name,
+                                   std::function<bool(const void*)> runs) const {
+  LowerContext same = *this;
+  same.condition_ = buffer;
+  same.condition_name_ = "if " + std::to_string(static_cast<int>(buffer)) + " is " + name + ": ";
+  same.runs_ = std::move(runs);
+  return same;
 }
 
 bool LowerContext::alias(ValueId output, ValueId input) const { return view_of(output, input, 0); }

@@ -124,14 +124,21 @@ class LowerContext {
   BufferId constant_buffer(Tensor tensor) const;  // for packed weights and tables; keeps the tensor alive
   Tensor packed(ValueId source, const std::string& format, const std::function<Tensor()>& pack) const;
 
-  // What nodes that are alike have in common, as the layers of a model do: made for the first of them. `key` names all
-  // that it depends on, and its type.
+  // What nodes that are alike have in common, as the layers of a model do: made for the first of them, with the steps
+  // that fill it if it is a buffer. `key` names all that it depends on, and its type.
   template <class T, class Make>
   std::shared_ptr<const T> shared(const std::string& key, Make make) const {
-    std::shared_ptr<const void>& made = out_.shared[key];
-    if (made == nullptr) made = std::make_shared<const T>(make());
-    return std::static_pointer_cast<const T>(made);
+    const std::string full = condition_name_ + key;
+    if (const auto found = out_.shared.find(full); found != out_.shared.end())
+      return std::static_pointer_cast<const T>(found->second);
+    auto made = std::make_shared<const T>(make());
+    out_.shared.emplace(full, made);
+    return made;
   }
+
+  // Adds steps that only run where `runs` says so of what is in this buffer then: Step::runs. `name`: tells it from
+  // others.
+  LowerContext only_if(BufferId buffer, const std::string& name, std::function<bool(const void*)> runs) const;
 
   void has_packed(size_t bytes) const { packed_.has_packed(bytes); }  // within `pack`: see PackedWeights
 
@@ -149,6 +156,9 @@ class LowerContext {
  private:
   PackedWeights& packed_;
   LoweredGraph& out_;
+  BufferId condition_ = BufferId::none;
+  std::string condition_name_;
+  std::function<bool(const void*)> runs_;  // of what is in `condition_`
 };
 
 struct LowerOptions {

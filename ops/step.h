@@ -65,12 +65,16 @@ struct Step {
   // turns but the first, and those that each of the threads has to keep near in the meantime.
   double reread_bytes = 0, reread_near_bytes = 0;
   std::function<void(const StepArgs&)> run;
+  // Of one of several ways to the same results, told apart by what is in memory by then. False: by another one. Null:
+  // the only one.
+  std::function<bool(const StepArgs&)> runs;
   // Streamed weights, so that the step before can prefetch their beginning. Null: none.
   const void* weights = nullptr;
   // Set by the runtime before the first run: the weights that the next streaming step begins with.
   std::shared_ptr<const void*> next_weights;
 
   int share_count() const { return shares > 0 ? shares : threads; }
+  bool is_wanted(void* const* addresses) const { return runs == nullptr || runs({addresses}); }
 };
 
 }  // namespace lathe

@@ -1,5 +1,6 @@
 #include "ops/int8/int8_lower.h"
 
+#include "ops/int8/int8_by_zero.h"
 #include "ops/int8/int8_operands.h"
 #include "ops/int8/int8_table.h"
 #include "ops/pointwise/byte_table_step.h"
@@ -60,22 +61,33 @@ std::optional<ByteTable> take_tail(Int8Lowering& l) {
   return table;
 }
 
-}  // namespace
+// A product with its code.
+struct Emitted {
+  std::shared_ptr<const Int8Lowering> lowering;
+  std::shared_ptr<const Int8Product> product;
+  std::optional<ByteTable> table;  // of what follows the bytes that it stores
+};
 
-bool lower_int8_product(LowerContext& context, const MatMulShape& shape, const Int8Form& form) {
-  std::optional<Int8Lowering> made = describe_int8_product(context, shape, form);
-  if (!made) return false;
-  if (shape.m == 0 || shape.n == 0 || shape.batches() == 0) return true;
-  const std::optional<ByteTable> table = take_tail(*made);
-  set_plan(*made, choose_int8_plan(made->problem, context.plans));
-  BoundProduct bound;
+// nullopt: there is no code for it.
+std::optional<Emitted> emit(const LowerContext& context, Int8Lowering l) {
+  Emitted emitted;
+  emitted.table = take_tail(l);
+  set_plan(l, choose_int8_plan(l.problem, context.plans));
   try {
-    bound.product = std::make_shared<const Int8Product>(made->problem, made->plan, offsets_of(*made, context));
+    emitted.product = std::make_shared<const Int8Product>(l.problem, l.plan, offsets_of(l, context));
   } catch (const JitError&) {
-    return false;
+    return std::nullopt;
   }
+  emitted.lowering = std::make_shared<const Int8Lowering>(std::move(l));
+  return emitted;
+}
+
+// All steps up to the product's own.
+void add_steps(const LowerContext& context, const Int8Form& form, const Emitted& emitted) {
+  const std::shared_ptr<const Int8Lowering>& l = emitted.lowering;
+  BoundProduct bound;
+  bound.product = emitted.product;
   const ValueId a_value = context.input(form.a);
-  const auto l = std::make_shared<const Int8Lowering>(std::move(*made));
   const PackedB b = packed_b(l, context, context.input(form.b));
   bound.b = b.buffer;
   bound.columns = column_terms(l, context, b);
@@ -93,8 +105,51 @@ bool lower_int8_product(LowerContext& context, const MatMulShape& shape, const I
   bound.inputs = std::move(inputs.buffers);
   bound.operands.input_strides = inputs.strides;
   bound.next_weights = std::make_shared<const void*>(nullptr);
-  const BufferId result = bound.c;
   add_product_step(*l, context, std::move(bound), b.weights);
+}
+
+// All ways, of which each run goes one. Empty: there is no code for one of them.
+std::vector<Emitted> emit_by_zero(const LowerContext& context, const Int8Form& form, const Int8Lowering& l) {
+  std::vector<Emitted> ways;
+  for (const ZeroRange& range : zero_ranges()) {
+    std::optional<Emitted> way = emit(context, described_by(context, form, l, range.dot, range.inverts_a));
+    if (!way) return {};
+    ways.push_back(*std::move(way));
+  }
+  return ways;
+}
+
+void add_steps_by_zero(const LowerContext& context, const Int8Form& form, const std::vector<Emitted>& ways) {
+  const BufferId zero = context.buffer(ways[0].lowering->node.a_zero.value);
+  for (size_t i = 0; i < ways.size(); ++i) {
+    const ZeroRange range = zero_ranges()[i];
+    const auto is_near = [range](const void* at) {
+      const uint8_t value = *static_cast<const uint8_t*>(at);
+      return value >= range.first && value <= range.last;
+    };
+    add_steps(context.only_if(zero, "from " + std::to_string(range.first), is_near), form, ways[i]);
+  }
+}
+
+}  // namespace
+
+bool lower_int8_product(LowerContext& context, const MatMulShape& shape, const Int8Form& form) {
+  std::optional<Int8Lowering> made = describe_int8_product(context, shape, form);
+  if (!made) return false;
+  if (shape.m == 0 || shape.n == 0 || shape.batches() == 0) return true;
+  std::vector<Emitted> ways;
+  if (pays_by_zero(context, *made, context.input(form.b))) ways = emit_by_zero(context, form, *made);
+  std::optional<ByteTable> table;
+  if (!ways.empty()) {
+    table = ways[0].table;
+    add_steps_by_zero(context, form, ways);
+  } else {
+    const std::optional<Emitted> emitted = emit(context, *std::move(made));
+    if (!emitted) return false;
+    table = emitted->table;
+    add_steps(context, form, *emitted);
+  }
+  const BufferId result = context.buffer(context.output(0));
   if (table) add_look_up(context, *table, context.output_type(0), result, result, "table");
   return true;
 }

@@ -52,7 +52,7 @@ Int8Dot dot_of(const LowerContext& context, const Int8Lowering& l, ValueId b) {
   return l.a_is_signed ? Int8Dot::s8u8 : Int8Dot::u8s8;
 }
 
-Int8Problem problem_of(const LowerContext& context, const Int8Lowering& l, ValueId b) {
+Int8Problem problem_of(const LowerContext& context, const Int8Lowering& l, Int8Dot dot) {
   const Int8Node& node = l.node;
   Int8Problem problem;
   problem.batches = node.shape.batches();
@@ -60,7 +60,7 @@ Int8Problem problem_of(const LowerContext& context, const Int8Lowering& l, Value
   problem.n = node.shape.n;
   problem.k = node.shape.k;
   problem.isa = context.target.isa;
-  problem.dot = dot_of(context, l, b);
+  problem.dot = dot;
   const Int8PanelFormat format{problem.dot, problem.isa};
   problem.has_rows = problem.dot == Int8Dot::crossed ||
                      (problem.dot != Int8Dot::pairs && needs_rows(node, format.shift(l.b_is_signed)));
@@ -84,6 +84,14 @@ Int8Problem problem_of(const LowerContext& context, const Int8Lowering& l, Value
   return problem;
 }
 
+Expression negation() {
+  Expression e;
+  e.inputs = {DType::f32};
+  const int x = e.add({.op = ExprOp::input, .a = 0}), minus = e.add({.op = ExprOp::constant, .value = -1});
+  e.add({.op = ExprOp::mul, .a = x, .b = minus});
+  return e;
+}
+
 Tensor changed(const LowerContext& context, ValueId id, const InputChange& change) {
   const Tensor constant = context.graph.value(id).constant;
   Tensor result(DType::f32, constant.dims());
@@ -101,8 +109,16 @@ std::optional<Int8Lowering> describe_int8_product(const LowerContext& context, c
   if (!node) return std::nullopt;
   Int8Lowering l{context.input_type(form.a).dtype == DType::i8, context.input_type(form.b).dtype == DType::i8,
                  std::move(*node)};
-  l.problem = problem_of(context, l, context.input(form.b));
-  if (has_fours(l.problem.dot)) l.most_together = most_together(context.constant(form.b).elements<int8_t>());
+  const Int8Dot dot = dot_of(context, l, context.input(form.b));
+  return described_by(context, form, std::move(l), dot, false);
+}
+
+Int8Lowering described_by(const LowerContext& context, const Int8Form& form, Int8Lowering l, Int8Dot dot,
+                          bool inverts_a) {
+  l.inverts_a = inverts_a;
+  if (inverts_a) l.node.expression = extend_input(l.node.expression, 0, negation());
+  l.problem = problem_of(context, l, dot);
+  if (has_fours(dot)) l.most_together = most_together(context.constant(form.b).elements<int8_t>());
   return l;
 }
 

@@ -17,6 +17,7 @@ struct Int8Lowering {
   Int8Problem problem = {};
   GemmPlan plan = {};
   Int8PanelFormat format = {};
+  bool inverts_a = false;  // A's bytes x, unsigned ones, are multiplied as 255 - x, and the sums are negative
   int most_together = kMostOfNeighbours;  // of Int8Dot::u8s8_halved: see ops/int8/large_bytes.h
 
   int64_t padded() const { return format.padded(problem.n); }
@@ -43,14 +44,19 @@ struct Int8Lowering {
   int b_shift() const { return format.shift(b_is_signed); }
   // What copying adds to A's elements, and so to its zero point.
   int a_shift() const { return shift_of_a(problem.dot, a_is_signed); }
+  // A's zero point as the kernels see it.
+  int32_t zero_of_copied(int32_t a_zero) const { return (inverts_a ? 255 - a_zero : a_zero) + a_shift(); }
   // A's rows into whole groups, in a step ahead.
-  bool copies_a() const { return is_wide(problem.dot) || problem.k % 4 != 0 || a_shift() != 0; }
+  bool copies_a() const { return is_wide(problem.dot) || problem.k % 4 != 0 || a_shift() != 0 || inverts_a; }
   int64_t result_bytes() const { return node.expression.nodes.empty() ? 4 : bits_of(node.expression.output) / 8; }
 };
 
 // Without a plan. nullopt: types or zero points that the kernels lack.
 std::optional<Int8Lowering> describe_int8_product(const LowerContext& context, const MatMulShape& shape,
                                                   const Int8Form& form);
+// The same product by other kernels. `inverts_a`: requires an expression.
+Int8Lowering described_by(const LowerContext& context, const Int8Form& form, Int8Lowering l, Int8Dot dot,
+                          bool inverts_a);
 // The plan and what depends on it.
 void set_plan(Int8Lowering& l, const GemmPlan& plan);
 

@@ -90,15 +90,15 @@ PackedB packed_b(const std::shared_ptr<const Int8Lowering>& l, const LowerContex
 
 BufferId column_terms(const std::shared_ptr<const Int8Lowering>& l, const LowerContext& context, const PackedB& b) {
   const int64_t count = l->b_count() * l->padded(), k = l->problem.k;
-  const int a_shift = l->a_shift(), b_shift = l->b_shift();
+  const int b_shift = l->b_shift();
   const auto fill = [=](const char* packed, int32_t a_zero, int32_t b_zero, int32_t* out) {
     const auto* sums = reinterpret_cast<const int32_t*>(packed + l->b_count() * l->matrix_bytes());
-    for (int64_t i = 0; i < count; ++i) out[i] = column_term(sums[i], a_zero + a_shift, b_zero + b_shift, k);
+    for (int64_t i = 0; i < count; ++i) out[i] = column_term(sums[i], l->zero_of_copied(a_zero), b_zero + b_shift, k);
   };
   const bool is_crossed = l->problem.dot == Int8Dot::crossed;
   const ZeroPoints a_zero = is_crossed ? ZeroPoints{.values = {1}} : l->node.a_zero;
   const ZeroPoints b_zero = is_crossed ? ZeroPoints{.values = {0}} : l->node.b_zero;
-  if (l->problem.dot == Int8Dot::pairs || (a_zero.is_zero() && a_shift == 0)) {
+  if (l->problem.dot == Int8Dot::pairs || (a_zero.is_zero() && l->zero_of_copied(0) == 0)) {
     return context.constant_buffer(Tensor(DType::i32, {count}));
   }
   if (b.weights.defined() && a_zero.is_known() && b_zero.is_known()) {
@@ -124,7 +124,24 @@ BufferId column_terms(const std::shared_ptr<const Int8Lowering>& l, const LowerC
   return to;
 }
 
-BufferId row_terms(const std::shared_ptr<const Int8Lowering>& l, const LowerContext& context, ValueId source) {
+namespace {
+
+// A, and what is made of its rows alone: equal for products of one value by several matrices, as for queries, keys and
+// values. None: not the same for all products of a batch.
+std::optional<std::string> key_of_rows(const Int8Lowering& l, BufferId a) {
+  if (l.a_count() != 1 || is_wide(l.problem.dot)) return std::nullopt;
+  return fmt::format("{}{} of {}x{} in {} from {} by {}", to_string(l.problem.dot), l.inverts_a ? " inverted" : "",
+                     l.problem.m, l.problem.k, static_cast<int>(a), l.node.a.offsets[0], l.node.a.row_stride);
+}
+
+// As make() does, once for each key.
+template <class Make>
+BufferId made_once(const LowerContext& context, const std::optional<std::string>& key, const std::string& what,
+                   Make make) {
+  return key ? *context.shared<BufferId>(what + " " + *key, make) : make();
+}
+
+BufferId add_row_terms(const std::shared_ptr<const Int8Lowering>& l, const LowerContext& context, ValueId source) {
   const BufferId to = context.scratch(checked_bytes(DType::i32, {l->a_count(), l->problem.m}));
   const BufferId from = context.buffer(source);
   const BufferId zero = l->node.b_zero.is_known() ? BufferId::none : context.buffer(l->node.b_zero.value);
@@ -158,8 +175,8 @@ BufferId row_terms(const std::shared_ptr<const Int8Lowering>& l, const LowerCont
   return to;
 }
 
-BufferId copied_a(const std::shared_ptr<const Int8Lowering>& l, const LowerContext& context, ValueId source,
-                  BufferId terms) {
+BufferId add_copied_a(const std::shared_ptr<const Int8Lowering>& l, const LowerContext& context, ValueId source,
+                      BufferId terms) {
   const int64_t row_bytes = l->problem.groups() * 4, rows = l->a_count() * l->problem.m;
   const BufferId to = context.scratch(checked_bytes(DType::u8, {rows, row_bytes}));
   const BufferId from = context.buffer(source);
@@ -168,6 +185,7 @@ BufferId copied_a(const std::shared_ptr<const Int8Lowering>& l, const LowerConte
   const bool is_crossed = l->problem.dot == Int8Dot::crossed;
   step.kernel = is_crossed                ? "widen and cross rows"
                 : is_wide(l->problem.dot) ? "widen rows"
+                : l->inverts_a            ? "invert rows"
                 : l->a_shift() != 0       ? "move rows"
                                           : "pad rows";
   step.reads = {from};
@@ -185,7 +203,10 @@ BufferId copied_a(const std::shared_ptr<const Int8Lowering>& l, const LowerConte
       part.data = static_cast<const char*>(part.data) + i * part.row_stride;
       part.rows = 1;
       char* copied = args.at<char>(to) + row * row_bytes;
-      copy_int8_rows(part, l->problem.dot, zeros, i, copied);
+      if (l->inverts_a)
+        invert_int8_rows(part, copied);
+      else
+        copy_int8_rows(part, l->problem.dot, zeros, i, copied);
       if (is_crossed) crossed_row_terms(copied, 1, l->problem.groups(), row_bytes, args.at<int32_t>(terms) + row);
     }
   };
@@ -193,8 +214,8 @@ BufferId copied_a(const std::shared_ptr<const Int8Lowering>& l, const LowerConte
   return to;
 }
 
-BufferId add_large_rows(const std::shared_ptr<const Int8Lowering>& l, const LowerContext& context, BufferId a,
-                        int64_t a_stride) {
+BufferId add_finder(const std::shared_ptr<const Int8Lowering>& l, const LowerContext& context, BufferId a,
+                    int64_t a_stride) {
   const RowTiles tiles = row_tiles(l->plan, l->problem.m, l->problem.threads);
   const int64_t parts = large_parts(l->problem, l->plan), part_bytes = l->plan.k_unroll * 4;
   const int64_t row_bytes = l->problem.groups() * 4;
@@ -222,6 +243,31 @@ BufferId add_large_rows(const std::shared_ptr<const Int8Lowering>& l, const Lowe
   };
   context.add(std::move(step));
   return to;
+}
+
+}  // namespace
+
+BufferId row_terms(const std::shared_ptr<const Int8Lowering>& l, const LowerContext& context, ValueId source) {
+  std::optional<std::string> key = key_of_rows(*l, context.buffer(source));
+  if (!l->node.b_zero.is_known()) key.reset();
+  if (key) *key += fmt::format(" times {}", l->node.b_zero.values[0] + l->b_shift());
+  return made_once(context, key, "row terms", [&] { return add_row_terms(l, context, source); });
+}
+
+BufferId copied_a(const std::shared_ptr<const Int8Lowering>& l, const LowerContext& context, ValueId source,
+                  BufferId terms) {
+  return made_once(context, key_of_rows(*l, context.buffer(source)), "rows",
+                   [&] { return add_copied_a(l, context, source, terms); });
+}
+
+BufferId add_large_rows(const std::shared_ptr<const Int8Lowering>& l, const LowerContext& context, BufferId a,
+                        int64_t a_stride) {
+  std::optional<std::string> key = key_of_rows(*l, a);
+  const RowTiles tiles = row_tiles(l->plan, l->problem.m, l->problem.threads);
+  if (key)
+    *key += fmt::format(" in {} tiles of {} parts beyond {} from {} bytes", tiles.count,
+                        large_parts(l->problem, l->plan), l->most_together, a_stride);
+  return made_once(context, key, "large bytes", [&] { return add_finder(l, context, a, a_stride); });
 }
 
 }  // namespace lathe

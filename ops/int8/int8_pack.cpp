@@ -153,6 +153,11 @@ void move_row(const uint8_t* __restrict in, int64_t count, uint8_t flip, uint8_t
   for (int64_t i = 0; i < count; ++i) out[i] = static_cast<uint8_t>(in[i] ^ flip);
 }
 
+void copy_bytes_of_row(const uint8_t* from, int64_t columns, uint8_t flip, uint8_t* to, int64_t padded) noexcept {
+  move_row(from, columns, flip, to);
+  std::memset(to + columns, 0, static_cast<size_t>(padded - columns));
+}
+
 template <class Byte>
 void widen_row(const Byte* from, int64_t columns, int32_t zero, int16_t* out) noexcept {
   const auto subtracted = static_cast<int16_t>(zero);
@@ -298,11 +303,16 @@ void copy_int8_rows(const ByteMatrix& matrix, Int8Dot dot, const ByteZeros& zero
                        : widen_row(from, matrix.columns, zero, to);
       std::fill(to + matrix.columns, to + padded, int16_t{0});
     } else {
-      uint8_t* to = static_cast<uint8_t*>(out) + row * padded;
-      move_row(from, matrix.columns, flip, to);
-      std::memset(to + matrix.columns, 0, static_cast<size_t>(padded - matrix.columns));
+      copy_bytes_of_row(from, matrix.columns, flip, static_cast<uint8_t*>(out) + row * padded, padded);
     }
   }
+}
+
+void invert_int8_rows(const ByteMatrix& matrix, void* out) noexcept {
+  const int64_t padded = round_up(matrix.columns, 4);
+  for (int64_t row = 0; row < matrix.rows; ++row)
+    copy_bytes_of_row(static_cast<const uint8_t*>(matrix.data) + row * matrix.row_stride, matrix.columns, 0xFF,
+                      static_cast<uint8_t*>(out) + row * padded, padded);
 }
 
 }  // namespace lathe

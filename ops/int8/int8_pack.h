@@ -88,5 +88,7 @@ class NegatedRowSums {
 // point of the row.
 // `first`: number of the first row, for `zeros`.
 void copy_int8_rows(const ByteMatrix& matrix, Int8Dot dot, const ByteZeros& zeros, int64_t first, void* out) noexcept;
+// Rows of unsigned bytes, of which each x becomes 255 - x, up to whole groups of four.
+void invert_int8_rows(const ByteMatrix& matrix, void* out) noexcept;
 
 }  // namespace lathe

@@ -33,21 +33,43 @@ namespace {
          bits_beyond(sums_of_pairs(below), kMostOfSignedNeighbours);
 }
 
+void note(uint32_t neighbours, uint32_t fours, LargeBytes& large) noexcept {
+  if (fours != 0) large = std::max(large, LargeBytes::fours);
+  if (neighbours != 0) large = LargeBytes::neighbours;
+}
+
+// Of the part at each of the bits.
+void note_one_by_one(const LargeBits& bits, int64_t at, int64_t part_bytes, LargeBytes* large) noexcept {
+  for (uint32_t left = bits.fours | bits.neighbours; left != 0; left &= left - 1) {
+    const int i = __builtin_ctz(left);
+    note(bits.neighbours >> i & 1, bits.fours >> i & 1, large[(at + i) / part_bytes]);
+  }
+}
+
 // bits_of(bytes): LargeBits of kLargeTogether.
 template <class BitsOf>
 void find_large(const uint8_t* row, int64_t bytes, int64_t part_bytes, LargeBytes* large, BitsOf bits_of) noexcept {
   alignas(kLargeTogether) uint8_t rest[kLargeTogether] = {};
+  const bool is_even = kLargeTogether % part_bytes == 0;
+  const auto parts = static_cast<int>(is_even ? kLargeTogether / part_bytes : 0);
+  const uint32_t mask = part_bytes < kLargeTogether ? (uint32_t{1} << part_bytes) - 1 : ~uint32_t{0};
   for (int64_t at = 0; at < bytes; at += kLargeTogether) {
     const uint8_t* from = row + at;
-    if (bytes - at < kLargeTogether) {
+    const bool is_rest = bytes - at < kLargeTogether;
+    if (is_rest) {
       std::memcpy(rest, from, static_cast<size_t>(bytes - at));
       from = rest;
     }
     const LargeBits bits = bits_of(from);
-    for (uint32_t left = bits.fours | bits.neighbours; left != 0; left &= left - 1) {
-      const int i = __builtin_ctz(left);
-      LargeBytes& of_part = large[(at + i) / part_bytes];
-      of_part = std::max(of_part, (bits.neighbours >> i & 1) != 0 ? LargeBytes::neighbours : LargeBytes::fours);
+    if ((bits.neighbours | bits.fours) == 0) continue;
+    if (!is_even || is_rest) {
+      note_one_by_one(bits, at, part_bytes, large);
+      continue;
+    }
+    LargeBytes* first = large + at / part_bytes;
+    for (int part = 0; part < parts; ++part) {
+      const auto shift = static_cast<int>(part * part_bytes);
+      note(bits.neighbours >> shift & mask, bits.fours >> shift & mask, first[part]);
     }
   }
 }

@@ -111,9 +111,12 @@ void Specialization::run(std::span<const Tensor> inputs, std::span<Tensor> outpu
   auto arena = take_arena();
   bind(*arena, inputs, outputs);
   if (profile == nullptr) {
-    for (const Step& step : lowered_.steps) run_step(step, arena->addresses.data(), memory_.thread_bytes, *team_);
+    for (const Step& step : lowered_.steps)
+      if (step.is_wanted(arena->addresses.data()))
+        run_step(step, arena->addresses.data(), memory_.thread_bytes, *team_);
   } else {
     for (const Step& step : lowered_.steps) {
+      if (!step.is_wanted(arena->addresses.data())) continue;
       StepTime time = time_of(step);
       time.begin_ns = now_ns();
       run_step(step, arena->addresses.data(), memory_.thread_bytes, *team_);

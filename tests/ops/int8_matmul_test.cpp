@@ -199,6 +199,33 @@ TEST(Int8MatMul, LargeBytesAreHalvedWhereMostAreSmall) {
   }
 }
 
+// By AVX2 alone, whatever the zero point turns out to be.
+TEST(Int8MatMul, ThereIsAWayForEachZeroPoint) {
+  std::mt19937 random(12);
+  for (const int zero : {0, 3, 99, 100, 101, 128, 154, 155, 200, 252, 255}) {
+    for (const auto& [rows, depth, columns] : {std::tuple{40, 64, 48}, {17, 31, 37}, {128, 300, 90}, {13, 8, 6}}) {
+      for (const unsigned large_of : {1U, 50U}) {
+        SCOPED_TRACE(::testing::Message() << "zero " << zero << " " << rows << "x" << depth << "x" << columns);
+        Tensor a = random_bytes(DType::u8, {rows, depth}, random);
+        for (int64_t i = 0; i < a.size(); ++i) {
+          uint8_t& byte = a.mutable_data<uint8_t>()[i];
+          if (random() % large_of != 0) byte = static_cast<uint8_t>(std::clamp(zero - 30 + byte % 61, 0, 255));
+        }
+        OpTester tester("QuantizedMatMul", 1, "lathe");
+        tester.input(a).constant(random_weights({depth, columns}, 128, random));
+        tester.constant(random_tensor({columns}, random, 1e-4F, 3e-4F));
+        tester.input(testing::tensor<uint8_t>({}, {static_cast<uint8_t>(zero)})).absent();
+        const auto got = tester.lowered(Isa::avx2, 2);
+        ASSERT_TRUE(got);
+        const Tensor expected = tester.result();
+        for (int64_t i = 0; i < expected.size(); ++i)
+          ASSERT_EQ((*got)[0].data<float>()[i], expected.data<float>()[i]) << "element " << i;
+        EXPECT_THAT(tester.kernels(), ::testing::HasSubstr("invert rows"));
+      }
+    }
+  }
+}
+
 TEST(Int8MatMul, FindsWeightsBeyondABound) {
   std::vector<int8_t> weights(9001, 0);
   EXPECT_TRUE(are_at_most(weights, kMostOfSevenBits));
