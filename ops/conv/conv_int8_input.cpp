@@ -18,14 +18,15 @@ void widen(const Byte* in, int64_t count, int64_t in_step, int16_t zero, int16_t
   for (int64_t i = 0; i < count; ++i) out[i * out_step] = static_cast<int16_t>(in[i * in_step] - zero);
 }
 
-void flip_bytes(const uint8_t* in, int64_t count, uint8_t flip, uint8_t* out) noexcept {
-  const __m128i flips = _mm_set1_epi8(static_cast<char>(flip));
+// out[i] = (in[i] ^ flip) - less
+void move_bytes(const uint8_t* in, int64_t count, uint8_t flip, uint8_t less, uint8_t* out) noexcept {
+  const __m128i flips = _mm_set1_epi8(static_cast<char>(flip)), all_less = _mm_set1_epi8(static_cast<char>(less));
   int64_t i = 0;
   for (; i + 16 <= count; i += 16) {
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), _mm_xor_si128(bytes, flips));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), _mm_sub_epi8(_mm_xor_si128(bytes, flips), all_less));
   }
-  for (; i < count; ++i) out[i] = static_cast<uint8_t>(in[i] ^ flip);
+  for (; i < count; ++i) out[i] = static_cast<uint8_t>((in[i] ^ flip) - less);
 }
 
 // Sixteen pixels of three planes, with a zero in place of a fourth: four to a vector.
@@ -149,6 +150,11 @@ ConvInt8Input::ConvInt8Input(const TensorType& type, const ConvNode& conv, Int8D
   if (needs_border) add_border(conv.window);
 }
 
+void ConvInt8Input::move_down(int32_t by) {
+  moved_down = by;
+  is_needed = true;
+}
+
 void ConvInt8Input::add_border(const Window& window) {
   const size_t x = window.axes() - 1;
   const auto border = [](int64_t pad) { return std::max<int64_t>(0, pad); };
@@ -217,7 +223,7 @@ void ConvInt8Input::interleave(const uint8_t* row, uint8_t* out) const noexcept 
 void ConvInt8Input::fill_row(const void* from, void* to, int64_t item) const noexcept {
   const int64_t plane = item / out_rows, row = item % out_rows - top;
   auto* out = static_cast<uint8_t*>(to) + item * row_bytes();
-  const auto border = widens ? uint8_t{0} : static_cast<uint8_t>(static_cast<uint8_t>(zero) ^ flip());
+  const auto border = widens ? uint8_t{0} : stored(static_cast<uint8_t>(zero));
   if (row < 0 || row >= rows) {
     std::memset(out, border, static_cast<size_t>(row_bytes()));
     return;
@@ -229,8 +235,8 @@ void ConvInt8Input::fill_row(const void* from, void* to, int64_t item) const noe
   if (unit_bytes != 0) return interleave_flat(bytes + (plane * channels * rows + row) * cols, out + before);
   if (is_plain) return interleave(bytes + (plane * channels * rows + row) * cols, out + before);
   const uint8_t* in = bytes + (plane * rows + row) * cols * lanes;
-  flip() == 0 ? static_cast<void>(std::memcpy(out + before, in, static_cast<size_t>(cols * lanes)))
-              : flip_bytes(in, cols * lanes, flip(), out + before);
+  flip() == 0 && moved_down == 0 ? static_cast<void>(std::memcpy(out + before, in, static_cast<size_t>(cols * lanes)))
+                                 : move_bytes(in, cols * lanes, flip(), static_cast<uint8_t>(moved_down), out + before);
 }
 
 // Blocks without a border.

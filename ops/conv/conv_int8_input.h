@@ -21,11 +21,15 @@ struct ConvInt8Input {
   ConvNode flat_conv(const ConvNode& conv, Int8Dot dot) const;
   Tensor flat_weights(const Tensor& weights, Int8Dot dot) const;
 
+  // Bytes become less by this, and so does the zero point: of unsigned ones, as which signed ones are read, too. None
+  // may be less than `by`. Requires: bytes in blocks.
+  void move_down(int32_t by);
+
   // The step, if there is one to do; gives the buffer that the kernels read. `zero_at`: the zero point, when the run
   // has it.
   BufferId add_step(const LowerContext& context, BufferId from, BufferId zero_at) const;
   // The zero point that sums still have in them, when the input's is `point`.
-  int32_t zero_in_sums(int32_t point) const { return widens ? 0 : point + (is_signed ? 128 : 0); }
+  int32_t zero_in_sums(int32_t point) const { return widens ? 0 : point + (is_signed ? 128 : 0) - moved_down; }
   int32_t zero_at(const void* point) const noexcept {
     return is_signed ? *static_cast<const int8_t*>(point) : *static_cast<const uint8_t*>(point);
   }
@@ -37,6 +41,7 @@ struct ConvInt8Input {
   int64_t top = 0, left = 0, out_rows = 0, out_cols = 0;  // with the border
   int64_t pixel_bytes = 0;                                // of the result
   int unit_bytes = 0;                                     // flat: positions along a row; 0: not flat
+  int32_t moved_down = 0;
 
  private:
   void add_border(const Window& window);
@@ -44,6 +49,7 @@ struct ConvInt8Input {
   int element_bytes() const { return widens ? 2 : 1; }
   void interleave_flat(const uint8_t* row, uint8_t* out) const noexcept;
   uint8_t flip() const { return is_signed && !widens ? 0x80 : 0; }  // signed bytes become unsigned
+  uint8_t stored(uint8_t byte) const { return static_cast<uint8_t>((byte ^ flip()) - moved_down); }
   void fill_row(const void* from, void* to, int64_t item) const noexcept;
   void widen_all(const void* from, void* to, const StepArgs& args) const noexcept;
   void interleave(const uint8_t* row, uint8_t* out) const noexcept;

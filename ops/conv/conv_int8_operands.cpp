@@ -96,6 +96,15 @@ Int8Dot conv_int8_sums_dot(const LowerContext& context, const TensorType& input,
   return conv_int8_dot(context, zeros);
 }
 
+std::optional<int32_t> conv_int8_least(const LowerContext& context, const TensorType& input, const ConvInt8Zeros& zeros,
+                                       Int8Dot dot) {
+  if (!is_wide(dot) || !has_dot(context.target.isa, Int8Dot::u8s8_halved) || !are_signed_bytes(context, zeros) ||
+      input.layout.channel_block != 8 || !zeros.input)
+    return std::nullopt;
+  const int32_t least = *zeros.input + (input.dtype == DType::i8 ? 128 : 0) - kNearZero;
+  return least > 0 ? std::optional(least) : std::nullopt;
+}
+
 bool has_conv_int8_bias(const LowerContext& context, int64_t channels) {
   if (!context.has_input(5)) return true;
   const Tensor bias = context.constant(5);

@@ -36,6 +36,12 @@ Int8Dot conv_int8_dot(const LowerContext& context, const ConvInt8Zeros& zeros);
 // mostly small.
 Int8Dot conv_int8_sums_dot(const LowerContext& context, const TensorType& input, const ConvInt8Zeros& zeros);
 
+// What is taken off the input's bytes, as unsigned ones, so that they are as mostly small ones are, if none of them is
+// less: those behind SiLU, GELU or a rectifier that were quantized without a zero point of their own. nullopt: they are
+// as they are, or `dot` multiplies any.
+std::optional<int32_t> conv_int8_least(const LowerContext& context, const TensorType& input, const ConvInt8Zeros& zeros,
+                                       Int8Dot dot);
+
 // A bias is there for all channels, or absent.
 bool has_conv_int8_bias(const LowerContext& context, int64_t channels);
 bool has_conv_elements(const LowerContext& context);

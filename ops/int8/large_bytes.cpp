@@ -90,6 +90,23 @@ void find_large(const uint8_t* row, int64_t bytes, int64_t part_bytes, LargeByte
   return bits_beyond(largest, most) != 0;
 }
 
+[[gnu::target("avx2")]] uint8_t least_byte(const uint8_t* bytes, int64_t count, uint8_t flip) noexcept {
+  const __m256i flips = _mm256_set1_epi8(static_cast<char>(flip));
+  __m256i least[4];
+  std::fill(std::begin(least), std::end(least), _mm256_set1_epi8(-1));
+  constexpr int64_t kTogether = 4 * kLargeTogether;
+  int64_t i = 0;
+  for (; i + kTogether <= count; i += kTogether)
+    for (int64_t part = 0; part < 4; ++part)
+      least[part] = _mm256_min_epu8(least[part], _mm256_xor_si256(load(bytes + i + part * kLargeTogether), flips));
+  alignas(kLargeTogether) uint8_t lanes[kLargeTogether];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(lanes),
+                     _mm256_min_epu8(_mm256_min_epu8(least[0], least[1]), _mm256_min_epu8(least[2], least[3])));
+  uint8_t result = *std::min_element(std::begin(lanes), std::end(lanes));
+  for (; i < count; ++i) result = std::min(result, static_cast<uint8_t>(bytes[i] ^ flip));
+  return result;
+}
+
 int most_together(std::span<const int8_t> weights) noexcept {
   return are_at_most(weights, kMostOfSevenBits) ? kMostBesideSevenBits : kMostOfNeighbours;
 }

@@ -25,6 +25,9 @@ bool has_large(const uint8_t* bytes, bool by_fours, int most) noexcept;
 // Of unsigned bytes beside these weights.
 int most_together(std::span<const int8_t> weights) noexcept;
 
+// The least of `count` bytes ^ flip; 255 of none.
+uint8_t least_byte(const uint8_t* bytes, int64_t count, uint8_t flip) noexcept;
+
 // Of each part, of `part_bytes` (the last one may be shorter), of a row's `bytes`, an even number: large[part] becomes
 // what is large in it, if that is more than what is there.
 void find_large_parts(const uint8_t* row, int64_t bytes, int64_t part_bytes, int most, LargeBytes* large) noexcept;

@@ -59,13 +59,16 @@ Specialization::Specialization(std::unique_ptr<Graph> graph, const LowerOptions&
 Specialization::~Specialization() = default;
 
 // Each streaming step learns where the next one's weights begin; the last one's successor is the first, of the next
-// run.
+// run. Of a node's several ways, of which one runs, the first stands for all.
 void Specialization::link_weights() {
-  const void* next = nullptr;
+  const void *next = nullptr, *behind_node = nullptr;
+  const std::string* node = nullptr;
   for (int round = 0; round < 2; ++round)
     for (size_t s = lowered_.steps.size(); s-- > 0;) {
       Step& step = lowered_.steps[s];
-      if (step.next_weights) *step.next_weights = next;
+      if (node == nullptr || *node != step.node) behind_node = next;
+      node = &step.node;
+      if (step.next_weights) *step.next_weights = step.runs ? behind_node : next;
       if (step.weights != nullptr) next = step.weights;
     }
 }

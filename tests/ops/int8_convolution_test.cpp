@@ -43,6 +43,8 @@ struct ConvCase {
   bool is_extreme = false;
   bool has_seven_bits = false;
   int large_of = 0;  // not 0: the zero point is near 0, and but one of so many bytes, and its neighbour, are small
+  // The zero point is in the middle, and no byte is more than so many below it; 0: any.
+  int most_below = 0;
 
   friend std::ostream& operator<<(std::ostream& out, const ConvCase& c) {
     return out << to_string(c.in) << " " << name_of(c.dtype) << " * " << to_string(c.weights) << "/" << c.groups << " "
@@ -99,6 +101,7 @@ class ConvRun {
       weight = std::clamp<int8_t>(weight, -64, 64);
     }
     if (c.large_of > 0) make_small(random);
+    if (c.most_below > 0) put_above(random);
     // By itself not near 0, where fours are added.
     if (c.large_of == 0 && c.has_seven_bits) *static_cast<uint8_t*>(inputs_[3].mutable_raw()) |= 64;
     for (int64_t i = 0; i < channels; ++i) inputs_[5].mutable_data<int32_t>()[i] = static_cast<int32_t>(i * 37 - 200);
@@ -139,6 +142,19 @@ class ConvRun {
     inputs_[3].mutable_data<uint8_t>()[0] %= 33;
   }
 
+  // Few are far above, too.
+  void put_above(std::mt19937& random) {
+    const uint8_t flip = case_.dtype == DType::i8 ? 0x80 : 0;
+    auto* bytes = static_cast<uint8_t*>(inputs_[0].mutable_raw());
+    for (int64_t i = 0; i < inputs_[0].size(); ++i) {
+      const int most_above = random() % 50 == 0 ? 127 : 30;
+      const int byte = 128 - case_.most_below + bytes[i] % (case_.most_below + most_above + 1);
+      bytes[i] = static_cast<uint8_t>(byte ^ flip);
+    }
+    bytes[0] = static_cast<uint8_t>((128 - case_.most_below) ^ flip);
+    *static_cast<uint8_t*>(inputs_[3].mutable_raw()) = static_cast<uint8_t>(0x80 ^ flip);
+  }
+
   void check(Isa isa) {
     PackedWeights packed;
     FallbackPlans plans;
@@ -159,7 +175,7 @@ class ConvRun {
     }
     for (const Step& step : lowered.steps) {
       ASSERT_NE(step.kernel, "reference");
-      kernels_ += step.kernel + "\n";
+      if (step.is_wanted(addresses.data())) kernels_ += step.kernel + "\n";
       testing::run_step(step, addresses.data());
     }
     compare(addresses[static_cast<size_t>(lowered.of_value[index_of(node_.outputs[0])])]);
@@ -336,6 +352,34 @@ TEST(Int8Convolution, LargeBytesAreHalvedWhereMostAreSmall) {
       run.check(Isa::avx2);
       if (::testing::Test::HasFatalFailure()) return;
       EXPECT_NE(run.kernels().find("conv int8 u8s8_halved"), std::string::npos) << run.kernels();
+    }
+  }
+}
+
+// As SiLU gives them, quantized around 0.
+TEST(Int8Convolution, BytesThatAreHardlyBelowTheirZeroPointAreHalved) {
+  const std::vector<int64_t> around = {1, 1, 1, 1};
+  const ConvCase cases[] = {
+      {.in = {1, 32, 9, 9}, .weights = {48, 32, 1, 1}},
+      {.in = {2, 24, 9, 8}, .weights = {20, 24, 3, 3}, .pads = {1, 0, 2, 1}, .strides = {2, 1}},
+      {.in = {2, 16, 7, 10}, .weights = {35, 16, 3, 5}, .pads = {1, 2, 1, 2}, .output = DType::i32, .threads = 2},
+      {.in = {1, 256, 28, 30}, .weights = {24, 256, 1, 1}, .output = DType::f32},
+      {.in = {2, 64, 31, 30}, .weights = {64, 64, 1, 1}, .strides = {2, 2}, .threads = 2},
+      {.in = {1, 72, 10, 9}, .weights = {72, 24, 3, 3}, .pads = around, .groups = 3},
+      {.in = {1, 24, 30}, .weights = {16, 24, 5}, .pads = {2, 2}, .output = DType::i8},
+  };
+  std::mt19937 random(14);
+  for (ConvCase c : cases) {
+    for (const DType dtype : {DType::u8, DType::i8}) {
+      for (const int most_below : {5, 32, 33, 128}) {
+        c.dtype = dtype;
+        c.most_below = most_below;
+        SCOPED_TRACE(::testing::Message() << c << " at most " << most_below << " below");
+        ConvRun run(c, vector_lanes(Isa::avx2), random);
+        run.check(Isa::avx2);
+        if (::testing::Test::HasFatalFailure()) return;
+        EXPECT_EQ(run.kernels().find("conv int8 u8s8_halved") != std::string::npos, most_below <= 32) << run.kernels();
+      }
     }
   }
 }
