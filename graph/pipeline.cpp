@@ -264,6 +264,8 @@ const std::vector<Pass>& bind_passes() {
       {"merge-common", passes::merge_common, 1},
       {"remove-dead", passes::remove_dead, 1},
       {"fold-constants", passes::fold_constants, 1},
+      // By places that are known now.
+      {"trim-columns", passes::trim_columns, 2},
       // Of composites that were expanded, and which rotate in parts.
       {"fuse-rotary", passes::fuse_rotary, 2},
       // What an order costs depends on all three extents.

@@ -65,6 +65,7 @@ bool split_einsum(Graph& graph, const PassContext& context);
 bool split_slices(Graph& graph, const PassContext& context);
 bool sink_upsamples(Graph& graph, const PassContext& context);
 bool sum_convolutions(Graph& graph, const PassContext& context);
+bool trim_columns(Graph& graph, const PassContext& context);
 bool trim_windows(Graph& graph, const PassContext& context);
 bool turn_weights(Graph& graph, const PassContext& context);
 bool unpack_heads(Graph& graph, const PassContext& context);

@@ -1,0 +1,119 @@
+// A product of which GatherElements takes columns at known places makes those columns alone. Attention by relative
+// positions multiplies by all distances that there may be, and reads those within its sentence.
+#include <algorithm>
+
+#include "graph/passes/passes.h"
+#include "graph/passes/rewrite.h"
+
+namespace lathe::passes {
+namespace {
+
+constexpr int kVersion = 13;
+// Lengths that differ little read the same columns then, which are weights of their own.
+constexpr int64_t kUnit = 32;
+
+struct Columns {
+  int64_t begin, end, all;
+  bool is_worth_it() const { return 4 * (end - begin) <= 3 * all; }
+};
+
+// nullopt: places count from the end, or are not there, of which the operator tells.
+std::optional<Columns> columns_at(const std::vector<int64_t>& places, int64_t all) {
+  if (places.empty()) return std::nullopt;
+  const auto [least, most] = std::minmax_element(places.begin(), places.end());
+  if (*least < 0 || *most >= all) return std::nullopt;
+  return Columns{*least / kUnit * kUnit, std::min(all, (*most / kUnit + 1) * kUnit), all};
+}
+
+class Trimmer {
+ public:
+  Trimmer(Rewriter& rewriter, const OpLookup& ops, NodeId id)
+      : rewriter_(rewriter), graph_(rewriter.graph()), ops_(ops), id_(id) {}
+
+  void try_node() {
+    const Node& gather = graph_.node(id_);
+    if (!is_op(gather, "GatherElements") || gather.epilogue) return;
+    const ValueId whole = gather.inputs[0];
+    const TensorType& type = graph_.value(whole).type;
+    const int64_t axis = gather.attributes.get_int("axis", 0), last = type.rank() - 1;
+    if (!type.is_static() || last < 1 || (axis != -1 && axis != last)) return;
+    const NodeId product = graph_.value(whole).producer;
+    if (product == NodeId::none || !rewriter_.is_live(product) || !is_product(graph_.node(product))) return;
+    if (rewriter_.only_user(whole) != id_ || !rewriter_.has_one_use(whole)) return;
+    const ValueId known = known_places(gather.inputs[1]);
+    const auto places = integers_of(graph_, known);
+    const auto columns = places ? columns_at(*places, type.extents().back()) : std::nullopt;
+    if (columns && columns->is_worth_it()) trim(product, *columns, known, *places);
+  }
+
+ private:
+  bool is_product(const Node& node) const {
+    if (!is_op(node, "MatMul") && !is_lathe_op(node, "MatMulViews")) return false;
+    return !node.epilogue && !node.attributes.has("perm_y") && graph_.value(node.inputs[1]).is_constant() &&
+           graph_.value(node.inputs[1]).type.rank() >= 2;
+  }
+
+  // The constant behind the places: itself, or what is spread to them.
+  ValueId known_places(ValueId places) const {
+    const NodeId expand = rewriter_.producer_if(places, "Expand");
+    return expand == NodeId::none ? places : graph_.node(expand).inputs[0];
+  }
+
+  void trim(NodeId id, const Columns& columns, ValueId known, std::vector<int64_t> places) {
+    for (int64_t& place : places) place -= columns.begin;
+    Node product = graph_.node(id);
+    TensorType type = graph_.value(product.outputs[0]).type;
+    type.dims.back() = {columns.end - columns.begin, ""};
+    product.inputs[1] = sliced(product.inputs[1], product.attributes.get_ints("perm_b"), columns);
+    product.outputs = {rewriter_.add_value(graph_.value(product.outputs[0]).name, std::move(type))};
+    rewriter_.erase(id);
+    rewriter_.set_input(id_, 0, product.outputs[0]);
+    rewriter_.add(std::move(product), id);
+    move_places(known, places);
+  }
+
+  ValueId sliced(ValueId weights, const std::vector<int64_t>& perm, const Columns& columns) {
+    const std::string name = graph_.value(weights).name;
+    TensorType type = graph_.value(weights).type;
+    const int64_t axis = perm.empty() ? type.rank() - 1 : perm.back();
+    type.dims[static_cast<size_t>(axis)] = {columns.end - columns.begin, ""};
+    const ValueId part = rewriter_.add_value(name, std::move(type));
+    rewriter_.add(made_node(ops_, "Slice", kVersion,
+                            {weights, rewriter_.add_integers(name + "/start", {columns.begin}),
+                             rewriter_.add_integers(name + "/end", {columns.end}),
+                             rewriter_.add_integers(name + "/axis", {axis})},
+                            part),
+                  id_);
+    return part;
+  }
+
+  void move_places(ValueId known, const std::vector<int64_t>& places) {
+    Tensor moved(DType::i64, graph_.value(known).constant.dims());
+    std::copy(places.begin(), places.end(), moved.mutable_data<int64_t>());
+    ValueId fewer = rewriter_.add_constant(graph_.value(known).name, std::move(moved));
+    const ValueId all = graph_.node(id_).inputs[1];
+    if (known != all) {
+      Node expand = graph_.node(graph_.value(all).producer);
+      TensorType type = graph_.value(all).type;
+      type.dtype = DType::i64;
+      expand.name.clear();
+      expand.inputs[0] = fewer;
+      expand.outputs = {fewer = rewriter_.add_value(graph_.value(all).name, std::move(type))};
+      rewriter_.add(std::move(expand), id_);
+    }
+    rewriter_.set_input(id_, 1, fewer);
+  }
+
+  Rewriter& rewriter_;
+  Graph& graph_;
+  const OpLookup& ops_;
+  const NodeId id_;
+};
+
+}  // namespace
+
+bool trim_columns(Graph& graph, const PassContext& context) {
+  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) { Trimmer(rewriter, context.ops, id).try_node(); });
+}
+
+}  // namespace lathe::passes
