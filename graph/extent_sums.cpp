@@ -110,35 +110,50 @@ void ExtentSums::add_node(const Node& node) {
 
 // Those that inference has names for, but no numbers.
 void ExtentSums::name_extents(const Node& node, const TensorType& type) {
-  if (!type.has_rank || type.is_static()) return;
-  const Elements* target = nullptr;
-  if (is_one_of(node, {"Reshape", "Expand"}) && node.inputs.size() > 1) target = known_elements(node.inputs[1]);
-  if (is_op(node, "ConstantOfShape")) target = known_elements(node.inputs[0]);
-  const int64_t joined_axis = is_op(node, "Concat") ? node.attributes.get_int("axis", 0) : 0;
   for (size_t axis = 0; axis < type.dims.size(); ++axis) {
     const Dim& dim = type.dims[axis];
-    if (dim.known() || of_symbol_.contains(dim.symbol)) continue;
-    Element sum;
-    if (is_op(node, "Concat")) {
-      const bool is_joined = static_cast<size_t>(joined_axis < 0 ? joined_axis + type.rank() : joined_axis) == axis;
-      if (is_joined) sum = number_of(0);
-      for (const ValueId part : node.inputs) {
-        const TensorType& from = graph_.value(part).type;
-        const Element more = sum && from.rank() == type.rank() ? extent(from.dims[axis]) : std::nullopt;
-        sum = more ? added(std::move(*sum), *more) : std::nullopt;
-      }
-    } else if (target != nullptr && target->size() == type.dims.size() && (*target)[axis]) {
-      // 0 and -1 have meanings of their own; what is spread to other axes than the last is not looked at.
-      const TensorType& from = graph_.value(node.inputs[0]).type;
-      const bool is_spread = is_op(node, "Expand");
-      const bool is_given = !is_spread || (from.rank() == type.rank() &&
-                                           (from.dims[axis].extent == 1 || extent(from.dims[axis]) == (*target)[axis]));
-      if (is_given && is_at_least(*(*target)[axis], 1)) sum = (*target)[axis];
-    } else if (is_op(node, "Range")) {
-      if (const auto numbers = elements_made_by(node)) sum = number_of(static_cast<int64_t>(numbers->size()));
-    }
-    if (sum) of_symbol_.try_emplace(dim.symbol, std::move(*sum));
+    if (dim.known() || dim.symbol.empty() || of_symbol_.contains(dim.symbol)) continue;
+    if (Element sum = extent_made_by(node, axis)) of_symbol_.emplace(dim.symbol, *std::move(sum));
   }
+}
+
+ExtentSums::Element ExtentSums::extent_made_by(const Node& node, size_t axis) const {
+  if (is_op(node, "Concat")) return joined_extent(node, axis);
+  if (is_op(node, "ConstantOfShape")) return wanted_extent(node.inputs[0], axis);
+  if (is_op(node, "Reshape") && node.inputs.size() > 1) return wanted_extent(node.inputs[1], axis);
+  if (is_op(node, "Expand")) {
+    // Where one place is spread, or as many as there are.
+    const TensorType& from = graph_.value(node.inputs[0]).type;
+    const Element wanted = wanted_extent(node.inputs[1], axis);
+    const bool has_axis = wanted && from.rank() == graph_.value(node.outputs[0]).type.rank();
+    return has_axis && (from.dims[axis].extent == 1 || extent(from.dims[axis]) == wanted) ? wanted : std::nullopt;
+  }
+  if (is_op(node, "Range")) {
+    const auto numbers = elements_made_by(node);
+    return numbers ? Element(number_of(static_cast<int64_t>(numbers->size()))) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+ExtentSums::Element ExtentSums::joined_extent(const Node& concat, size_t axis) const {
+  const auto rank = static_cast<int64_t>(graph_.value(concat.outputs[0]).type.dims.size());
+  const int64_t joined = concat.attributes.get_int("axis", 0);
+  if (static_cast<int64_t>(axis) != (joined < 0 ? joined + rank : joined)) return std::nullopt;
+  Element sum = number_of(0);
+  for (const ValueId part : concat.inputs) {
+    const TensorType& type = graph_.value(part).type;
+    const Element more = type.rank() == rank ? extent(type.dims[axis]) : std::nullopt;
+    sum = sum && more ? added(*std::move(sum), *more) : std::nullopt;
+  }
+  return sum;
+}
+
+// Of a shape that is told. 0 and -1 have meanings of their own.
+ExtentSums::Element ExtentSums::wanted_extent(ValueId shape, size_t axis) const {
+  const Elements* wanted = known_elements(shape);
+  if (wanted == nullptr || axis >= wanted->size()) return std::nullopt;
+  const Element& extent = (*wanted)[axis];
+  return extent && is_at_least(*extent, 1) ? extent : std::nullopt;
 }
 
 const ExtentSums::Elements* ExtentSums::known_elements(ValueId id) const {

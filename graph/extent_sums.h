@@ -38,6 +38,9 @@ class ExtentSums {
 
   void add_node(const Node& node);
   void name_extents(const Node& node, const TensorType& type);
+  Element extent_made_by(const Node& node, size_t axis) const;
+  Element joined_extent(const Node& concat, size_t axis) const;
+  Element wanted_extent(ValueId shape, size_t axis) const;
   std::optional<Elements> elements_made_by(const Node& node) const;
   std::optional<Elements> shape_of(const Node& node) const;
   Elements joined(const Node& node) const;

@@ -251,6 +251,7 @@ LoweredGraph lower_all(const Graph& graph, const LowerOptions& options, AfterNod
     for (const NodeId member : chain->nodes) after(member, out);
   }
   bind_outputs(graph, out);
+  out.shared.clear();  // steps have what they want of it
   return out;
 }
 
