@@ -25,7 +25,7 @@ demo:
 test:
 	@tools/setup.sh build test
 	@$(MAKE) --no-print-directory build-only
-	ctest --test-dir build/$(PRESET) -j $(JOBS) --output-on-failure --progress
+	ctest --test-dir build/$(PRESET) -j $(JOBS) --output-on-failure --progress --no-tests=error
 
 .PHONY: conformance hostile bench
 conformance hostile bench:
