@@ -223,7 +223,10 @@ std::optional<ExtentSums::Elements> ExtentSums::picked(const Node& node) const {
 
 // A Range of a number of elements that is the same for all extents.
 std::optional<ExtentSums::Elements> ExtentSums::counted(const Node& node) const {
-  const auto one = [&](size_t slot) { return known_elements(node.inputs[slot])->at(0); };
+  const auto one = [&](size_t slot) {
+    const Elements& elements = *known_elements(node.inputs[slot]);
+    return elements.size() == 1 ? elements[0] : std::nullopt;
+  };
   const Element start = one(0), limit = one(1), step = one(2);
   const Element count = start && limit && step == number_of(1) ? added(*limit, *start, -1) : std::nullopt;
   if (!count || !is_number(*count) || count->number > static_cast<int64_t>(kMostElements)) return std::nullopt;

@@ -51,6 +51,18 @@ NodeId Graph::add_node(Node node) {
   return id;
 }
 
+void Graph::fold(NodeId id, std::vector<Tensor> results) {
+  std::vector<ValueId>& slots = node(id).outputs;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i] == ValueId::none) continue;
+    Value& folded = value(slots[i]);
+    folded.type = TensorType::of(results[i].dtype(), results[i].dims());
+    folded.constant = std::move(results[i]);
+    folded.producer = NodeId::none;
+    slots[i] = ValueId::none;
+  }
+}
+
 std::vector<std::vector<Graph::Use>> Graph::uses() const {
   std::vector<std::vector<Use>> uses(values_.size());
   for (NodeId id : order_) {

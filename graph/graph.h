@@ -77,6 +77,10 @@ class Graph : public std::enable_shared_from_this<Graph> {
   Node& node(NodeId id) { return nodes_[index_of(id)]; }
   size_t value_count() const { return values_.size(); }
 
+  // The node's results are these constants from now on, none of which is undefined but where nobody wants it. The
+  // caller takes the node out of order().
+  void fold(NodeId id, std::vector<Tensor> results);
+
   // Live nodes in a topological order.
   const std::vector<NodeId>& order() const { return order_; }
   void set_order(std::vector<NodeId> order) { order_ = std::move(order); }

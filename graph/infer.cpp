@@ -51,7 +51,7 @@ class Inference {
     bool folded_any = false;
     for (const NodeId id : graph.order()) {
       infer_one(graph, graph.node(id));
-      if (fold_small(graph, graph.node(id))) {
+      if (fold_small(graph, id)) {
         folded_any = true;
       } else {
         kept.push_back(id);
@@ -198,18 +198,12 @@ class Inference {
     }
   }
 
-  bool fold_small(Graph& graph, Node& node) const {
+  bool fold_small(Graph& graph, NodeId id) const {
+    const Node& node = graph.node(id);
     if (!can_fold(graph, node)) return false;
     std::vector<Tensor> results = known_results(graph, node);
     if (results.empty()) return false;
-    for (size_t i = 0; i < node.outputs.size(); ++i) {
-      if (node.outputs[i] == ValueId::none) continue;
-      Value& value = graph.value(node.outputs[i]);
-      value.type = TensorType::of(results[i].dtype(), results[i].dims());
-      value.constant = std::move(results[i]);
-      value.producer = NodeId::none;
-      node.outputs[i] = ValueId::none;
-    }
+    graph.fold(id, std::move(results));
     return true;
   }
 

@@ -254,11 +254,11 @@ const std::vector<Pass>& bind_passes() {
       {"expand-einsum", passes::expand_einsum, 1},
       {"remove-identities", passes::remove_identities, 1},
       // A mask that was spread to extents known only now, and what was assigned to its first columns: before constants
-      // are folded, for indices are many times as large as what is assigned by them, and of masks for all lengths few
-      // rows are read.
+      // are folded, for indices are many times as large as what is assigned by them.
       {"bypass-expand", passes::bypass_expand, 1},
       {"assign-slices", passes::assign_slices, 1},
       {"join-parts", passes::join_parts, 1},
+      // Of masks for all lengths, too large to be folded, few rows are read.
       {"hoist-slices", passes::hoist_slices, 2},
       // Every layer has the same masks and rows of tables.
       {"merge-common", passes::merge_common, 1},

@@ -12,7 +12,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-constexpr int kSliceVersion = 13, kConcatVersion = 13;
+constexpr int kConcatVersion = 13;
 
 std::optional<Ints> extents_of(const TensorType& type) {
   return type.is_static() ? std::optional(type.extents()) : std::nullopt;
@@ -203,25 +203,13 @@ class Assigner {
   }
 
   ValueId part(size_t axis, int64_t begin, int64_t end, const Block& block) {
-    Ints starts, ends, axes;
-    TensorType type = graph_.value(data_).type;
+    std::vector<Rearranger::Piece> pieces;
+    const std::vector<Dim>& dims = graph_.value(data_).type.dims;
     for (size_t i = 0; i <= axis; ++i) {
       const int64_t from = i == axis ? begin : block.begin[i], to = i == axis ? end : from + block.extents[i];
-      if (from == 0 && to == type.dims[i].extent) continue;
-      starts.push_back(from);
-      ends.push_back(to);
-      axes.push_back(static_cast<int64_t>(i));
-      type.dims[i] = {to - from, ""};
+      if (from != 0 || to != dims[i].extent) pieces.push_back({static_cast<int64_t>(i), from, to});
     }
-    const std::string name = graph_.value(data_).name;
-    const ValueId result = rewriter_.add_value(name, std::move(type));
-    rewriter_.add(
-        made_node(ops_, "Slice", kSliceVersion,
-                  {data_, rewriter_.add_integers(name + "/starts", starts),
-                   rewriter_.add_integers(name + "/ends", ends), rewriter_.add_integers(name + "/axes", axes)},
-                  result),
-        id_);
-    return result;
+    return Rearranger(rewriter_, ops_, id_).sliced(data_, pieces);
   }
 
   ValueId added(TensorType type, size_t axis, int64_t extent) {

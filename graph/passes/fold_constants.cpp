@@ -152,20 +152,13 @@ bool all_defined(const Node& node, const std::vector<Tensor>& results) {
 bool fold_constants(Graph& graph, const PassContext& context) {
   std::vector<NodeId> kept;
   for (const NodeId id : graph.order()) {
-    Node& node = graph.node(id);
-    const std::vector<Tensor> results = node.outputs.empty() ? std::vector<Tensor>() : results_of(graph, node, context);
+    const Node& node = graph.node(id);
+    std::vector<Tensor> results = node.outputs.empty() ? std::vector<Tensor>() : results_of(graph, node, context);
     if (results.empty() || !all_defined(node, results)) {
       kept.push_back(id);
       continue;
     }
-    for (size_t i = 0; i < node.outputs.size(); ++i) {
-      if (node.outputs[i] == ValueId::none) continue;
-      Value& value = graph.value(node.outputs[i]);
-      value.producer = NodeId::none;
-      value.constant = results[i];
-      value.type = TensorType::of(results[i].dtype(), results[i].dims());
-      node.outputs[i] = ValueId::none;
-    }
+    graph.fold(id, std::move(results));
   }
   if (kept.size() == graph.order().size()) return false;
   graph.set_order(std::move(kept));

@@ -8,7 +8,7 @@ namespace lathe {
 
 namespace {
 
-constexpr int kReshapeVersion = 14, kTransposeVersion = 13;
+constexpr int kReshapeVersion = 14, kTransposeVersion = 13, kSliceVersion = 13;
 
 // What -1 stands for: the elements of `from` over those that the other axes have.
 Dim rest_of(const std::vector<Dim>& from, const std::vector<int64_t>& dims) {
@@ -66,6 +66,25 @@ ValueId Rearranger::transposed(ValueId x, const std::vector<int64_t>& perm, Valu
   Node node = made_node(ops_, "Transpose", kTransposeVersion, {x}, result);
   node.attributes.set("perm", perm);
   rewriter_.add(std::move(node), place_);
+  return result;
+}
+
+ValueId Rearranger::sliced(ValueId x, const std::vector<Piece>& pieces) {
+  const std::string name = rewriter_.graph().value(x).name;
+  TensorType type = rewriter_.graph().value(x).type;
+  std::vector<int64_t> starts, ends, axes;
+  for (const Piece& piece : pieces) {
+    starts.push_back(piece.begin);
+    ends.push_back(piece.end);
+    axes.push_back(piece.axis);
+    type.dims[static_cast<size_t>(piece.axis)] = {piece.end - piece.begin, ""};
+  }
+  const ValueId result = rewriter_.add_value(name, std::move(type));
+  rewriter_.add(made_node(ops_, "Slice", kSliceVersion,
+                          {x, rewriter_.add_integers(name + "/starts", starts),
+                           rewriter_.add_integers(name + "/ends", ends), rewriter_.add_integers(name + "/axes", axes)},
+                          result),
+                place_);
   return result;
 }
 

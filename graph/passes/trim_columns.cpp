@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include "graph/passes/passes.h"
+#include "graph/passes/rearranger.h"
 #include "graph/passes/rewrite.h"
 
 namespace lathe::passes {
 namespace {
 
-constexpr int kVersion = 13;
 // Lengths that differ little read the same columns then, which are weights of their own.
 constexpr int64_t kUnit = 32;
 
@@ -64,27 +64,15 @@ class Trimmer {
     Node product = graph_.node(id);
     TensorType type = graph_.value(product.outputs[0]).type;
     type.dims.back() = {columns.end - columns.begin, ""};
-    product.inputs[1] = sliced(product.inputs[1], product.attributes.get_ints("perm_b"), columns);
+    const std::vector<int64_t> perm = product.attributes.get_ints("perm_b");
+    const int64_t axis = perm.empty() ? graph_.value(product.inputs[1]).type.rank() - 1 : perm.back();
+    product.inputs[1] =
+        Rearranger(rewriter_, ops_, id_).sliced(product.inputs[1], {{axis, columns.begin, columns.end}});
     product.outputs = {rewriter_.add_value(graph_.value(product.outputs[0]).name, std::move(type))};
     rewriter_.erase(id);
     rewriter_.set_input(id_, 0, product.outputs[0]);
     rewriter_.add(std::move(product), id);
     move_places(known, places);
-  }
-
-  ValueId sliced(ValueId weights, const std::vector<int64_t>& perm, const Columns& columns) {
-    const std::string name = graph_.value(weights).name;
-    TensorType type = graph_.value(weights).type;
-    const int64_t axis = perm.empty() ? type.rank() - 1 : perm.back();
-    type.dims[static_cast<size_t>(axis)] = {columns.end - columns.begin, ""};
-    const ValueId part = rewriter_.add_value(name, std::move(type));
-    rewriter_.add(made_node(ops_, "Slice", kVersion,
-                            {weights, rewriter_.add_integers(name + "/start", {columns.begin}),
-                             rewriter_.add_integers(name + "/end", {columns.end}),
-                             rewriter_.add_integers(name + "/axis", {axis})},
-                            part),
-                  id_);
-    return part;
   }
 
   void move_places(ValueId known, const std::vector<int64_t>& places) {

@@ -8,14 +8,11 @@
 #include "ops/conv/conv_int8_direct.h"
 #include "ops/conv/conv_lower.h"
 #include "ops/conv/conv_operands.h"
-#include "ops/gemm/gemm_plan.h"
 #include "ops/int8/int8_lower.h"
 #include "ops/int8/large_bytes.h"
 #include "ops/pointwise/byte_table_step.h"
 #include "ops/winograd/winograd_int8_lower.h"
 #include "ops/work_split.h"
-#include "src/base/checked_size.h"
-#include "src/base/divide.h"
 #include "src/base/thread_team.h"
 
 namespace lathe {

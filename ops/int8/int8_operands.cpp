@@ -265,8 +265,8 @@ BufferId add_large_rows(const std::shared_ptr<const Int8Lowering>& l, const Lowe
   std::optional<std::string> key = key_of_rows(*l, a);
   const RowTiles tiles = row_tiles(l->plan, l->problem.m, l->problem.threads);
   if (key)
-    *key += fmt::format(" in {} tiles of {} parts beyond {} from {} bytes", tiles.count,
-                        large_parts(l->problem, l->plan), l->most_together, a_stride);
+    *key += fmt::format(" in {} tiles, parts of {} groups, beyond {}, {} bytes a row", tiles.count, l->plan.k_unroll,
+                        l->most_together, a_stride);
   return made_once(context, key, "large bytes", [&] { return add_finder(l, context, a, a_stride); });
 }
 

@@ -69,10 +69,8 @@ GraphRunner::Entries::iterator GraphRunner::find_entry(std::span<const Tensor> i
 std::shared_ptr<const GraphPart> GraphRunner::make_part(std::span<const Tensor> inputs) {
   if (failure_) std::rethrow_exception(failure_);
   LATHE_CHECK(!gave_constants_, "another shape than the one that was promised");
-  if (!has_one_shape_ && !knows_constants_) {
-    context_->constants->share(*graph_);
-    knows_constants_ = true;
-  }
+  // The first of several: what all of them have is nobody's own.
+  if (!has_one_shape_ && recent_.empty()) context_->constants->share(*graph_);
   if (growing_ == Growing::replayed) {
     try {
       return std::make_shared<const GraphPart>(std::make_unique<Graph>(*graph_), inputs, context_, cuts_, bodies_,

@@ -72,8 +72,7 @@ class GraphRunner {
   PassReplay replay_;
   bool has_one_shape_ = false;
   bool gave_constants_ = false;
-  bool knows_constants_ = false;  // those of graph_ are among the shared ones
-  std::exception_ptr failure_;    // of making the one specialization: without constants there is no second attempt
+  std::exception_ptr failure_;  // of making the one specialization: without constants there is no second attempt
   std::mutex mutex_;
   Entries recent_;  // most recently used first
   size_t kept_bytes_ = 0;

@@ -185,7 +185,7 @@ class StageFinder {
 
   // Made of constants alone.
   bool note_known(const Node& node) {
-    if (!node.op->deterministic || node.outputs.size() != 1) return false;
+    if (!node.op->deterministic || node.outputs.size() != 1 || node.outputs[0] == ValueId::none) return false;
     const bool is_known = std::all_of(node.inputs.begin(), node.inputs.end(),
                                       [&](ValueId id) { return is_given(id) || is_known_[index_of(id)]; });
     is_known_[index_of(node.outputs[0])] = is_known;
@@ -221,8 +221,12 @@ class StageFinder {
   void place_known_nodes() {
     std::vector<size_t> reader(graph_.value_count(), kNone);  // by value: the first stage
     const auto read = [&](NodeId id, size_t stage) {
-      for (const ValueId input : graph_.node(id).inputs)
-        if (!is_given(input)) reader[index_of(input)] = std::min(reader[index_of(input)], stage);
+      const auto note = [&](ValueId value) { reader[index_of(value)] = std::min(reader[index_of(value)], stage); };
+      for (const ValueId input : graph_.node(id).inputs) {
+        if (is_given(input)) continue;
+        note(input);
+        for (const ValueId source : sources_[index_of(input)]) note(source);
+      }
     };
     for (const auto& [id, stage] : stage_of_node_) read(id, stage);
     for (size_t i = known_nodes_.size(); i-- > 0;) {

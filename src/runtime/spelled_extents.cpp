@@ -1,7 +1,5 @@
 #include "src/runtime/spelled_extents.h"
 
-#include <algorithm>
-
 #include "graph/passes/rewrite.h"
 
 namespace lathe {
@@ -71,28 +69,29 @@ class Speller {
   std::map<ExtentSum::Extent, ValueId> extents_;
 };
 
+// A node's one result, where it is the same for all shapes; else undefined.
+Tensor numbers_of(const Graph& graph, const ExtentSums& sums, const Node& node) {
+  if (node.outputs.size() != 1 || node.outputs[0] == ValueId::none) return {};
+  if (!can_spell(graph, sums, node.outputs[0])) return {};
+  const auto elements = sums.elements(node.outputs[0]);
+  std::vector<int64_t> numbers;
+  for (const ExtentSum& sum : *elements) {
+    if (!sum.factors.empty()) return {};
+    numbers.push_back(sum.number);
+  }
+  const bool is_list = graph.value(node.outputs[0]).type.rank() == 1;
+  return Tensor::from<int64_t>(is_list ? Dims{static_cast<int64_t>(numbers.size())} : Dims{}, numbers);
+}
+
 }  // namespace
 
 bool fold_numbers(Graph& graph, const ExtentSums& sums) {
   std::vector<NodeId> kept;
   for (const NodeId id : graph.order()) {
-    Node& node = graph.node(id);
-    const ValueId result = node.outputs.size() == 1 ? node.outputs[0] : ValueId::none;
-    const auto numbers =
-        result == ValueId::none || !can_spell(graph, sums, result) ? std::nullopt : sums.elements(result);
-    const auto is_number = [](const ExtentSum& sum) { return sum.factors.empty(); };
-    if (!numbers || !std::all_of(numbers->begin(), numbers->end(), is_number)) {
+    if (Tensor numbers = numbers_of(graph, sums, graph.node(id)); numbers.defined())
+      graph.fold(id, {std::move(numbers)});
+    else
       kept.push_back(id);
-      continue;
-    }
-    Value& value = graph.value(result);
-    const bool is_list = value.type.rank() == 1;
-    Tensor constant(DType::i64, is_list ? Dims{static_cast<int64_t>(numbers->size())} : Dims{});
-    for (size_t i = 0; i < numbers->size(); ++i) constant.mutable_data<int64_t>()[i] = (*numbers)[i].number;
-    value.type = TensorType::of(DType::i64, constant.dims());
-    value.constant = std::move(constant);
-    value.producer = NodeId::none;
-    node.outputs[0] = ValueId::none;
   }
   if (kept.size() == graph.order().size()) return false;
   graph.set_order(std::move(kept));

@@ -3,11 +3,7 @@
 
 #include <algorithm>
 
-#include "graph/infer.h"
-#include "graph/model.h"
-#include "src/runtime/default_plans.h"
-#include "src/runtime/graph_runner.h"
-#include "tests/model_builder.h"
+#include "tests/runtime/isa_runner.h"
 
 namespace lathe {
 namespace {
@@ -46,16 +42,8 @@ class DynamicZero : public ::testing::Test {
     return text;
   }
 
-  const std::string bytes_ = quantized_product().bytes();
-  const Model model_ = import_model_bytes(std::make_shared<const std::string>(bytes_), "", OpRegistry::builtin());
-  const std::shared_ptr<RunnerContext> context_ =
-      std::make_shared<RunnerContext>(RunnerContext{.ops = OpRegistry::builtin(),
-                                                    .limits = {},
-                                                    .target = {Isa::avx2, 1},
-                                                    .team = std::make_shared<ThreadTeam>(1),
-                                                    .packed = std::make_shared<PackedWeights>(),
-                                                    .plans = default_plans({.use_cache = false}),
-                                                    .disabled_passes = {}});
+  const Model model_ = testing::imported(quantized_product());
+  const std::shared_ptr<RunnerContext> context_ = testing::context_for({Isa::avx2, 1});
   GraphRunner runner_{std::make_unique<Graph>(*model_.graph), context_};
 };
 

@@ -5,18 +5,11 @@
 #include <cmath>
 #include <cstring>
 
-#include "graph/infer.h"
-#include "graph/model.h"
-#include "src/runtime/default_plans.h"
-#include "src/runtime/graph_runner.h"
+#include "tests/runtime/isa_runner.h"
 #include "tests/runtime/small_models.h"
 
 namespace lathe {
 namespace {
-
-Model import(const testing::ModelBuilder& builder) {
-  return import_model_bytes(std::make_shared<const std::string>(builder.bytes()), "", OpRegistry::builtin());
-}
 
 struct Setting {
   Isa isa = Isa::avx2;
@@ -26,17 +19,8 @@ struct Setting {
 
 std::vector<Tensor> run_with(const testing::ModelBuilder& builder, const std::vector<Tensor>& inputs,
                              const Setting& setting) {
-  const Model model = import(builder);
-  SessionOptions options;
-  options.use_cache = false;
-  auto context = std::make_shared<RunnerContext>(RunnerContext{.ops = OpRegistry::builtin(),
-                                                               .limits = {},
-                                                               .target = {setting.isa, setting.threads},
-                                                               .team = std::make_shared<ThreadTeam>(setting.threads),
-                                                               .packed = std::make_shared<PackedWeights>(),
-                                                               .plans = default_plans(options),
-                                                               .optimization_level = setting.level,
-                                                               .disabled_passes = {}});
+  const Model model = testing::imported(builder);
+  const auto context = testing::context_for({setting.isa, setting.threads}, setting.level);
   GraphRunner runner(std::make_unique<Graph>(*model.graph), context);
   std::vector<Tensor> outputs(runner.graph().outputs.size());
   runner.run(inputs, outputs, nullptr);
@@ -44,7 +28,7 @@ std::vector<Tensor> run_with(const testing::ModelBuilder& builder, const std::ve
 }
 
 std::vector<Tensor> reference(const testing::ModelBuilder& builder, const std::vector<Tensor>& inputs) {
-  return run_reference_graph(*import(builder).graph, inputs);
+  return run_reference_graph(*testing::imported(builder).graph, inputs);
 }
 
 // float32 sums of up to some hundred terms, in another order, through some ten layers: a few hundred roundings of the
