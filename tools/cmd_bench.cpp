@@ -8,11 +8,13 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <random>
 
 #include "src/base/box.h"
 #include "src/base/topology.h"
 #include "src/base/write_file.h"
 #include "src/runtime/session_state.h"
+#include "tools/bench_shapes.h"
 #include "tools/duration.h"
 #include "tools/machine_peak.h"
 #include "tools/model_inputs.h"
@@ -21,6 +23,7 @@
 #include "tools/profile_report.h"
 #include "tools/progress.h"
 #include "tools/tensor_files.h"
+#include "tools/varying_dims.h"
 #include "tools/verbs.h"
 
 namespace lathe::tools {
@@ -39,6 +42,7 @@ struct BenchOptions {
   std::string output_directory;
   std::string trace;
   bool is_profiled = false;
+  bool is_shuffled = false;
 };
 
 double milliseconds_since(Clock::time_point begin) {
@@ -98,7 +102,32 @@ void profile(const Session& session, const std::vector<Tensor>& inputs, const Be
   if (!options.trace.empty()) write_text(options.trace, chrome_trace(runs.back()));
 }
 
+// Of inputs that have another shape in each run.
+void bench_shapes(const BenchOptions& options) {
+  if (options.is_profiled || !options.output_directory.empty())
+    throw Error(ErrorCode::invalid_argument,
+                "options --profile and --output-dir are for one shape; --dim has a range of them");
+  std::vector<std::vector<std::string>> dims = dims_of_runs(options.inputs.dims);
+  if (options.is_shuffled) std::shuffle(dims.begin(), dims.end(), std::mt19937_64(options.inputs.seed));
+  const auto begin = Clock::now();
+  const Session session = Session::load(options.model.model, options.model.session);
+  const double load_ms = milliseconds_since(begin);
+  const int again = options.iterations > 0 ? options.iterations : 3;
+  const std::vector<ShapeTime> times = time_shapes(session, options.inputs, dims, again);
+  const ShapeMeans means = means_of(times);
+  fmt::print("{} shapes: mean {:.3f} ms for a new one (of the second half), {:.3f} ms for one that was there; ",
+             times.size(), means.new_ms, means.again_ms);
+  fmt::print("load {:.1f} ms, peak memory {:.0f} MB\n", load_ms, peak_rss_mb());
+  if (options.json.empty()) return;
+  nlohmann::json report{{"model", options.model.model}, {"load_ms", load_ms},         {"rss_mb", peak_rss_mb()},
+                        {"new_ms", means.new_ms},       {"again_ms", means.again_ms}, {"shapes", nlohmann::json::array()}};
+  for (const ShapeTime& time : times)
+    report["shapes"].push_back({{"dims", time.dims}, {"new_ms", time.new_ms}, {"again_ms", time.again_ms}});
+  write_text(options.json, report.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
 void bench(const BenchOptions& options) {
+  if (has_range(options.inputs.dims)) return bench_shapes(options);
   (void)parse_seconds(options.duration, "--duration");  // refused before the work, not after
   const auto begin = Clock::now();
   const Session session = Session::load(options.model.model, options.model.session);
@@ -146,11 +175,12 @@ void add_bench(CLI::App& app) {
   options->model.add_to(*verb);
   options->inputs.add_to(*verb);
   verb->add_option("--warmup", options->warmup, "runs before the clock starts")->check(CLI::NonNegativeNumber);
-  verb->add_option("--iterations", options->iterations, "number of timed runs")->check(CLI::PositiveNumber);
+  verb->add_option("--iterations", options->iterations, "number of timed runs (of a range of shapes: rounds, 3)")->check(CLI::PositiveNumber);
   verb->add_option("--duration", options->duration, "time to run for: 2s, 500ms");
   verb->add_option("--percentile", options->percentiles, "percentiles to report")->check(CLI::Range(0.0, 100.0));
   verb->add_option("--json", options->json, "write the figures to this file");
   verb->add_option("--output-dir", options->output_directory, "write the last run's results: 0.npy, 1.npy, ...");
+  verb->add_flag("--shuffle", options->is_shuffled, "shapes of a range of --dim in a random order, by --seed");
   CLI::Option* profile_option =
       verb->add_option("--profile", options->trace, "print time by layer; with =FILE also write a Chrome trace")
           ->expected(0, 1);

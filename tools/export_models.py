@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Exports architectures that people serve from PyTorch, with random weights: models that nobody had in view.
 
-    tools/export_models.py --out FOLDER [--only NAME,...]
+    tools/export_models.py --out FOLDER [--only NAME,...] [--open]
 
-FOLDER gets NAME.onnx and models.json, as tools/compare_models.py and ../shared/bench/peers.py read it. What is there
-already stays. Needs the Python packages torch, timm, transformers, diffusers, onnx and numpy (tried with Debian's torch
+FOLDER gets NAME.onnx and models.json, as tools/compare_models.py and ../shared/bench/peers.py read it. With --open the
+lengths of sentences, the sizes of pictures and the past of decoders are open extents, for tools/compare_shapes.py; only
+architectures that allow it are exported. What is there already stays. Needs the Python packages torch, timm, transformers, diffusers, onnx and numpy (tried with Debian's torch
 1.13, timm 0.9.16, transformers 4.38, diffusers 0.27). Weights are seeded by the name; BatchNormalization gets statistics
 that do something. Exit status: 0 when all were exported, else 1.
 """
@@ -41,7 +42,8 @@ SEQUENCE = {"vocab_size": 32000, "use_cache": False}
 # Model, configuration, what it changes, inputs.
 TRANSFORMERS = {
     "albert": ("AlbertModel", "AlbertConfig", {"hidden_size": 768, "num_attention_heads": 12}, TOKENS),
-    "bart": ("BartModel", "BartConfig", {**SEQUENCE, "encoder_layers": 3, "decoder_layers": 3},
+    "bart": ("BartModel", "BartConfig",
+             {**SEQUENCE, "encoder_layers": 3, "decoder_layers": 3, "attn_implementation": "eager"},
              {"input_ids": 64, "decoder_input_ids": 16}),
     "bloom": ("BloomForCausalLM", "BloomConfig", {**SEQUENCE, "hidden_size": 512, "n_layer": 4}, {"input_ids": 64}),
     "convbert": ("ConvBertModel", "ConvBertConfig", SMALL, TOKENS),
@@ -74,6 +76,19 @@ DECODERS = {
     "mistral_token": ("MistralForCausalLM", "MistralConfig", SHARED),
     "phi_token": ("PhiForCausalLM", "PhiConfig", {**SHARED, "num_key_value_heads": 12}),
     "qwen2_token": ("Qwen2ForCausalLM", "Qwen2Config", SHARED),
+}
+
+# With --open: names of the open axes by input, and the ranges of `lathe bench --dim`.
+PICTURES = {2: "height", 3: "width"}, ["height=128..416..32", "width=416..128..32"]
+SENTENCES = {1: "length"}, ["length=8..128..3"]
+OPEN = {
+    **{name: {"x": PICTURES} for name in ("efficientnet_b0", "mobilenetv3_large_100", "repvgg_a0", "resnet18")},
+    **{name: {"input_ids": SENTENCES, "attention_mask": ({1: "length"}, [])}
+       for name in ("albert", "convbert", "deberta_v2", "distilbert", "electra", "gpt2", "mobilebert", "squeezebert",
+                    "t5_encoder")},
+    "bart": {"input_ids": ({1: "length"}, ["length=8..64..4"]), "decoder_input_ids": ({1: "decoded"}, ["decoded=2..16"])},
+    "segformer": {"pixel_values": PICTURES},
+    "wav2vec2": {"input_values": ({1: "samples"}, ["samples=8000..32000..800"])},
 }
 
 
@@ -164,7 +179,16 @@ def described(tensor):
     return {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape), "gen": gen}
 
 
-def export(name, how, folder):
+def open_axes(name, inputs):
+    """{input: {axis: symbol}}, the ranges, and whether their shapes come in a mixed order."""
+    if name in DECODERS:
+        axes = {key: {2: "past"} for key in inputs if key.startswith("past")}
+        return {**axes, "attention_mask": {1: "total"}}, ["past=16..135", "total=17..136"], False
+    chosen = {key: value for key, value in OPEN[name].items() if key in inputs}
+    return {key: axes for key, (axes, _) in chosen.items()}, [dim for _, dims in chosen.values() for dim in dims], True
+
+
+def export(name, how, folder, is_open):
     seed = zlib.crc32(name.encode())
     torch.manual_seed(seed)
     model, inputs = how[0](*how[1:])
@@ -174,20 +198,24 @@ def export(name, how, folder):
             module.running_var.uniform_(0.5, 1.5)
             module.running_mean.normal_(0, 0.1)
     path = folder / f"{name}.onnx"
+    axes, dims, shuffle = open_axes(name, inputs) if is_open else ({}, [], False)
     with torch.no_grad():
-        torch.onnx.export(model, tuple(inputs.values()), str(path), opset_version=OPSET, input_names=list(inputs))
+        torch.onnx.export(model, tuple(inputs.values()), str(path), opset_version=OPSET, input_names=list(inputs),
+                          dynamic_axes=axes)
     graph = onnx.load(path).graph
     names = [value.name for value in graph.input]  # the exporter drops what is not read
-    return {"name": name, "split": "dev", "file": path.name, "sha256": f"{name} {seed}", "gmacs": 0,
-            "inputs": {key: described(value) for key, value in inputs.items() if key in names}}
+    entry = {"name": name, "split": "dev", "file": path.name, "sha256": f"{name} {seed}", "gmacs": 0,
+             "inputs": {key: described(value) for key, value in inputs.items() if key in names}}
+    return {**entry, "dims": dims, "shuffle": shuffle} if is_open else entry
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--only", default="")
+    parser.add_argument("--open", action="store_true")
     options = parser.parse_args()
-    models = all_models()
+    models = {name: how for name, how in all_models().items() if not options.open or name in OPEN or name in DECODERS}
     wanted = options.only.split(",") if options.only else list(models)
     if unknown := [name for name in wanted if name not in models]:
         parser.error(f"no such model: {', '.join(unknown)}")
@@ -200,7 +228,7 @@ def main():
         if name in entries:
             continue
         try:
-            entries[name] = export(name, models[name], options.out)
+            entries[name] = export(name, models[name], options.out, options.open)
         except Exception as error:  # whatever a package throws: the others are exported all the same
             (options.out / f"{name}.onnx").unlink(missing_ok=True)
             print(f"{name}: {type(error).__name__}: {error}".split("\n")[0], file=sys.stderr)

@@ -162,7 +162,7 @@ void InputOptions::add_to(CLI::App& verb) {
       ->check(CLI::IsMember({"random", "zeros", "ones"}));
   verb.add_option("--seed", seed, "of --fill random");
   verb.add_option("--shape", shapes, "NAME:1x3x224x224, repeatable");
-  verb.add_option("--dim", dims, "SYMBOL=N for an open extent, repeatable");
+  verb.add_option("--dim", dims, "SYMBOL=N for an open extent, repeatable (bench: also a range, SYMBOL=FIRST..LAST)");
 }
 
 std::vector<Tensor> make_inputs(const Session& session, const InputOptions& options) {

@@ -213,6 +213,10 @@ TEST_F(Program, SaysInOneLineWhichOptionIsWrong) {
   expect_error(lathe({"bench", model_, "--duration", "soon"}), kUsage, {"--duration", "'soon'"});
   expect_error(lathe({"bench", model_, "--iterations", "0"}), kUsage, {"--iterations"});
   expect_error(lathe({"bench", model_, "--percentile", "101"}), kUsage, {"--percentile"});
+  expect_error(lathe({"bench", model_, "--dim", "batch=1..x"}), kUsage, {"--dim", "'batch=1..x'"});
+  expect_error(lathe({"bench", model_, "--dim", "height=1..3"}), kUsage, {"'height'", "'batch'"});
+  expect_error(lathe({"bench", model_, "--dim", "batch=1..3", "--profile"}), kUsage, {"--profile", "--dim"});
+  expect_error(run({"--dim", "batch=1..3"}), kUsage, {"--dim", "'1..3'"});
   expect_error(lathe({"tune", model_, "--budget", "-1s"}), kUsage, {"--budget"});
   expect_error(lathe({"tune", model_, "--no-cache", "--budget", "10ms"}), kUsage, {"--no-cache", "--cache FILE"});
   expect_error(lathe({"inspect", model_, "--asm", "nobody"}), kUsage, {"'nobody'"});
