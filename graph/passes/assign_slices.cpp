@@ -166,7 +166,7 @@ class Assigner {
     const auto data = extents_of(graph_.value(node.inputs[0]).type);
     const auto grid = data ? grid_of(rewriter_, graph_, node.inputs[1]) : std::nullopt;
     const auto block = grid ? block_of(*grid, *data) : std::nullopt;
-    if (!block || !is_worth_it(*block, *data, grid->is_constant)) return;
+    if (!block || !(is_worth_it(*block, *data, grid->is_constant) || is_read_in_part(node.outputs[0]))) return;
     // Else the operator says what is wrong with the updates.
     Ints expected = grid->extents;
     expected.insert(expected.end(), data->begin() + static_cast<std::ptrdiff_t>(grid->ranges.size()), data->end());
@@ -187,6 +187,16 @@ class Assigner {
   }
 
  private:
+  // Readers of a few rows or columns come to the parts through a Concat, not through a ScatterND: little of the data
+  // is left to be made.
+  bool is_read_in_part(ValueId result) const {
+    const auto reads_part = [&](NodeId user) {
+      const Node& node = graph_.node(user);
+      return is_one_of(node, {"Slice", "Gather"}) && node.inputs[0] == result;
+    };
+    return !rewriter_.is_output(result) && rewriter_.is_used(result) && rewriter_.all_users(result, reads_part);
+  }
+
   // The data's parts before and behind the block along an axis, beside `inner`: whole along the axes behind this one,
   // within the block along those before it.
   ValueId between(ValueId inner, size_t axis, const Block& block, const Ints& data, ValueId result) {

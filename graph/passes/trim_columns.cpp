@@ -1,6 +1,8 @@
 // A product of which GatherElements takes columns at known places makes those columns alone. Attention by relative
 // positions multiplies by all distances that there may be, and reads those within its sentence.
 #include <algorithm>
+#include <limits>
+#include <map>
 
 #include "graph/passes/passes.h"
 #include "graph/passes/rearranger.h"
@@ -17,18 +19,34 @@ struct Columns {
   bool is_worth_it() const { return 4 * (end - begin) <= 3 * all; }
 };
 
-// nullopt: places count from the end, or are not there, of which the operator tells.
-std::optional<Columns> columns_at(const std::vector<int64_t>& places, int64_t all) {
-  if (places.empty()) return std::nullopt;
-  const auto [least, most] = std::minmax_element(places.begin(), places.end());
-  if (*least < 0 || *most >= all) return std::nullopt;
-  return Columns{*least / kUnit * kUnit, std::min(all, (*most / kUnit + 1) * kUnit), all};
+// Known places, which are many, and the same in all layers.
+struct Places {
+  std::vector<int64_t> numbers;
+  int64_t least = std::numeric_limits<int64_t>::max(), most = -1;
+  std::map<int64_t, ValueId> moved;  // constants: less the key
+
+  // nullopt: places count from the end, or are not there, of which the operator tells.
+  std::optional<Columns> columns_of(int64_t all) const {
+    if (numbers.empty() || least < 0 || most >= all) return std::nullopt;
+    return Columns{least / kUnit * kUnit, std::min(all, (most / kUnit + 1) * kUnit), all};
+  }
+};
+using AllPlaces = std::map<ValueId, Places>;
+
+Places places_of(const Graph& graph, ValueId known) {
+  Places places;
+  if (auto numbers = integers_of(graph, known)) places.numbers = std::move(*numbers);
+  for (const int64_t place : places.numbers) {
+    places.least = std::min(places.least, place);
+    places.most = std::max(places.most, place);
+  }
+  return places;
 }
 
 class Trimmer {
  public:
-  Trimmer(Rewriter& rewriter, const OpLookup& ops, NodeId id)
-      : rewriter_(rewriter), graph_(rewriter.graph()), ops_(ops), id_(id) {}
+  Trimmer(Rewriter& rewriter, const OpLookup& ops, AllPlaces& places, NodeId id)
+      : rewriter_(rewriter), graph_(rewriter.graph()), ops_(ops), places_(places), id_(id) {}
 
   void try_node() {
     const Node& gather = graph_.node(id_);
@@ -41,9 +59,10 @@ class Trimmer {
     if (product == NodeId::none || !rewriter_.is_live(product) || !is_product(graph_.node(product))) return;
     if (rewriter_.only_user(whole) != id_ || !rewriter_.has_one_use(whole)) return;
     const ValueId known = known_places(gather.inputs[1]);
-    const auto places = integers_of(graph_, known);
-    const auto columns = places ? columns_at(*places, type.extents().back()) : std::nullopt;
-    if (columns && columns->is_worth_it()) trim(product, *columns, known, *places);
+    const auto [found, is_new] = places_.try_emplace(known);
+    if (is_new) found->second = places_of(graph_, known);
+    const auto columns = found->second.columns_of(type.extents().back());
+    if (columns && columns->is_worth_it()) trim(product, *columns, known, found->second);
   }
 
  private:
@@ -59,8 +78,7 @@ class Trimmer {
     return expand == NodeId::none ? places : graph_.node(expand).inputs[0];
   }
 
-  void trim(NodeId id, const Columns& columns, ValueId known, std::vector<int64_t> places) {
-    for (int64_t& place : places) place -= columns.begin;
+  void trim(NodeId id, const Columns& columns, ValueId known, Places& places) {
     Node product = graph_.node(id);
     TensorType type = graph_.value(product.outputs[0]).type;
     type.dims.back() = {columns.end - columns.begin, ""};
@@ -72,13 +90,18 @@ class Trimmer {
     rewriter_.erase(id);
     rewriter_.set_input(id_, 0, product.outputs[0]);
     rewriter_.add(std::move(product), id);
-    move_places(known, places);
+    move_places(known, columns.begin, places);
   }
 
-  void move_places(ValueId known, const std::vector<int64_t>& places) {
-    Tensor moved(DType::i64, graph_.value(known).constant.dims());
-    std::copy(places.begin(), places.end(), moved.mutable_data<int64_t>());
-    ValueId fewer = rewriter_.add_constant(graph_.value(known).name, std::move(moved));
+  void move_places(ValueId known, int64_t begin, Places& places) {
+    const auto [constant, is_new] = places.moved.try_emplace(begin);
+    if (is_new) {
+      Tensor moved(DType::i64, graph_.value(known).constant.dims());
+      std::transform(places.numbers.begin(), places.numbers.end(), moved.mutable_data<int64_t>(),
+                     [&](int64_t place) { return place - begin; });
+      constant->second = rewriter_.add_constant(graph_.value(known).name, std::move(moved));
+    }
+    ValueId fewer = constant->second;
     const ValueId all = graph_.node(id_).inputs[1];
     if (known != all) {
       Node expand = graph_.node(graph_.value(all).producer);
@@ -95,13 +118,16 @@ class Trimmer {
   Rewriter& rewriter_;
   Graph& graph_;
   const OpLookup& ops_;
+  AllPlaces& places_;
   const NodeId id_;
 };
 
 }  // namespace
 
 bool trim_columns(Graph& graph, const PassContext& context) {
-  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) { Trimmer(rewriter, context.ops, id).try_node(); });
+  AllPlaces places;
+  return rewrite_each(
+      graph, [&](Rewriter& rewriter, NodeId id) { Trimmer(rewriter, context.ops, places, id).try_node(); });
 }
 
 }  // namespace lathe::passes

@@ -44,12 +44,16 @@ ValueId indices_of(PassNet& net, const Case& c) {
   return c.are_parts ? net.op("Concat", parts, {{"axis", int64_t{-1}}}) : net.constant(all);
 }
 
-std::string assigned(PassNet& net, const Case& c, const char* reduction = "none") {
+ValueId assignment(PassNet& net, const Case& c, const char* reduction = "none") {
   Dims updates = c.extents;
   updates.insert(updates.end(), c.data.begin() + static_cast<std::ptrdiff_t>(c.extents.size()), c.data.end());
   const ValueId indices = indices_of(net, c);
-  net.output(net.op("ScatterND", {net.op("Relu", {net.input(c.data)}), indices, net.input(updates)},
-                    {{"reduction", std::string(reduction)}}));
+  return net.op("ScatterND", {net.op("Relu", {net.input(c.data)}), indices, net.input(updates)},
+                {{"reduction", std::string(reduction)}});
+}
+
+std::string assigned(PassNet& net, const Case& c, const char* reduction = "none") {
+  net.output(assignment(net, c, reduction));
   return ops_of(rewritten(net, {passes::assign_slices, passes::remove_dead, passes::remove_identities}));
 }
 
@@ -85,6 +89,21 @@ TEST(AssignSlices, LeavesNarrowAndSmallBlocksAndSums) {
   EXPECT_TRUE(is_left({{2, 30, 20}, {0, 0, 0}, {2, 30, 4}}, "none"));  // runs of 4
   EXPECT_TRUE(is_left({{64, 4, 20}, {7}, {1}}, "none"));               // one of 64
   EXPECT_TRUE(is_left({{2, 3, 20}, {0, 0, 0}, {2, 3, 17}}, "add"));
+}
+
+TEST(AssignSlices, TakesSmallBlocksThatAreReadInPart) {
+  const Case narrow{{2, 30, 20}, {0, 0, 0}, {2, 30, 4}};
+  for (const bool is_result : {false, true}) {
+    PassNet net;
+    const ValueId whole = assignment(net, narrow);
+    net.output(net.op("Slice", {whole, net.integers({3}), net.integers({4}), net.integers({1})}));
+    if (is_result) net.output(whole);
+    const std::string ops = ops_of(rewritten(net, {passes::assign_slices}));
+    EXPECT_EQ(ops.find("ScatterND") != std::string::npos, is_result) << ops;
+  }
+  PassNet net;
+  net.output(net.op("Relu", {assignment(net, narrow)}));
+  EXPECT_NE(ops_of(rewritten(net, {passes::assign_slices})).find("ScatterND"), std::string::npos);
 }
 
 TEST(AssignSlices, LeavesIndicesInAnotherOrder) {
