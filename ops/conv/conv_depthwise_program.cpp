@@ -94,7 +94,7 @@ void DepthwiseProgram::run_units(const ConvArguments& arguments, const Range& un
   const int64_t target_block =
       arguments.target_block_bytes != 0 ? arguments.target_block_bytes : problem_.target_block_bytes();
   const long each = strips.end - strips.begin;
-  DepthwiseCall call;
+  DepthwiseCall call = kernels_.call();
   for (long unit = units.begin; unit < units.end; ++unit) {
     const int64_t plane = unit / each, image = plane / blocks, block = plane % blocks;
     const DepthwiseStrip& strip = kernels_.strips()[static_cast<size_t>(strips.begin + unit % each)];
@@ -112,7 +112,7 @@ void DepthwiseProgram::run_units(const ConvArguments& arguments, const Range& un
       if (problem_.epilogue.operands[i] == ConvOperand::per_channel) at += block * lanes * 4;
       call.operands[i] = at;
     }
-    kernels_.entry(strip.entry)(&call);
+    kernels_.entry(strip)(&call);
   }
 }
 

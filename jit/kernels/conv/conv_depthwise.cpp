@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <utility>
 
 #include "jit/emitter.h"
 #include "jit/kernels/conv/conv_epilogue_emitter.h"
@@ -16,11 +17,40 @@ namespace {
 // Weights of one row of the window in registers; wider windows take several turns.
 constexpr int kMostWeights = 5;
 
-// Equal column parts in a row.
-struct Columns {
-  ConvPart part;
+// Tiles side by side that see the borders alike: the first of them, and how many.
+struct Run {
+  ConvPart tile;
   int64_t repeats = 1;
 };
+
+std::vector<Run> runs_of(const ConvAxis& axis, int most) {
+  std::vector<Run> runs;
+  std::string last;
+  for (const ConvPart& part : sorted_parts(axis.out, most)) {
+    std::string valid = valid_taps(axis, part);
+    if (valid == last)
+      ++runs.back().repeats;
+    else
+      runs.push_back({part});
+    last = std::move(valid);
+  }
+  return runs;
+}
+
+std::string taps_text(const ConvAxis& axis) {
+  std::string text = "s" + std::to_string(axis.stride);
+  for (const ConvTap& tap : axis.taps) text += "," + std::to_string(tap.offset);
+  return text;
+}
+
+// All that the code of a strip depends on.
+std::string key_of(const DepthwisePlan& plan, const ConvShape& shape, const ConvPart& rows,
+                   const std::vector<Run>& runs) {
+  std::string key = fmt::format("conv_depthwise/{}/{} {}/{} {}", to_string(plan), taps_text(shape.y),
+                                valid_taps(shape.y, rows), taps_text(shape.x), runs.size());
+  for (const Run& run : runs) key += (run.repeats == 1 ? " " : " n*") + valid_taps(shape.x, run.tile);
+  return key;
+}
 
 class DepthwiseEmitter : public Emitter {
  public:
@@ -29,47 +59,33 @@ class DepthwiseEmitter : public Emitter {
         plan_(plan),
         shape_(shape),
         epilogue_(*this, plan.isa, plan.epilogue),
-        pool_(claim_vecs("pool", free_vecs())) {
-    std::string last;
-    for (const ConvPart& part : sorted_parts(shape.x.out, plan.cols)) {
-      const std::string valid = valid_taps(shape.x, part);
-      if (valid == last) {
-        ++columns_.back().repeats;
-      } else {
-        columns_.push_back({part});
-      }
-      last = valid;
-    }
-  }
+        pool_(claim_vecs("pool", free_vecs())) {}
 
-  std::shared_ptr<const CodePages> emit(const std::vector<ConvPart>& row_parts, const std::string& name) {
-    for (const ConvPart& rows : row_parts) {
-      begin_entry();
-      emit_strip(rows);
+  std::shared_ptr<const CodePages> emit(const ConvPart& rows, const std::vector<Run>& runs, const std::string& name) {
+    begin();
+    mov(source_, qword[call_ + offsetof(DepthwiseCall, source)]);
+    mov(weights_, qword[call_ + offsetof(DepthwiseCall, weights)]);
+    mov(target_, qword[call_ + offsetof(DepthwiseCall, target)]);
+    mov(source_row_, qword[call_ + offsetof(DepthwiseCall, source_row)]);
+    mov(target_row_, qword[call_ + offsetof(DepthwiseCall, target_row)]);
+    if (plan_.has_bias) mov(bias_, qword[call_ + offsetof(DepthwiseCall, bias)]);
+    move_down(source_, source_row_, shape_.y.taps.front().offset);
+    xor_(done_, done_);
+    for (size_t i = 0; i < runs.size(); ++i) {
+      if (runs[i].repeats == 1) {
+        emit_tile(rows, runs[i].tile);
+        continue;
+      }
+      mov(left_, qword[call_ + offsetof(DepthwiseCall, repeats)]);
+      mov(left_, qword[left_ + static_cast<int>(i * sizeof(int64_t))]);
+      loop_down(left_, [&] { emit_tile(rows, runs[i].tile); });
     }
+    end();
     epilogue_.emit_constants();
     return finish(name);
   }
 
  private:
-  void emit_strip(const ConvPart& rows) {
-    begin();
-    mov(source_, qword[call_ + offsetof(DepthwiseCall, source)]);
-    mov(weights_, qword[call_ + offsetof(DepthwiseCall, weights)]);
-    mov(target_, qword[call_ + offsetof(DepthwiseCall, target)]);
-    if (plan_.has_bias) mov(bias_, qword[call_ + offsetof(DepthwiseCall, bias)]);
-    xor_(done_, done_);
-    for (const Columns& columns : columns_) {
-      if (columns.repeats == 1) {
-        emit_tile(rows, columns.part);
-        continue;
-      }
-      mov(left_, columns.repeats);
-      loop_down(left_, [&] { emit_tile(rows, columns.part); });
-    }
-    end();
-  }
-
   const Vec& accumulator(int64_t row, int64_t col) const { return pool_[static_cast<size_t>(row * cols_ + col)]; }
 
   void emit_tile(const ConvPart& rows, const ConvPart& cols) {
@@ -81,6 +97,8 @@ class DepthwiseEmitter : public Emitter {
       throw JitError("a depthwise tile needs too many registers");
     }
     for (int i = 0; i < accumulators; ++i) start_accumulator(i);
+    mov(tap_row_, source_);
+    tap_row_offset_ = shape_.y.taps.front().offset;
     for (size_t ty = 0; ty < shape_.y.taps.size(); ++ty) {
       for (size_t tx = 0; tx < shape_.x.taps.size(); tx += static_cast<size_t>(weights)) {
         const size_t end = std::min(tx + static_cast<size_t>(weights), shape_.x.taps.size());
@@ -117,8 +135,12 @@ class DepthwiseEmitter : public Emitter {
       load(weight(tx),
            weights_ + static_cast<int>((ty * shape_.x.taps.size() + tx) * static_cast<size_t>(vec_bytes())));
     }
-    for (int64_t row = 0; row < rows.size; ++row) {
+    move_down(tap_row_, source_row_, tap_y.offset - std::exchange(tap_row_offset_, tap_y.offset));
+    mov(at_, tap_row_);
+    int64_t below = 0;  // rows from that of `at_` to the one to read
+    for (int64_t row = 0; row < rows.size; ++row, below += shape_.y.stride) {
       if (!shape_.y.is_inside(rows.begin + row, tap_y)) continue;
+      move_down(at_, source_row_, std::exchange(below, 0));
       // Input column (relative to the tile's origin) -> the products it takes part in.
       std::map<int64_t, std::vector<std::pair<int64_t, size_t>>> uses;
       for (int64_t col = 0; col < cols.size; ++col) {
@@ -127,11 +149,9 @@ class DepthwiseEmitter : public Emitter {
           uses[col * shape_.x.stride + shape_.x.taps[tx].offset].emplace_back(col, tx);
         }
       }
-      const int64_t in_row = row * shape_.y.stride + tap_y.offset;
       for (const auto& [in_col, products] : uses) {
-        const int64_t offset = (in_row * shape_.x.in + in_col) * vec_bytes();
-        if (std::abs(offset) > INT32_MAX / 2) throw JitError("convolution rows are too far apart");
-        const Xbyak::RegExp at = source_ + static_cast<int>(offset);
+        if (std::abs(in_col) > INT32_MAX / 2 / vec_bytes()) throw JitError("convolution columns are too far apart");
+        const Xbyak::RegExp at = at_ + static_cast<int>(in_col * vec_bytes());
         if (products.size() == 1) {
           vfmadd231ps(accumulator(row, products[0].first), weight(products[0].second), ptr[at]);
           continue;
@@ -143,17 +163,41 @@ class DepthwiseEmitter : public Emitter {
     }
   }
 
+  // A pointer goes so many rows further.
+  void move_down(const Gpr& pointer, const Gpr& row_bytes, int64_t rows) {
+    switch (rows) {
+      case 0:
+        return;
+      case 1:
+        add(pointer, row_bytes);
+        return;
+      case 2:
+      case 4:
+      case 8:
+        lea(pointer, ptr[pointer + row_bytes * static_cast<int>(rows)]);
+        return;
+      default:
+        imul(scratch_, row_bytes, static_cast<int>(rows));
+        add(pointer, scratch_);
+    }
+  }
+
   void store_tile(const ConvPart& rows, const ConvPart& cols, int accumulators) {
     const std::span<const Vec> temps(pool_.data() + accumulators, static_cast<size_t>(epilogue_.temps_needed()));
+    mov(at_, target_);
+    if (!epilogue_.is_empty()) mov(row_done_, done_);
     for (int64_t row = 0; row < rows.size; ++row) {
       for (int64_t col = 0; col < cols.size; ++col) {
-        const auto offset = static_cast<int>((row * shape_.x.out_extent + col) * vec_bytes());
+        const auto offset = static_cast<int>(col * vec_bytes());
         const Vec& value = accumulator(row, col);
         if (!epilogue_.is_empty()) {
-          epilogue_.apply(value, temps, call_ + offsetof(DepthwiseCall, operands), scratch_, done_ + offset, 0);
+          epilogue_.apply(value, temps, call_ + offsetof(DepthwiseCall, operands), scratch_, row_done_ + offset, 0);
         }
-        store(target_ + offset, value);
+        store(at_ + offset, value);
       }
+      if (row + 1 == rows.size) break;
+      move_down(at_, target_row_, 1);
+      if (!epilogue_.is_empty()) move_down(row_done_, target_row_, 1);
     }
   }
 
@@ -163,10 +207,13 @@ class DepthwiseEmitter : public Emitter {
   const Gpr call_ = argument(0);
   const Gpr source_ = claim_gpr("source"), weights_ = claim_gpr("weights"), target_ = claim_gpr("target");
   const Gpr bias_ = claim_gpr("bias"), scratch_ = claim_gpr("scratch"), left_ = claim_gpr("left");
-  const Gpr done_ = claim_gpr("bytes done");
+  const Gpr done_ = claim_gpr("bytes done"), row_done_ = claim_gpr("bytes done in a row");
+  const Gpr source_row_ = claim_gpr("source row"), target_row_ = claim_gpr("target row");
+  const Gpr tap_row_ = claim_gpr("row of the first output's tap");
+  const Gpr at_ = claim_gpr("row of the source, then of the target");
   const std::vector<Vec> pool_;
-  std::vector<Columns> columns_;
   int64_t cols_ = 1;
+  int64_t tap_row_offset_ = 0;  // of the tap whose row `tap_row_` is
   int next_value_ = 0;
 };
 
@@ -179,21 +226,33 @@ std::string to_string(const DepthwisePlan& plan) {
 
 DepthwiseKernels DepthwiseKernels::make(const DepthwisePlan& plan, const ConvShape& shape) {
   DepthwiseKernels kernels;
+  kernels.source_row_ = shape.x.in * shape.lanes * 4;
+  kernels.target_row_ = shape.x.out_extent * shape.lanes * 4;
+  const std::vector<Run> runs = runs_of(shape.x, plan.cols);
+  for (const Run& run : runs) kernels.repeats_.push_back(run.repeats);
   std::map<std::string, int> known;
-  std::vector<ConvPart> row_parts;
-  for (const ConvPart& part : sorted_parts(shape.y.out, plan.rows)) {
-    const auto [at, is_new] = known.try_emplace(valid_taps(shape.y, part), static_cast<int>(row_parts.size()));
-    if (is_new) row_parts.push_back(part);
+  for (const ConvPart& rows : sorted_parts(shape.y.out, plan.rows)) {
+    const auto [at, is_new] = known.try_emplace(valid_taps(shape.y, rows), static_cast<int>(kernels.kernels_.size()));
+    if (is_new) {
+      const std::string key = key_of(plan, shape, rows, runs);
+      kernels.kernels_.emplace_back(
+          cached_code(key, [&] { return DepthwiseEmitter(plan, shape).emit(rows, runs, key); }));
+    }
     DepthwiseStrip strip;
-    strip.entry = at->second;
-    strip.source = part.begin * shape.y.stride * shape.x.in * shape.lanes * 4;
-    strip.target = part.begin * shape.x.out_extent * shape.lanes * 4;
+    strip.kernel = at->second;
+    strip.source = rows.begin * shape.y.stride * kernels.source_row_;
+    strip.target = rows.begin * kernels.target_row_;
     kernels.strips_.push_back(strip);
   }
-  const std::string key = "conv_depthwise/" + to_string(plan) + "/" + to_string(shape);
-  kernels.code_ = {cached_code(key, [&] { return DepthwiseEmitter(plan, shape).emit(row_parts, key); }),
-                   row_parts.size()};
   return kernels;
+}
+
+DepthwiseCall DepthwiseKernels::call() const {
+  DepthwiseCall call;
+  call.source_row = source_row_;
+  call.target_row = target_row_;
+  call.repeats = repeats_.data();
+  return call;
 }
 
 DepthwisePlan choose_depthwise_plan(Isa isa, const ConvShape& shape) {

@@ -1,6 +1,7 @@
 #pragma once
 // Depthwise convolution (each channel with its own window): one call computes a strip of rows of one channel block,
-// over the whole width. Taps outside the input are not emitted.
+// over the whole width. Taps outside the input are not emitted. How wide and high the pictures are is not in the code:
+// strips of pictures of many sizes are cut into tiles that see the borders alike.
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +19,8 @@ struct DepthwiseCall {
   float* target = nullptr;         // the strip's first output pixel
   const float* bias = nullptr;     // of this block; read by plans with a bias
   const void* operands[ConvEpilogue::kMaxOperands] = {};  // moved like target (full), or to the block
+  int64_t source_row = 0, target_row = 0;                 // bytes from one row of a picture to the next
+  const int64_t* repeats = nullptr;                       // by run of equal tiles in a strip
 };
 
 struct DepthwisePlan {
@@ -29,7 +32,7 @@ struct DepthwisePlan {
 std::string to_string(const DepthwisePlan& plan);
 
 struct DepthwiseStrip {
-  int entry = 0;       // of DepthwiseKernels
+  int kernel = 0;      // of DepthwiseKernels
   int64_t source = 0;  // bytes from the plane's begin; may be outside
   int64_t target = 0;
 };
@@ -40,12 +43,16 @@ class DepthwiseKernels {
   // Requires: the shape's output is stored whole (step 1). Throws JitError.
   static DepthwiseKernels make(const DepthwisePlan& plan, const ConvShape& shape);
 
-  Function* entry(int i) const { return code_.entry(i); }
+  // What all calls have in common, valid as long as this object.
+  DepthwiseCall call() const;
+  Function* entry(const DepthwiseStrip& strip) const { return kernels_[static_cast<size_t>(strip.kernel)].entry(); }
   const std::vector<DepthwiseStrip>& strips() const { return strips_; }
 
  private:
-  KernelSet<Function> code_;
+  std::vector<Kernel<Function>> kernels_;  // by how a strip sees the upper and the lower border
   std::vector<DepthwiseStrip> strips_;
+  std::vector<int64_t> repeats_;
+  int64_t source_row_ = 0, target_row_ = 0;
 };
 
 // The plan by rule: as many pixels as registers hold. An epilogue may need some of them: then make() throws.
