@@ -10,6 +10,10 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
+// Longer windows stay as they are: their kernels leave out the taps that meet no pixel, tile by tile, and each length
+// of a sound would have weights of its own (those of wav2vec2's positions are 19 MB).
+constexpr int64_t kLongest = 32;
+
 struct Axis {
   int64_t in = 0, out = 0;
   int64_t window = 1, dilation = 1, stride = 1;
@@ -25,6 +29,7 @@ struct Axis {
   // Pads do not become negative.
   void trim() {
     count = window;
+    const Axis whole = *this;
     while (count > 1 && behind >= dilation && !meets_pixels(first + count - 1)) {
       --count;
       behind -= dilation;
@@ -37,6 +42,7 @@ struct Axis {
     }
     before = left;
     if (count == 1) dilation = 1;
+    if (count > kLongest) *this = whole;
   }
 };
 

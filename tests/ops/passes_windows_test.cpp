@@ -50,6 +50,12 @@ TEST(TrimWindows, KeepsTapsThatMeetPixelsSomewhere) {
   EXPECT_EQ(trimmed({{3, 3}, {3, 4, 3, 3}, {0, 0, 0, 0}}), (Dims{3, 4, 3, 3}));
 }
 
+TEST(TrimWindows, LeavesWindowsThatStayLong) {
+  EXPECT_EQ(trimmed({{16}, {4, 4, 128}, {64, 63}, {1}, {1}}), (Dims{4, 4, 31}));
+  EXPECT_EQ(trimmed({{17}, {4, 4, 128}, {64, 63}, {1}, {1}}), (Dims{4, 4, 128}));
+  EXPECT_EQ(trimmed({{17, 1}, {4, 4, 128, 3}, {64, 1, 63, 1}}), (Dims{4, 4, 128, 1}));
+}
+
 TEST(TrimWindows, WhatMeetsNothingIsTheBiasStill) {
   EXPECT_EQ(trimmed({{1, 1}, {3, 4, 1, 1}, {2, 2, 0, 0}, {4, 4}}), (Dims{3, 4, 1, 1}));
 }
