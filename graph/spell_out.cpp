@@ -140,6 +140,8 @@ class Speller : private Spelling {
       spell_rotary(node, made);
     } else if (node.op->name == "ShuffleChannels") {
       spell_shuffle(node, made);
+    } else if (node.op->name == "TakeAlongAxis") {
+      spell_take(node, made);
     } else if (is_op(node, "LayerNormalization") || is_op(node, "RMSNormalization")) {
       spell_norm(node, made);
     } else if (is_op(node, "GroupNormalization")) {
@@ -349,6 +351,18 @@ class Speller : private Spelling {
       turned = op("Reshape", {pairs, op("Shape", {x})});
     }
     op("Add", {op("Mul", {x, node.inputs[1]}), op("Mul", {turned, node.inputs[2]})}, {}, result);
+  }
+
+  void spell_take(const Node& node, ValueId result) {
+    const TensorType &data = graph_.value(node.inputs[0]).type, &indices = graph_.value(node.inputs[1]).type;
+    if (!data.is_static() || !indices.is_static()) fail(node, "its extents are not known");
+    Ints extents = indices.extents();
+    int64_t axis = node.attributes.get_int("axis", 0);
+    if (axis < 0) axis += data.rank();
+    for (size_t d = 0; d < extents.size(); ++d) {
+      if (static_cast<int64_t>(d) != axis && extents[d] == 1) extents[d] = data.dims[d].extent;
+    }
+    op("GatherElements", {node.inputs[0], op("Expand", {node.inputs[1], integers(extents)})}, {{"axis", axis}}, result);
   }
 
   void spell_shuffle(const Node& node, ValueId result) {

@@ -204,7 +204,7 @@ def export(name, how, folder, is_open):
                           dynamic_axes=axes)
     graph = onnx.load(path).graph
     names = [value.name for value in graph.input]  # the exporter drops what is not read
-    entry = {"name": name, "split": "dev", "file": path.name, "sha256": f"{name} {seed}", "gmacs": 0,
+    entry = {"name": name, "split": "dev", "file": path.name, "sha256": f"{name} {seed}", "gmacs": 0, "kind": "fp32",
              "inputs": {key: described(value) for key, value in inputs.items() if key in names}}
     return {**entry, "dims": dims, "shuffle": shuffle} if is_open else entry
 

@@ -1,11 +1,13 @@
 // An Expand whose reader would spread the value itself, because another operand has the whole shape, is not needed. Nor
-// is what one left in a constant, as exporters and constant folding do: a mask that is the same for each head and row.
+// is what one left in a constant, as exporters and constant folding do: a mask that is the same for each head and row,
+// places in a table that are the same for each head.
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <map>
 
 #include "graph/passes/passes.h"
+#include "graph/passes/rearranger.h"
 #include "graph/passes/rewrite.h"
 
 namespace lathe::passes {
@@ -100,13 +102,74 @@ class NarrowConstants {
   std::map<ValueId, Narrow> narrow_;
 };
 
+// GatherElements wants indices of the result's shape: what repeats along other axes than its own, for as many places as
+// the data have there, lathe::TakeAlongAxis reads as it was.
+class IndexNarrower {
+ public:
+  IndexNarrower(Rewriter& rewriter, NarrowConstants& constants, const OpLookup& ops, NodeId id)
+      : rewriter_(rewriter), graph_(rewriter.graph()), constants_(constants), ops_(ops), id_(id) {}
+
+  void try_node() {
+    const OpSchema* schema = ops_.find("lathe", "TakeAlongAxis", 1);
+    const ValueId whole = graph_.node(id_).inputs[1];
+    if (schema == nullptr || !graph_.value(whole).type.is_static()) return;
+    const ValueId narrow = narrowed(whole);
+    if (narrow == ValueId::none || !may_read(graph_.value(whole).type.extents(), extents_of(narrow))) return;
+    const int64_t missing = graph_.value(whole).type.rank() - static_cast<int64_t>(extents_of(narrow).size());
+    rewriter_.set_input(id_, 1, missing == 0 ? narrow : with_axes_before(narrow, missing));
+    Node& node = graph_.node(id_);
+    node.op = schema;
+    node.version = 1;
+  }
+
+ private:
+  std::vector<int64_t> extents_of(ValueId id) const { return graph_.value(id).type.extents(); }
+
+  ValueId narrowed(ValueId whole) {
+    const NodeId expand = rewriter_.producer_if(whole, "Expand");
+    if (expand == NodeId::none) return constants_.has(whole) ? constants_.of(whole) : ValueId::none;
+    const ValueId once = graph_.node(expand).inputs[0];
+    return !graph_.node(expand).epilogue && graph_.value(once).type.is_static() ? once : ValueId::none;
+  }
+
+  bool may_read(const std::vector<int64_t>& whole, const std::vector<int64_t>& narrow) const {
+    const Node& node = graph_.node(id_);
+    const TensorType& data = graph_.value(node.inputs[0]).type;
+    if (!data.is_static() || data.rank() != static_cast<int>(whole.size()) || narrow.size() > whole.size())
+      return false;
+    int64_t axis = node.attributes.get_int("axis", 0);
+    if (axis < 0) axis += data.rank();
+    const size_t missing = whole.size() - narrow.size();
+    for (size_t d = 0; d < whole.size(); ++d) {
+      const int64_t once = d < missing ? 1 : narrow[d - missing];
+      // One place along an axis of which more are there would be read as spread.
+      const bool is_spread = static_cast<int64_t>(d) != axis && once == 1;
+      if (is_spread ? whole[d] != data.dims[d].extent : whole[d] != once) return false;
+    }
+    return true;
+  }
+
+  ValueId with_axes_before(ValueId narrow, int64_t missing) const {
+    std::vector<int64_t> dims(static_cast<size_t>(missing), 1);
+    for (const int64_t extent : extents_of(narrow)) dims.push_back(extent);
+    return Rearranger(rewriter_, ops_, id_).reshaped(narrow, dims);
+  }
+
+  Rewriter& rewriter_;
+  Graph& graph_;
+  NarrowConstants& constants_;
+  const OpLookup& ops_;
+  const NodeId id_;
+};
+
 }  // namespace
 
-bool bypass_expand(Graph& graph, const PassContext&) {
+bool bypass_expand(Graph& graph, const PassContext& context) {
   Rewriter rewriter(graph);
   NarrowConstants constants(rewriter);
   const std::vector<NodeId> order = graph.order();
   for (const NodeId id : order) {
+    if (is_op(graph.node(id), "GatherElements")) IndexNarrower(rewriter, constants, context.ops, id).try_node();
     if (!spreads_operands(graph.node(id))) continue;
     for (size_t slot = 0; slot < graph.node(id).inputs.size(); ++slot) {
       const ValueId operand = graph.node(id).inputs[slot];

@@ -50,7 +50,7 @@ class Trimmer {
 
   void try_node() {
     const Node& gather = graph_.node(id_);
-    if (!is_op(gather, "GatherElements") || gather.epilogue) return;
+    if (gather.epilogue || !(is_op(gather, "GatherElements") || is_lathe_op(gather, "TakeAlongAxis"))) return;
     const ValueId whole = gather.inputs[0];
     const TensorType& type = graph_.value(whole).type;
     const int64_t axis = gather.attributes.get_int("axis", 0), last = type.rank() - 1;
@@ -58,7 +58,7 @@ class Trimmer {
     const NodeId product = graph_.value(whole).producer;
     if (product == NodeId::none || !rewriter_.is_live(product) || !is_product(graph_.node(product))) return;
     if (rewriter_.only_user(whole) != id_ || !rewriter_.has_one_use(whole)) return;
-    const ValueId known = known_places(gather.inputs[1]);
+    const ValueId known = gather.inputs[1];
     const auto [found, is_new] = places_.try_emplace(known);
     if (is_new) found->second = places_of(graph_, known);
     const auto columns = found->second.columns_of(type.extents().back());
@@ -70,12 +70,6 @@ class Trimmer {
     if (!is_op(node, "MatMul") && !is_lathe_op(node, "MatMulViews")) return false;
     return !node.epilogue && !node.attributes.has("perm_y") && graph_.value(node.inputs[1]).is_constant() &&
            graph_.value(node.inputs[1]).type.rank() >= 2;
-  }
-
-  // The constant behind the places: itself, or what is spread to them.
-  ValueId known_places(ValueId places) const {
-    const NodeId expand = rewriter_.producer_if(places, "Expand");
-    return expand == NodeId::none ? places : graph_.node(expand).inputs[0];
   }
 
   void trim(NodeId id, const Columns& columns, ValueId known, Places& places) {
@@ -101,18 +95,7 @@ class Trimmer {
                      [&](int64_t place) { return place - begin; });
       constant->second = rewriter_.add_constant(graph_.value(known).name, std::move(moved));
     }
-    ValueId fewer = constant->second;
-    const ValueId all = graph_.node(id_).inputs[1];
-    if (known != all) {
-      Node expand = graph_.node(graph_.value(all).producer);
-      TensorType type = graph_.value(all).type;
-      type.dtype = DType::i64;
-      expand.name.clear();
-      expand.inputs[0] = fewer;
-      expand.outputs = {fewer = rewriter_.add_value(graph_.value(all).name, std::move(type))};
-      rewriter_.add(std::move(expand), id_);
-    }
-    rewriter_.set_input(id_, 1, fewer);
+    rewriter_.set_input(id_, 1, constant->second);
   }
 
   Rewriter& rewriter_;
@@ -126,8 +109,8 @@ class Trimmer {
 
 bool trim_columns(Graph& graph, const PassContext& context) {
   AllPlaces places;
-  return rewrite_each(
-      graph, [&](Rewriter& rewriter, NodeId id) { Trimmer(rewriter, context.ops, places, id).try_node(); });
+  return rewrite_each(graph,
+                      [&](Rewriter& rewriter, NodeId id) { Trimmer(rewriter, context.ops, places, id).try_node(); });
 }
 
 }  // namespace lathe::passes

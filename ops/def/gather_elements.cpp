@@ -1,4 +1,5 @@
-// GatherElements (one element for each index) and GatherND (runs by index tuples).
+// GatherElements (one element for each index), lathe::TakeAlongAxis (the same, with indices that are spread over axes)
+// and GatherND (runs by index tuples).
 #include <algorithm>
 #include <cstring>
 
@@ -8,6 +9,7 @@
 #include "ops/op_def.h"
 #include "ops/shape_arguments.h"
 #include "ops/work_split.h"
+#include "src/base/checked_size.h"
 #include "src/base/thread_team.h"
 
 namespace lathe::ops {
@@ -15,7 +17,7 @@ namespace {
 
 constexpr double kWorkOfElement = 100;  // about 1 ns, in floating point operations
 
-// ---- GatherElements
+// ---- GatherElements and TakeAlongAxis
 
 void infer_elements(InferContext& context) {
   check_index_type(context);
@@ -29,9 +31,28 @@ void infer_elements(InferContext& context) {
   context.set_output(0, std::move(result));
 }
 
-void reference_elements(ReferenceContext& context) {
+// Of indices of one place along other axes than `axis`: as many as data has there.
+void infer_along(InferContext& context) {
+  check_index_type(context);
+  const TensorType &data = context.input(0), &indices = context.input(1);
+  TensorType result = TensorType::unranked(data.dtype);
+  if (data.has_rank && indices.has_rank) {
+    const int64_t axis = axis_within(context, context.node.attributes.get_int("axis", 0), data.rank());
+    if (indices.rank() != data.rank()) context.fail("indices and data differ in rank");
+    result = indices;
+    result.dtype = data.dtype;
+    for (int d = 0; d < data.rank(); ++d) {
+      Dim& dim = result.dims[static_cast<size_t>(d)];
+      if (d == axis) continue;
+      if (!dim.known()) dim = Dim();
+      if (dim.extent == 1) dim = data.dims[static_cast<size_t>(d)];
+    }
+  }
+  context.set_output(0, std::move(result));
+}
+
+void take_elements(ReferenceContext& context, const Tensor& indices) {
   const Tensor data = spread_elements(context.inputs[0]);
-  const Tensor& indices = context.inputs[1];
   if (indices.rank() != data.rank()) context.fail("indices and data differ in rank");
   const auto axis = static_cast<size_t>(axis_within(context, context.node.attributes.get_int("axis", 0), data.rank()));
   for (size_t d = 0; d < indices.dims().size(); ++d) {
@@ -53,33 +74,91 @@ void reference_elements(ReferenceContext& context) {
   context.outputs[0] = pack_elements(result, context.inputs[0].dtype());
 }
 
-// Everything that the run-time lookup needs, by value. Rows run along the indices' last axis.
+void reference_elements(ReferenceContext& context) { take_elements(context, context.inputs[1]); }
+
+// Strides of indices in the result's extents: 0 where they are spread.
+std::vector<int64_t> spread_strides(const Dims& indices, const Dims& result) {
+  std::vector<int64_t> strides = strides_of(indices);
+  for (size_t d = 0; d < strides.size(); ++d) {
+    if (indices[d] != result[d]) strides[d] = 0;
+  }
+  return strides;
+}
+
+void reference_along(ReferenceContext& context) {
+  const Tensor& indices = context.inputs[1];
+  const Dims& data = context.inputs[0].dims();
+  if (indices.rank() != context.inputs[0].rank()) context.fail("indices and data differ in rank");
+  const auto axis =
+      static_cast<size_t>(axis_within(context, context.node.attributes.get_int("axis", 0), indices.rank()));
+  Dims dims = indices.dims();
+  for (size_t d = 0; d < dims.size(); ++d) {
+    if (d != axis && dims[d] == 1) dims[d] = data[d];
+  }
+  Tensor spread(indices.dtype(), dims);
+  const std::vector<int64_t> from = spread_strides(indices.dims(), dims), to = strides_of(dims);
+  std::vector<MoveAxis> axes;
+  for (size_t d = 0; d < dims.size(); ++d) axes.push_back({dims[d], from[d], to[d]});
+  move_elements(indices, 0, spread, 0, axes);
+  take_elements(context, spread);
+}
+
+// Everything that the run-time lookup needs, by value. Rows run along the result's last axis.
 struct ElementLookup {
   BufferId data, out;
   IndexTuples indices;
-  Dims dims;                     // of the indices and the result
-  std::vector<int64_t> strides;  // of the data
+  Dims dims;                                    // of the result
+  std::vector<int64_t> strides, index_strides;  // of the data; of the indices
   size_t axis;
   int64_t element_bytes;
 
-  int64_t rows() const { return dims.back() == 0 ? 0 : indices.tuples / dims.back(); }
+  int64_t count() const { return checked_elements(dims); }
+  int64_t rows() const { return dims.back() == 0 ? 0 : count() / dims.back(); }
+
+  // Of the data, what the indices of a row are counted from; and where these are.
+  struct Row {
+    int64_t data = 0, indices = 0;
+  };
+  Row at(int64_t row) const {
+    Row result;
+    for (size_t d = dims.size() - 1; d-- > 0; row /= dims[d]) {
+      result.data += d == axis ? 0 : row % dims[d] * strides[d];
+      result.indices += row % dims[d] * index_strides[d];
+    }
+    return result;
+  }
 
   template <class Index, class T>
   void take(const StepArgs& args, Range own) const {
     const int64_t length = dims.back(), stride = strides[axis], extent = indices.extents[0];
+    const T* from = args.at<const T>(data);
+    const Index* places = args.at<const Index>(indices.buffer);
+    T* to = args.at<T>(out) + own.begin * length;
     const bool is_along = axis + 1 == dims.size();
-    for (int64_t row = own.begin; row < own.end; ++row) {
-      const T* from = args.at<const T>(data);
-      int64_t left = row;
-      for (size_t d = dims.size() - 1; d-- > 0; left /= dims[d]) from += d == axis ? 0 : left % dims[d] * strides[d];
-      const Index* places = args.at<const Index>(indices.buffer) + row * length;
-      T* to = args.at<T>(out) + row * length;
+    Row next = at(own.begin);
+    for (int64_t row = own.begin; row < own.end; ++row, to += length) {
+      const T* x = from + next.data;
+      const Index* at_row = places + next.indices;
+      if (row + 1 < own.end) next = at(row + 1);
       if (is_along) {
-        for (int64_t i = 0; i < length; ++i) to[i] = from[from_front(places[i], extent)];
+        fetch(from + next.data, extent);
+        for (int64_t i = 0; i < length; ++i) to[i] = x[from_front(at_row[i], extent)];
+      } else if (index_strides.back() == 0) {
+        const T* first = x + from_front(at_row[0], extent) * stride;
+        std::copy(first, first + length, to);
       } else {
-        for (int64_t i = 0; i < length; ++i) to[i] = from[from_front(places[i], extent) * stride + i];
+        for (int64_t i = 0; i < length; ++i) to[i] = x[from_front(at_row[i], extent) * stride + i];
       }
     }
+  }
+
+  // The next row to pick from comes into L1 meanwhile: places that jump or fall lead no prefetcher of the CPU.
+  template <class T>
+  static void fetch(const T* row, int64_t count) {
+    constexpr int64_t kLine = 64, kMostBytes = 8 << 10;
+    const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
+    if (bytes > kMostBytes) return;
+    for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(reinterpret_cast<const char*>(row) + at);
   }
 };
 
@@ -89,29 +168,28 @@ bool lower_elements(LowerContext& context) {
   if (bits < 8 || bits > 64 || data.dtype == DType::string || data.rank() == 0) return false;
   int64_t axis = context.node.attributes.get_int("axis", 0);
   if (axis < 0) axis += data.rank();
-  const Dims from = data.extents(), dims = context.input_type(1).extents();
+  const Dims from = data.extents(), dims = context.output_type(0).extents();
   for (size_t d = 0; d < dims.size(); ++d) {
     if (static_cast<int64_t>(d) != axis && dims[d] > from[d]) return false;  // the reference says so
   }
   const auto indices = index_tuples(context, 1, {from[static_cast<size_t>(axis)]});
   if (!indices) return false;
-  if (indices->tuples == 0) return true;
+  if (checked_elements(dims) == 0) return true;
   add_index_check(context, *indices);
   ElementLookup lookup{context.buffer(context.input(0)),
                        context.buffer(context.output(0)),
                        *indices,
                        dims,
                        strides_of(from),
+                       spread_strides(context.input_type(1).extents(), dims),
                        static_cast<size_t>(axis),
                        bits / 8};
   Step step;
   step.kernel = "take elements";
   step.reads = {lookup.data, indices->buffer};
   step.writes = {lookup.out};
-  const auto count = static_cast<double>(indices->tuples);
-  step.bytes =
-      count * static_cast<double>(context.input_type(1).storage_bytes() / static_cast<size_t>(indices->tuples) +
-                                  2 * static_cast<size_t>(bits) / 8);
+  const auto count = static_cast<double>(lookup.count());
+  step.bytes = static_cast<double>(context.input_type(1).storage_bytes()) + 2 * count * bits / 8;
   step.threads = static_cast<int>(
       std::min<int64_t>(worthwhile_threads(kWorkOfElement * count, context.target.threads), lookup.rows()));
   step.run = [lookup = std::move(lookup)](const StepArgs& args) {
@@ -263,7 +341,10 @@ std::vector<OpDef> gather_elements_ops() {
                             .reference = reference},
                  .lower = lower};
   };
-  return {gather("GatherElements", "axis", infer_elements, reference_elements, lower_elements),
+  OpDef along = gather("TakeAlongAxis", "axis", infer_along, reference_along, lower_elements);
+  along.schema.domain = "lathe";
+  along.schema.since = 1;
+  return {gather("GatherElements", "axis", infer_elements, reference_elements, lower_elements), std::move(along),
           gather("GatherND", "batch_dims", infer_nd, reference_nd, lower_nd)};
 }
 

@@ -115,6 +115,18 @@ TEST(SaveOptimized, SaysConvolutionsOfIntegers) {
   }
 }
 
+TEST(SaveOptimized, SaysPlacesThatAreSpread) {
+  testing::PassNet net;
+  const ValueId numbers = net.op("Mul", {net.input(Dims{1, 3, 4}), net.scalar(5)});
+  const ValueId places = net.op("Cast", {numbers}, {{"to", static_cast<int64_t>(DType::i64)}});
+  const ValueId spread = net.op("Expand", {places, net.integers({2, 3, 4})});
+  net.output(net.op("GatherElements", {net.input(Dims{2, 3, 5}), spread}, {{"axis", int64_t{-1}}}));
+  const Graph read = reread(testing::rewritten(net, {passes::bypass_expand, passes::remove_dead}), false);
+  EXPECT_EQ(testing::ops_of(read), "Mul Cast Expand GatherElements");
+  const std::vector<Tensor> inputs{net.noise({1, 3, 4}), net.noise({2, 3, 5})};
+  expect_equal(results_of(net.graph, inputs), results_of(read, inputs));
+}
+
 // Caches of three sequences: prompts, and some tokens behind what is there.
 TEST(SaveOptimized, SaysCachesOfSeveralSequences) {
   for (const int64_t total : {2, 6}) {

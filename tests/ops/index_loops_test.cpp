@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "tests/ops/equal_bits.h"
 
@@ -37,6 +38,34 @@ TEST(Indices, TakeElements) {
         .with("axis", static_cast<int64_t>(axis));
     expect_equal_bits(tester);
   }
+}
+
+TEST(Indices, TakeElementsOfSpreadPlaces) {
+  std::mt19937 random(19);
+  for (int i = 0; i < 60; ++i) {
+    const Dims dims = random_dims(random, 1 + random() % 4, 17);
+    const size_t axis = random() % dims.size();
+    Dims taken = dims;
+    for (int64_t& extent : taken) extent = random() % 2 == 0 ? 1 : extent;
+    taken[axis] = static_cast<int64_t>(random() % 30);
+    OpTester tester("TakeAlongAxis", 1, "lathe");
+    tester.input(numbers(i % 2 == 0 ? DType::f32 : DType::u8, dims, random))
+        .input(indices(i % 3 == 0 ? DType::i32 : DType::i64, taken, dims[axis], random))
+        .with("axis", static_cast<int64_t>(axis));
+    expect_equal_bits(tester);
+  }
+}
+
+TEST(Indices, OfSpreadPlacesAreGatherElementsOfAllOfThem) {
+  std::mt19937 random(20);
+  const Tensor data = numbers(DType::f32, {3, 4, 6}, random), once = indices(DType::i64, {1, 4, 5}, 6, random);
+  Tensor all(DType::i64, {3, 4, 5});
+  for (int64_t i = 0; i < 60; ++i) all.mutable_data<int64_t>()[i] = once.data<int64_t>()[i % 20];
+  OpTester spread("TakeAlongAxis", 1, "lathe"), plain("GatherElements");
+  const Tensor got = spread.input(data).input(once).with("axis", -1).result(),
+               expected = plain.input(data).input(all).with("axis", -1).result();
+  EXPECT_EQ(got.dims(), expected.dims());
+  EXPECT_EQ(std::memcmp(got.raw(), expected.raw(), expected.bytes()), 0);
 }
 
 TEST(Indices, TakeRowsOrNone) {
@@ -111,10 +140,12 @@ TEST(Indices, AreRefusedOutOfRange) {
   std::mt19937 random(14);
   for (const int64_t index : {int64_t{5}, int64_t{-6}, int64_t{1} << 40}) {
     OpTester elements("GatherElements"), tuples("GatherND"), scattered("ScatterElements");
+    OpTester spread("TakeAlongAxis", 1, "lathe");
+    spread.input(numbers(DType::f32, {2, 5}, random)).input(Tensor::from<int64_t>({1, 2}, {1, index})).with("axis", 1);
     elements.input(numbers(DType::f32, {5}, random)).input(longs({1, index}));
     tuples.input(numbers(DType::f32, {5}, random)).input(Tensor::from<int64_t>({2, 1}, {1, index}));
     scattered.input(numbers(DType::f32, {5}, random)).input(longs({1, index})).input(numbers(DType::f32, {2}, random));
-    for (OpTester* tester : {&elements, &tuples, &scattered}) {
+    for (OpTester* tester : {&elements, &spread, &tuples, &scattered}) {
       EXPECT_THROW(tester->reference(), Error);
       EXPECT_THROW(tester->lowered(Isa::avx2, 1), Error);
     }

@@ -191,6 +191,33 @@ TEST(BypassExpand, NarrowsConstantsThatRepeat) {
   EXPECT_EQ(left.value(left.node(left.order()[0]).inputs[1]).constant.dims(), (Dims{2, 3, 4, 4}));
 }
 
+TEST(BypassExpand, GatherElementsReadsPlacesThatAreTheSameForAll) {
+  const Dims all{2, 3, 5};
+  const auto gathered = [&](const Dims& once, const Dims& data, int64_t axis, bool is_constant) {
+    PassNet net;
+    Tensor tensor(DType::i64, once);
+    for (int64_t i = 0; i < tensor.size(); ++i) tensor.mutable_data<int64_t>()[i] = i % 3;
+    const ValueId made =
+        net.op("Cast", {net.op("Mul", {net.input(once), net.scalar(3)})}, {{"to", static_cast<int64_t>(DType::i64)}});
+    const ValueId places = is_constant ? net.constant(tensor) : made;
+    const ValueId spread = net.op("Expand", {places, net.integers({all[0], all[1], all[2]})});
+    net.output(net.op("GatherElements", {net.input(data), spread}, {{"axis", axis}}));
+    return ops_of(is_constant ? rewritten(net, {passes::fold_constants, passes::bypass_expand, passes::remove_dead})
+                              : rewritten(net, {passes::bypass_expand, passes::remove_dead}));
+  };
+  for (const bool is_constant : {false, true}) {
+    const std::string places = is_constant ? "" : "Mul Cast ";
+    EXPECT_EQ(gathered({1, 3, 5}, {2, 3, 7}, -1, is_constant), places + "TakeAlongAxis");
+    EXPECT_EQ(gathered({1, 3, 1}, {2, 9, 5}, 1, is_constant), places + "TakeAlongAxis");
+    EXPECT_EQ(gathered({3, 5}, {2, 3, 7}, 2, is_constant),
+              places + (is_constant ? "TakeAlongAxis" : "Reshape TakeAlongAxis"));
+    // More data than places, and places that repeat along their own axis.
+    const std::string left = places + (is_constant ? "GatherElements" : "Expand GatherElements");
+    EXPECT_EQ(gathered({1, 3, 5}, {4, 3, 7}, 2, is_constant), left);
+    EXPECT_EQ(gathered({2, 3, 1}, {2, 3, 7}, 2, is_constant), left);
+  }
+}
+
 // ---- reduce-first
 
 std::string reduced(PassNet& net) { return ops_of(rewritten(net, {passes::reduce_first})); }
