@@ -7,8 +7,9 @@
 FOLDER holds models.json: a list of {"name", "file", "dims", "shuffle"}: `dims` are ranges as `lathe bench --dim` takes
 them, and `shuffle` says whether they come in a mixed order, as sentences do, or in theirs, as a growing cache does. Both
 engines run all shapes in the same order, in a new process or session each round; the time of a shape is the least of
-the rounds. "new" is the mean over the second half of the shapes when each is there for the first time, "again" that of
-their later runs. Needs the Python packages onnx, onnxruntime and numpy.
+the rounds. "new" is the mean over the second half of the shapes when each is there for the first time, and in brackets
+the median of the shapes' ratios: a shape that needs weights in another form has them packed, once, and counts many
+times in the mean. "again" is the mean of later runs and its ratio. Needs the Python packages onnx, onnxruntime and numpy.
 """
 import argparse
 import json
@@ -71,9 +72,10 @@ def dims_of(shape):
     return {name: int(extent) for name, _, extent in (dim.rpartition("=") for dim in shape["dims"])}
 
 
-def mean_of(rounds, key):
-    least = [min(times) for times in zip(*([shape[key] for shape in shapes] for shapes in rounds))]
-    return float(np.mean(least[len(least) // 2:] if key == "new_ms" else least))
+def least(rounds, key):
+    """By shape. Of new ones the second half."""
+    times = np.min([[shape[key] for shape in shapes] for shapes in rounds], axis=0)
+    return times[len(times) // 2:] if key == "new_ms" else times
 
 
 def main():
@@ -86,7 +88,7 @@ def main():
     options = parser.parse_args()
     only = [name for name in options.only.split(",") if name]
     ratios = {"new_ms": [], "again_ms": []}
-    print(f"{'model':16} threads shapes   new: ms  ONNX Runtime      again: ms  ONNX Runtime")
+    print(f"{'model':22} threads shapes    new: ms  ONNX Runtime    again: ms  ONNX Runtime")
     for entry in json.loads((options.models / "models.json").read_text()):
         if "dims" not in entry or (only and entry["name"] not in only):
             continue
@@ -99,11 +101,12 @@ def main():
             for _ in range(options.rounds):
                 ours.append(run_lathe(options.lathe, path, entry, threads))
                 theirs.append(run_onnxruntime(path, inputs, [dims_of(shape) for shape in ours[-1]], threads))
-            line = f"{entry['name']:16} {threads:7} {len(ours[0]):6}"
+            line = f"{entry['name']:22} {threads:7} {len(ours[0]):6}"
             for key in ratios:
-                mine, other = mean_of(ours, key), mean_of(theirs, key)
-                ratios[key].append(other / mine)
-                line += f"  {mine:9.3f} {other:9.3f} ({other / mine:5.2f})"
+                mine, other = least(ours, key), least(theirs, key)
+                ratio = np.median(other / mine) if key == "new_ms" else other.mean() / mine.mean()
+                ratios[key].append(ratio)
+                line += f"  {mine.mean():9.3f} {other.mean():9.3f} ({ratio:5.2f})"
             print(line, flush=True)
     if ratios["new_ms"]:
         new, again = (float(np.exp(np.mean(np.log(all_of)))) for all_of in ratios.values())

@@ -79,7 +79,7 @@ DECODERS = {
 }
 
 # With --open: names of the open axes by input, and the ranges of `lathe bench --dim`.
-PICTURES = {2: "height", 3: "width"}, ["height=128..416..32", "width=416..128..32"]
+PICTURES = {2: "height", 3: "width"}, ["height=128..416..8", "width=416..128..8"]
 SENTENCES = {1: "length"}, ["length=8..128..3"]
 OPEN = {
     **{name: {"x": PICTURES} for name in ("efficientnet_b0", "mobilenetv3_large_100", "repvgg_a0", "resnet18")},
