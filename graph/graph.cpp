@@ -82,6 +82,14 @@ void Graph::sort() {
   // Kahn's algorithm; among ready nodes the one that stands first at present goes first, so a sorted order is kept.
   std::vector<int> position(nodes_.size(), -1);
   for (size_t i = 0; i < order_.size(); ++i) position[index_of(order_[i])] = static_cast<int>(i);
+  const auto is_behind_producers = [&](NodeId id) {
+    return std::all_of(node(id).inputs.begin(), node(id).inputs.end(), [&](ValueId input) {
+      const NodeId producer = input == ValueId::none ? NodeId::none : value(input).producer;
+      return producer == NodeId::none || position[index_of(producer)] < position[index_of(id)];
+    });
+  };
+  // Passes ask whenever they have changed something, and most leave a sorted order.
+  if (std::all_of(order_.begin(), order_.end(), is_behind_producers)) return;
   std::vector<int> missing(order_.size(), 0);
   std::vector<std::vector<int>> users(order_.size());
   for (size_t i = 0; i < order_.size(); ++i) {

@@ -16,29 +16,55 @@ constexpr int kInferredBodyDepth = 8;
 constexpr int64_t kFoldedElements = 4096;
 constexpr int64_t kFoldedInputElements = 65536;
 
+using Types = std::span<const TensorType* const>;
+
+// What a node's inputs are, where it lies: this is asked for every node of a graph, several times for each new shape.
+class Operands {
+ public:
+  Operands(const Graph& graph, const Node& node) {
+    types_.reserve(node.inputs.size());
+    constants_.reserve(node.inputs.size());
+    for (const ValueId id : node.inputs) {
+      types_.push_back(id == ValueId::none ? &kNoType : without_layout(graph.value(id).type));
+      constants_.push_back(id == ValueId::none ? &kNoTensor : &graph.value(id).constant);
+    }
+  }
+  Types types() const { return types_; }
+  std::span<const Tensor* const> constants() const { return constants_; }
+
+ private:
+  // Layouts are not the operators' business.
+  const TensorType* without_layout(const TensorType& type) {
+    if (type.layout.channel_block == 0) return &type;
+    plain_.reserve(types_.capacity());  // they stay where they are
+    plain_.push_back(type);
+    plain_.back().layout = {};
+    return &plain_.back();
+  }
+
+  static inline const TensorType kNoType;
+  static inline const Tensor kNoTensor;
+  std::vector<const TensorType*> types_;
+  std::vector<const Tensor*> constants_;
+  std::vector<TensorType> plain_;
+};
+
 class Inference {
  public:
   Inference(const Limits& limits, int depth) : limits_(limits), depth_(depth) {}
 
   std::vector<TensorType> outputs_of(const Graph& graph, const Node& node) const {
-    std::vector<TensorType> types;
-    std::vector<Tensor> constants;
-    types.reserve(node.inputs.size());
-    constants.reserve(node.inputs.size());
-    for (const ValueId id : node.inputs) {
-      types.push_back(id == ValueId::none ? TensorType() : graph.value(id).type);
-      constants.push_back(id == ValueId::none ? Tensor() : graph.value(id).constant);
-      types.back().layout = {};
-    }
+    const Operands all(graph, node);
     const size_t own = node.own_input_count();
-    const std::span<const TensorType> all(types);
-    InferContext context(node, all.first(own), std::span<const Tensor>(constants).first(own));
-    const std::span<const TensorType> captured = all.subspan(own, static_cast<size_t>(node.captures));
-    reject_objects(node, all.first(own));
-    context.infer_body = [this, captured](const Graph& body, std::span<const TensorType> inputs) {
-      return body_outputs(body, inputs, captured);
-    };
-    std::vector<TensorType> outputs = inferred_or_unknown(context, all.first(own));
+    const Types types = all.types();
+    InferContext context(node, types.first(own), all.constants().first(own));
+    reject_objects(node, types.first(own));
+    if (has_body(node)) {
+      context.infer_body = [&](const Graph& body, std::span<const TensorType> inputs) {
+        return body_outputs(body, inputs, types.subspan(own, static_cast<size_t>(node.captures)));
+      };
+    }
+    std::vector<TensorType> outputs = inferred_or_unknown(context, types.first(own));
     if (node.epilogue && !outputs.empty()) {
       if (is_pointwise(node)) outputs[0] = broadcast_of(node, types);
       outputs[0].dtype = node.epilogue->expression.output;
@@ -66,41 +92,42 @@ class Inference {
  private:
   // A body's formal inputs may be declared without a type, which only a run makes known: until then nothing about what
   // they feed is an error.
-  static std::vector<TensorType> inferred_or_unknown(InferContext& context, std::span<const TensorType> types) {
+  static std::vector<TensorType> inferred_or_unknown(InferContext& context, Types types) {
     bool is_untyped = false;
     for (size_t i = 0; i < types.size(); ++i) {
-      const bool is_known = context.node.inputs[i] == ValueId::none || types[i].is_object();
-      is_untyped = is_untyped || (!is_known && types[i].dtype == DType::undefined);
+      const bool is_known = context.node.inputs[i] == ValueId::none || types[i]->is_object();
+      is_untyped = is_untyped || (!is_known && types[i]->dtype == DType::undefined);
     }
     try {
       context.node.op->infer(context);
-      return context.outputs();
+      return context.take_outputs();
     } catch (const Error&) {
       if (!is_untyped) throw;
       return std::vector<TensorType>(context.node.outputs.size());
     }
   }
 
-  static void reject_objects(const Node& node, std::span<const TensorType> inputs) {
+  static void reject_objects(const Node& node, Types inputs) {
     if (node.op->takes_objects) return;
     for (size_t i = 0; i < inputs.size(); ++i) {
-      if (!inputs[i].is_object()) continue;
+      if (!inputs[i]->is_object()) continue;
       throw Error(ErrorCode::invalid_model, describe(node) + ": input " + std::to_string(i) + " is " +
-                                                to_string(inputs[i]) + ", expected a tensor");
+                                                to_string(*inputs[i]) + ", expected a tensor");
     }
   }
 
   static bool is_pointwise(const Node& node) { return node.op->domain == "lathe" && node.op->name == "Pointwise"; }
 
   // numpy's rule over all operands, the epilogue's included.
-  static TensorType broadcast_of(const Node& node, std::span<const TensorType> types) {
+  static TensorType broadcast_of(const Node& node, Types types) {
     int rank = 0;
-    for (const TensorType& type : types) {
-      if (!type.has_rank) return TensorType::unranked(DType::undefined);
-      rank = std::max(rank, type.rank());
+    for (const TensorType* type : types) {
+      if (!type->has_rank) return TensorType::unranked(DType::undefined);
+      rank = std::max(rank, type->rank());
     }
     TensorType result{DType::undefined, true, std::vector<Dim>(static_cast<size_t>(rank), Dim{1, ""}), {}};
-    for (const TensorType& type : types) {
+    for (const TensorType* each : types) {
+      const TensorType& type = *each;
       for (int i = 0; i < type.rank(); ++i) {
         Dim& into = result.dims[static_cast<size_t>(rank - type.rank() + i)];
         const Dim& from = type.dims[static_cast<size_t>(i)];
@@ -119,8 +146,7 @@ class Inference {
     return result;
   }
 
-  std::vector<TensorType> body_outputs(const Graph& body, std::span<const TensorType> inputs,
-                                       std::span<const TensorType> captured) const {
+  std::vector<TensorType> body_outputs(const Graph& body, std::span<const TensorType> inputs, Types captured) const {
     Graph copy = body;
     bool is_inferred = false;
     if (depth_ < kInferredBodyDepth) {
@@ -128,7 +154,7 @@ class Inference {
       for (size_t i = 0; i < given; ++i) bind(copy, copy.inputs[i], inputs[i]);
       // Callers may pass the captures themselves or leave them to us.
       if (inputs.size() + captured.size() == copy.inputs.size()) {
-        for (size_t i = 0; i < captured.size(); ++i) bind(copy, copy.inputs[inputs.size() + i], captured[i]);
+        for (size_t i = 0; i < captured.size(); ++i) bind(copy, copy.inputs[inputs.size() + i], *captured[i]);
       }
       is_inferred = infer_body(copy);
     }
@@ -216,7 +242,11 @@ class Inference {
       if (!is_integer(type.dtype) && type.dtype != DType::boolean && type.dtype != DType::f32) return false;
       if (!at_most(type, kFoldedElements)) return false;
     }
-    return std::none_of(node.attributes.begin(), node.attributes.end(), [](const auto& entry) {
+    return !has_body(node);
+  }
+
+  static bool has_body(const Node& node) {
+    return std::any_of(node.attributes.begin(), node.attributes.end(), [](const auto& entry) {
       return std::holds_alternative<std::shared_ptr<const Graph>>(entry.second) ||
              std::holds_alternative<std::vector<std::shared_ptr<const Graph>>>(entry.second);
     });

@@ -82,7 +82,9 @@ bool append_epilogue(std::string& key, const Node& node) {
 
 std::string node_key(const Graph& graph, const Node& node) {
   if (!node.op->deterministic || node.captures > 0) return {};
+  constexpr size_t kUsualBytes = 256;
   std::string key;
+  key.reserve(kUsualBytes);
   append_number(key, reinterpret_cast<uintptr_t>(node.op));
   append_number(key, node.version);
   append_numbers(key, node.inputs);

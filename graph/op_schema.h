@@ -18,28 +18,33 @@ namespace lathe {
 // What shape inference of one node sees. Unknown is allowed everywhere: an op says what it can.
 class InferContext {
  public:
-  InferContext(const Node& inferred, std::span<const TensorType> inputs, std::span<const Tensor> constants)
+  // None of the inputs is null.
+  InferContext(const Node& inferred, std::span<const TensorType* const> inputs,
+               std::span<const Tensor* const> constants)
       : node(inferred), inputs_(inputs), constants_(constants), outputs_(inferred.outputs.size()) {}
 
   const Node& node;
   int input_count() const { return static_cast<int>(inputs_.size()); }  // the op's own, without epilogue inputs
-  bool has_input(int i) const { return i < input_count() && inputs_[static_cast<size_t>(i)].dtype != DType::undefined; }
-  const TensorType& input(int i) const { return inputs_[static_cast<size_t>(i)]; }  // Requires: has_input(i).
+  bool has_input(int i) const {
+    return i < input_count() && inputs_[static_cast<size_t>(i)]->dtype != DType::undefined;
+  }
+  const TensorType& input(int i) const { return *inputs_[static_cast<size_t>(i)]; }  // Requires: has_input(i).
   // The elements, when they are known at this time; undefined otherwise.
-  Tensor constant(int i) const { return has_input(i) ? constants_[static_cast<size_t>(i)] : Tensor(); }
+  Tensor constant(int i) const { return has_input(i) ? *constants_[static_cast<size_t>(i)] : Tensor(); }
   int output_count() const { return static_cast<int>(outputs_.size()); }
   void set_output(int i, TensorType type) {
     if (i < output_count()) outputs_[static_cast<size_t>(i)] = std::move(type);
   }
   const std::vector<TensorType>& outputs() const { return outputs_; }
+  std::vector<TensorType> take_outputs() { return std::move(outputs_); }
   // Throws Error(invalid_model) "node 'conv3' (Conv): <what>".
   [[noreturn]] void fail(const std::string& what) const;
   // Infers a body: types of its outputs for these input types. Provided by the driver.
   std::function<std::vector<TensorType>(const Graph& body, std::span<const TensorType> inputs)> infer_body;
 
  private:
-  std::span<const TensorType> inputs_;
-  std::span<const Tensor> constants_;
+  std::span<const TensorType* const> inputs_;
+  std::span<const Tensor* const> constants_;
   std::vector<TensorType> outputs_;
 };
 

@@ -252,6 +252,9 @@ LoweredGraph lower_all(const Graph& graph, const LowerOptions& options, AfterNod
   }
   bind_outputs(graph, out);
   out.shared.clear();  // steps have what they want of it
+  // Specializations are kept, and there are many.
+  out.steps.shrink_to_fit();
+  out.buffers.shrink_to_fit();
   return out;
 }
 

@@ -160,8 +160,9 @@ class Assigner {
       : rewriter_(rewriter), graph_(rewriter.graph()), ops_(ops), id_(id) {}
 
   void try_node() {
-    const Node node = graph_.node(id_);
-    if (!is_op(node, "ScatterND") || node.epilogue || node.outputs[0] == ValueId::none) return;
+    if (!is_op(graph_.node(id_), "ScatterND")) return;
+    const Node node = graph_.node(id_);  // NOLINT(performance-unnecessary-copy-initialization): erased below
+    if (node.epilogue || node.outputs[0] == ValueId::none) return;
     if (node.attributes.get_string("reduction", "none") != "none") return;
     const auto data = extents_of(graph_.value(node.inputs[0]).type);
     const auto grid = data ? grid_of(rewriter_, graph_, node.inputs[1]) : std::nullopt;

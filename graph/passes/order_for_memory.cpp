@@ -1,5 +1,6 @@
 // Another order of execution, where it lets much less memory be alive at once: next comes what frees most.
 #include <algorithm>
+#include <span>
 
 #include "graph/passes/passes.h"
 #include "graph/passes/rewrite.h"
@@ -31,7 +32,8 @@ class Scheduler {
         const TensorType& type = graph.value(output).type;
         if (!shares && type.fits_buffer()) bytes_[index_of(output)] = static_cast<double>(type.storage_bytes());
       }
-      for (const ValueId value : roots_read(node)) ++uses_[index_of(value)];
+      find_roots(id);
+      for (const ValueId value : roots_read(id)) ++uses_[index_of(value)];
     }
     // These lie in the caller's memory, or stay until the end in any order.
     for (const ValueId output : graph.outputs) bytes_[index_of(root(output))] = 0;
@@ -44,7 +46,7 @@ class Scheduler {
       live += made_by(id);
       peak = std::max(peak, live);
       live -= freed_by(id, left);
-      for (const ValueId value : roots_read(graph_.node(id))) --left[index_of(value)];
+      for (const ValueId value : roots_read(id)) --left[index_of(value)];
     }
     return peak;
   }
@@ -54,7 +56,7 @@ class Scheduler {
     double most = 0;
     for (const NodeId id : graph_.order()) {
       double bytes = made_by(id);
-      for (const ValueId value : roots_read(graph_.node(id))) bytes += bytes_[index_of(value)];
+      for (const ValueId value : roots_read(id)) bytes += bytes_[index_of(value)];
       most = std::max(most, bytes);
     }
     return most;
@@ -84,7 +86,7 @@ class Scheduler {
       const NodeId next = ready[best];
       ready.erase(ready.begin() + static_cast<std::ptrdiff_t>(best));
       order.push_back(next);
-      for (const ValueId value : roots_read(graph_.node(next))) --left[index_of(value)];
+      for (const ValueId value : roots_read(next)) --left[index_of(value)];
       for (const ValueId output : graph_.node(next).outputs) {
         if (output == ValueId::none) continue;
         for (const Graph::Use use : uses[index_of(output)]) {
@@ -99,14 +101,19 @@ class Scheduler {
   ValueId root(ValueId id) const { return root_[index_of(id)] == ValueId::none ? id : root_[index_of(id)]; }
 
   // What must be there while the node runs, each once.
-  std::vector<ValueId> roots_read(const Node& node) const {
-    std::vector<ValueId> roots;
-    for (const ValueId input : node.inputs) {
-      if (input != ValueId::none) roots.push_back(root(input));
+  std::span<const ValueId> roots_read(NodeId id) const {
+    const auto [begin, end] = roots_of_[index_of(id)];
+    return std::span(roots_).subspan(begin, end - begin);
+  }
+  void find_roots(NodeId id) {
+    const auto begin = static_cast<std::ptrdiff_t>(roots_.size());
+    for (const ValueId input : graph_.node(id).inputs) {
+      if (input != ValueId::none) roots_.push_back(root(input));
     }
-    std::sort(roots.begin(), roots.end());
-    roots.erase(std::unique(roots.begin(), roots.end()), roots.end());
-    return roots;
+    std::sort(roots_.begin() + begin, roots_.end());
+    roots_.erase(std::unique(roots_.begin() + begin, roots_.end()), roots_.end());
+    if (roots_of_.size() <= index_of(id)) roots_of_.resize(index_of(id) + 1);
+    roots_of_[index_of(id)] = {static_cast<size_t>(begin), roots_.size()};
   }
 
   double made_by(NodeId id) const {
@@ -120,7 +127,7 @@ class Scheduler {
   // Behind this node, with `left` readers left of each value before it.
   double freed_by(NodeId id, const std::vector<int>& left) const {
     double bytes = 0;
-    for (const ValueId value : roots_read(graph_.node(id))) {
+    for (const ValueId value : roots_read(id)) {
       if (left[index_of(value)] == 1) bytes += bytes_[index_of(value)];
     }
     for (const ValueId output : graph_.node(id).outputs) {
@@ -134,6 +141,8 @@ class Scheduler {
   std::vector<ValueId> root_;  // by value: in whose memory it lies
   std::vector<double> bytes_;  // by root
   std::vector<int> uses_;      // by root: nodes that read it
+  std::vector<ValueId> roots_;
+  std::vector<std::pair<size_t, size_t>> roots_of_;  // by node: from where to where in them
 };
 
 }  // namespace

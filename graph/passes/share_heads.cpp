@@ -82,8 +82,9 @@ class Sharer {
         id_(id),
         made_(graph_.node(id)) {}
 
+  // Requires: an Attention.
   void try_node() {
-    if (!is_lathe_op(made_, "Attention") || made_.attributes.has("parts") || made_.attributes.has("sum_input")) return;
+    if (made_.attributes.has("parts") || made_.attributes.has("sum_input")) return;
     heads_ = made_.attributes.get_ints("heads", Ints(kCount, 0));
     if (heads_.size() != kCount || heads_[kK] != 0 || heads_[kV] != 0 || !has_extents()) return;
     const auto keys = spread_behind(rewriter_, graph_, made_.inputs[kK]);
@@ -200,7 +201,9 @@ class Sharer {
 }  // namespace
 
 bool share_heads(Graph& graph, const PassContext& context) {
-  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) { Sharer(rewriter, context.ops, id).try_node(); });
+  return rewrite_each(graph, [&](Rewriter& rewriter, NodeId id) {
+    if (is_lathe_op(graph.node(id), "Attention")) Sharer(rewriter, context.ops, id).try_node();
+  });
 }
 
 }  // namespace lathe::passes

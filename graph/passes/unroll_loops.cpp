@@ -43,8 +43,9 @@ class Unroller {
   Unroller(Rewriter& rewriter, const OpLookup& ops) : rewriter_(rewriter), ops_(ops) {}
 
   bool try_loop(NodeId id) {
-    const Node node = rewriter_.graph().node(id);
-    if (!is_op(node, "Loop") || node.own_input_count() < 2) return false;
+    if (!is_op(rewriter_.graph().node(id), "Loop")) return false;
+    const Node node = rewriter_.graph().node(id);  // NOLINT(performance-unnecessary-copy-initialization): erased below
+    if (node.own_input_count() < 2) return false;
     const std::shared_ptr<const Graph> body = node.attributes.get_graph("body");
     const std::optional<int64_t> trips = known_trips(rewriter_.graph(), node);
     const size_t states = node.own_input_count() - 2, captures = static_cast<size_t>(node.captures);

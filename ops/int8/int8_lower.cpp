@@ -1,5 +1,7 @@
 #include "ops/int8/int8_lower.h"
 
+#include <fmt/format.h>
+
 #include "ops/int8/int8_by_zero.h"
 #include "ops/int8/int8_operands.h"
 #include "ops/int8/int8_table.h"
@@ -68,16 +70,42 @@ struct Emitted {
   std::optional<ByteTable> table;  // of what follows the bytes that it stores
 };
 
+// What products of equal layers have in common.
+struct PlannedProduct {
+  GemmPlan plan;
+  std::shared_ptr<const Int8Product> product;  // null: there is no code for it
+};
+
+// All that the product of one matrix depends on.
+std::string key_of(const Int8Lowering& l, const LowerContext& context) {
+  const Int8Offsets at = offsets_of(l, context)[0];
+  std::string key = fmt::format("int8 product {} threads {} at {}", l.problem.key(), l.problem.threads, at.a);
+  for (const int64_t input : at.inputs) key += fmt::format(",{}", input);
+  for (const bool may_change : l.problem.may_change) key += may_change ? '+' : '-';
+  return key;
+}
+
+PlannedProduct planned(const LowerContext& context, Int8Lowering& l) {
+  const auto make = [&]() -> PlannedProduct {
+    set_plan(l, choose_int8_plan(l.problem, context.plans));
+    try {
+      return {l.plan, std::make_shared<const Int8Product>(l.problem, l.plan, offsets_of(l, context))};
+    } catch (const JitError&) {
+      return {l.plan, nullptr};
+    }
+  };
+  if (l.problem.batches > 1) return make();
+  return *context.shared<PlannedProduct>(key_of(l, context), make);
+}
+
 // nullopt: there is no code for it.
 std::optional<Emitted> emit(const LowerContext& context, Int8Lowering l) {
   Emitted emitted;
   emitted.table = take_tail(l);
-  set_plan(l, choose_int8_plan(l.problem, context.plans));
-  try {
-    emitted.product = std::make_shared<const Int8Product>(l.problem, l.plan, offsets_of(l, context));
-  } catch (const JitError&) {
-    return std::nullopt;
-  }
+  PlannedProduct product = planned(context, l);
+  if (product.product == nullptr) return std::nullopt;
+  set_plan(l, product.plan);
+  emitted.product = std::move(product.product);
   emitted.lowering = std::make_shared<const Int8Lowering>(std::move(l));
   return emitted;
 }

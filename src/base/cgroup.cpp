@@ -1,6 +1,9 @@
 #include "src/base/cgroup.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdint>
 #include <fstream>
 #include <sstream>
 #include <string_view>
@@ -87,6 +90,18 @@ const CgroupLimits& cgroup_limits() {
     return read_cgroup_limits(text.str(), "/sys/fs/cgroup");
   }();
   return limits;
+}
+
+// Linux grants more and kills later, so the check must be ours.
+size_t memory_limit() {
+  static const size_t limit = [] {
+    const long pages = sysconf(_SC_PHYS_PAGES);
+    const long page_bytes = sysconf(_SC_PAGESIZE);
+    const size_t bytes =
+        pages > 0 && page_bytes > 0 ? static_cast<size_t>(pages) * static_cast<size_t>(page_bytes) : SIZE_MAX;
+    return std::min(bytes, cgroup_limits().memory_bytes.value_or(bytes));
+  }();
+  return limit;
 }
 
 }  // namespace lathe

@@ -17,5 +17,7 @@ struct CgroupLimits {
 CgroupLimits read_cgroup_limits(const std::string& membership, const std::string& mount);
 // Of this process; read once.
 const CgroupLimits& cgroup_limits();
+// Bytes of memory that the process can ever have: the machine's, or its group's where these are fewer.
+size_t memory_limit();
 
 }  // namespace lathe

@@ -1,7 +1,6 @@
 #include "lathe/tensor.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -17,18 +16,6 @@ namespace {
 
 constexpr size_t kAlignment = 64;  // cache line, and one AVX-512 vector
 constexpr size_t kSlack = 64;      // kernels may read one whole vector that begins at the last element
-
-// Memory that the process can ever have. Linux grants more and kills later, so the check must be ours.
-size_t memory_limit() {
-  static const size_t limit = [] {
-    const long pages = sysconf(_SC_PHYS_PAGES);
-    const long page_bytes = sysconf(_SC_PAGESIZE);
-    size_t bytes =
-        pages > 0 && page_bytes > 0 ? static_cast<size_t>(pages) * static_cast<size_t>(page_bytes) : SIZE_MAX;
-    return std::min(bytes, cgroup_limits().memory_bytes.value_or(bytes));
-  }();
-  return limit;
-}
 
 [[noreturn]] void fail_memory(DType dtype, const Dims& dims) {
   throw Error(ErrorCode::limit,

@@ -5,6 +5,7 @@
 
 #include "graph/infer.h"
 #include "lathe/error.h"
+#include "src/base/cgroup.h"
 #include "src/base/check.h"
 #include "src/runtime/stage_graph.h"
 #include "src/runtime/staged_graph.h"
@@ -14,7 +15,13 @@ namespace {
 
 // Shapes that come again cost nothing: a handful of them at least, and as many lengths of sentences or sizes of
 // pictures as there is memory for.
-constexpr size_t kFewestKept = 16, kMostKept = 512, kKeptBytes = size_t{64} << 20;
+constexpr size_t kFewestKept = 16, kMostKept = 512;
+
+// A small part of the memory: a BERT takes about 1 MB for each length.
+size_t most_kept_bytes() {
+  constexpr size_t kPart = 64, kFewest = size_t{64} << 20, kMost = size_t{256} << 20;
+  return std::clamp(memory_limit() / kPart, kFewest, kMost);
+}
 
 }  // namespace
 
@@ -48,7 +55,7 @@ std::shared_ptr<const GraphPart> GraphRunner::part_for(std::span<const Tensor> i
 }
 
 bool GraphRunner::keeps_too_much() const {
-  return recent_.size() > kFewestKept && (recent_.size() > kMostKept || kept_bytes_ > kKeptBytes);
+  return recent_.size() > kFewestKept && (recent_.size() > kMostKept || kept_bytes_ > most_kept_bytes());
 }
 
 void GraphRunner::forget_oldest() {
