@@ -28,9 +28,10 @@ std::vector<int64_t> numbers_in(std::string_view dim, std::string_view text) {
   std::vector<int64_t> numbers;
   for (;;) {
     const size_t end = std::min(text.find(kDots), text.size());
+    const std::string_view word = text.substr(0, end);
     int64_t& number = numbers.emplace_back();
-    const auto [stop, error] = std::from_chars(text.data(), text.data() + end, number);
-    if (error != std::errc{} || stop != text.data() + end || number < 0)
+    const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+    if (error != std::errc{} || stop != word.data() + word.size() || number < 0)
       fail(dim, "is no range of extents: SYMBOL=FIRST..LAST or SYMBOL=FIRST..LAST..STEP");
     if (end == text.size()) return numbers;
     text.remove_prefix(end + kDots.size());
@@ -41,7 +42,8 @@ std::vector<std::string> values_of(std::string_view dim) {
   const size_t sign = dim.rfind('=');
   const std::vector<int64_t> numbers = numbers_in(dim, dim.substr(sign + 1));
   const int64_t step = numbers.size() == 3 ? numbers[2] : 1;
-  if (numbers.size() > 3 || step == 0) fail(dim, "is no range of extents: SYMBOL=FIRST..LAST or SYMBOL=FIRST..LAST..STEP");
+  if (numbers.size() > 3 || step == 0)
+    fail(dim, "is no range of extents: SYMBOL=FIRST..LAST or SYMBOL=FIRST..LAST..STEP");
   const int64_t first = numbers[0], last = numbers[1], steps = std::abs(last - first) / step;
   if (steps >= kMostRuns) fail(dim, fmt::format("has more than {} values", kMostRuns));
   std::vector<std::string> values;

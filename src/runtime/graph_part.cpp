@@ -127,7 +127,7 @@ void GraphPart::specialize(std::unique_ptr<Graph> graph, const std::shared_ptr<R
                            const std::shared_ptr<BodyRunners>& bodies, Constants constants) {
   if (constants == Constants::keep) {
     // There are many of these, and what passes left behind is most of their memory.
-    graph = compacted(*graph);
+    graph = compacted(std::move(*graph));
     constant_bytes_ = context->constants->share(*graph);
   }
   const LowerOptions options{context->ops, context->target, *context->packed, *context->plans, run_by(bodies)};

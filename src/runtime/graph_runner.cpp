@@ -36,7 +36,7 @@ GraphRunner::GraphRunner(std::unique_ptr<Graph> graph, std::shared_ptr<RunnerCon
   load_report_ = run_passes(*graph_, load_passes(), context_->pass_context(), context_->optimization_level,
                             context_->disabled_passes);
   // Each specialization begins as a copy of it.
-  graph_ = compacted(*graph_);
+  graph_ = compacted(std::move(*graph_));
 }
 
 std::shared_ptr<const GraphPart> GraphRunner::part_for(std::span<const Tensor> inputs) {

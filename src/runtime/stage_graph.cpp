@@ -11,32 +11,42 @@ namespace {
 // different layers become equal graphs.
 class StageCopy {
  public:
-  // `keeps_symbols`: that the model has given.
-  StageCopy(const Stage& stage, const Graph& graph, const std::vector<TensorType>& types, bool keeps_symbols)
-      : from_(graph), types_(types), keeps_symbols_(keeps_symbols), to_(std::make_unique<Graph>()) {
+  StageCopy(const Stage& stage, const Graph& graph, const std::vector<TensorType>& types)
+      : from_(graph), to_(std::make_unique<Graph>()) {
     to_->name = graph.name;
-    for (const NodeId id : stage.nodes) copy(graph.node(id));
-    for (const ValueId id : stage.inputs) to_->inputs.push_back(copied(id));
-    for (const ValueId id : stage.outputs) to_->outputs.push_back(copied(id));
+    const auto type_of = [&](ValueId id) { return types[index_of(id)]; };
+    for (const NodeId id : stage.nodes) add(graph.node(id), type_of);
+    for (const ValueId id : stage.inputs) to_->inputs.push_back(copied(id, type_of));
+    for (const ValueId id : stage.outputs) to_->outputs.push_back(copied(id, type_of));
+  }
+  // All of the graph, whose nodes and types become the copy's, with the symbols that the model has given.
+  explicit StageCopy(Graph&& graph) : from_(graph), keeps_symbols_(true), to_(std::make_unique<Graph>()) {
+    to_->name = graph.name;
+    const auto type_of = [&](ValueId id) { return std::move(graph.value(id).type); };
+    for (const NodeId id : graph.order()) add(std::move(graph.node(id)), type_of);
+    for (const ValueId id : graph.inputs) to_->inputs.push_back(copied(id, type_of));
+    for (const ValueId id : graph.outputs) to_->outputs.push_back(copied(id, type_of));
   }
 
   std::unique_ptr<Graph> take() { return std::move(to_); }
 
  private:
-  void copy(const Node& node) {
-    Node copy = node;
-    for (ValueId& input : copy.inputs) input = copied(input);
-    for (ValueId& output : copy.outputs) output = copied(output);
-    to_->add_node(std::move(copy));
+  template <class TypeOf>
+  void add(Node node, TypeOf type_of) {
+    for (ValueId& input : node.inputs) input = copied(input, type_of);
+    for (ValueId& output : node.outputs) output = copied(output, type_of);
+    to_->add_node(std::move(node));
   }
 
-  ValueId copied(ValueId id) {
+  // `type_of` is asked once for each.
+  template <class TypeOf>
+  ValueId copied(ValueId id, TypeOf type_of) {
     if (id == ValueId::none) return id;
     const auto [found, is_new] = ids_.try_emplace(id, ValueId::none);
     if (!is_new) return found->second;
     const Value& value = from_.value(id);
     const ValueId copy = value.is_constant() ? to_->add_constant(value.name, value.constant)
-                                             : to_->add_value(value.name, renamed(types_[index_of(id)]));
+                                             : to_->add_value(value.name, renamed(type_of(id)));
     return found->second = copy;
   }
 
@@ -52,8 +62,7 @@ class StageCopy {
   }
 
   const Graph& from_;
-  const std::vector<TensorType>& types_;
-  const bool keeps_symbols_;
+  const bool keeps_symbols_ = false;
   std::unique_ptr<Graph> to_;
   std::unordered_map<ValueId, ValueId> ids_;
   std::unordered_map<std::string, std::string> symbols_;
@@ -67,15 +76,10 @@ void append_ids(std::string& key, const std::vector<ValueId>& ids) {
 }  // namespace
 
 std::unique_ptr<Graph> graph_of(const Stage& stage, const Graph& graph, const std::vector<TensorType>& types) {
-  return StageCopy(stage, graph, types, false).take();
+  return StageCopy(stage, graph, types).take();
 }
 
-std::unique_ptr<Graph> compacted(const Graph& graph) {
-  std::vector<TensorType> types;
-  for (size_t v = 0; v < graph.value_count(); ++v) types.push_back(graph.value(static_cast<ValueId>(v)).type);
-  return StageCopy({.nodes = graph.order(), .inputs = graph.inputs, .outputs = graph.outputs}, graph, types, true)
-      .take();
-}
+std::unique_ptr<Graph> compacted(Graph graph) { return StageCopy(std::move(graph)).take(); }
 
 std::string key_of(const Graph& graph) {
   std::string key;
