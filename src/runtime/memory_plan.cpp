@@ -157,8 +157,10 @@ size_t place_shared(const LoweredGraph& lowered, const std::vector<Life>& lives,
                     std::vector<size_t>& offsets) {
   const size_t together = place_buffers(lowered, lives, ids, kAlignment, kSlack, offsets);
   if (!has_threads) return together;
+  const std::vector<Region> regions = regions_by_plane(lowered, ids);
+  if (regions.size() == 1) return together;
   std::vector<size_t> apart = offsets;
-  const size_t bytes = place_regions(lowered, lives, regions_by_plane(lowered, ids), apart);
+  const size_t bytes = place_regions(lowered, lives, regions, apart);
   if (!pays_regions(bytes, together)) return together;
   offsets = std::move(apart);
   return bytes;
