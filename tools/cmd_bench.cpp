@@ -119,8 +119,9 @@ void bench_shapes(const BenchOptions& options) {
              times.size(), means.new_ms, means.again_ms);
   fmt::print("load {:.1f} ms, peak memory {:.0f} MB\n", load_ms, peak_rss_mb());
   if (options.json.empty()) return;
-  nlohmann::json report{{"model", options.model.model}, {"load_ms", load_ms},         {"rss_mb", peak_rss_mb()},
-                        {"new_ms", means.new_ms},       {"again_ms", means.again_ms}, {"shapes", nlohmann::json::array()}};
+  nlohmann::json report{{"model", options.model.model}, {"load_ms", load_ms},
+                        {"rss_mb", peak_rss_mb()},      {"new_ms", means.new_ms},
+                        {"again_ms", means.again_ms},   {"shapes", nlohmann::json::array()}};
   for (const ShapeTime& time : times)
     report["shapes"].push_back({{"dims", time.dims}, {"new_ms", time.new_ms}, {"again_ms", time.again_ms}});
   write_text(options.json, report.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
@@ -175,7 +176,8 @@ void add_bench(CLI::App& app) {
   options->model.add_to(*verb);
   options->inputs.add_to(*verb);
   verb->add_option("--warmup", options->warmup, "runs before the clock starts")->check(CLI::NonNegativeNumber);
-  verb->add_option("--iterations", options->iterations, "number of timed runs (of a range of shapes: rounds, 3)")->check(CLI::PositiveNumber);
+  verb->add_option("--iterations", options->iterations, "number of timed runs (of a range of shapes: rounds, 3)")
+      ->check(CLI::PositiveNumber);
   verb->add_option("--duration", options->duration, "time to run for: 2s, 500ms");
   verb->add_option("--percentile", options->percentiles, "percentiles to report")->check(CLI::Range(0.0, 100.0));
   verb->add_option("--json", options->json, "write the figures to this file");

@@ -18,9 +18,9 @@ TEST(VaryingDimsTest, TellsRangesFromNumbers) {
 }
 
 TEST(VaryingDimsTest, RangesAdvanceTogether) {
-  EXPECT_EQ(dims_of_runs({"past=0..2", "batch=4", "total=1..3"}), (Runs{{"past=0", "total=1", "batch=4"},
-                                                                       {"past=1", "total=2", "batch=4"},
-                                                                       {"past=2", "total=3", "batch=4"}}));
+  EXPECT_EQ(
+      dims_of_runs({"past=0..2", "batch=4", "total=1..3"}),
+      (Runs{{"past=0", "total=1", "batch=4"}, {"past=1", "total=2", "batch=4"}, {"past=2", "total=3", "batch=4"}}));
 }
 
 TEST(VaryingDimsTest, StepsAndGoesDown) {
