@@ -1,8 +1,11 @@
 // Sessions that see one shape after the other: what all of these share, and which are kept.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "graph/node_key.h"
 #include "graph/text.h"
+#include "jit/code_listener.h"
 #include "jit/kernel.h"
 #include "src/runtime/session_state.h"
 #include "tests/runtime/expect_results.h"
@@ -121,6 +124,29 @@ TEST(ManyShapes, OfLargeTablesFewAreKept) {
   EXPECT_FALSE(first.expired());
   for (int64_t rows = 211; rows <= 500; ++rows) part_of(rows);  // 400 MB
   EXPECT_TRUE(first.expired());
+}
+
+// Tiles of 3 rows by 7 (AVX-512) and of 1 by 8 (AVX2) fill both sizes.
+TEST(ManyShapes, DepthwiseConvolutionsOfAllSizesShareTheirCode) {
+  ModelBuilder model;
+  const std::string x = model.input("x", {1, 32, "height", "width"});
+  model.output(model.node("Relu", {model.node("Conv", {x, model.random_weight({32, 1, 3, 3})})
+                                       .with("group", 32)
+                                       .with("kernel_shape", {3, 3})
+                                       .with("pads", {1, 1, 1, 1})}));
+  const Session session = model.load({.threads = 1, .use_cache = false});
+  const auto code_of = [&](const Dims& dims) {
+    const CodeListener listener;
+    const std::vector<Tensor> inputs{random_input(dims, 4)};
+    expect_near(session.run(inputs),
+                model.load({.threads = 1, .optimization_level = 0, .use_cache = false}).run(inputs));
+    std::set<std::string> keys(listener.keys().begin(), listener.keys().end());
+    std::erase_if(keys, [](const std::string& key) { return !key.starts_with("conv_depthwise/"); });
+    return keys;
+  };
+  const std::set<std::string> code = code_of({1, 32, 57, 56});
+  EXPECT_FALSE(code.empty());
+  EXPECT_EQ(code_of({1, 32, 111, 112}), code);
 }
 
 // Layers that are alike.
