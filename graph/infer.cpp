@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "graph/passes/rewrite.h"
 #include "graph/text.h"
 #include "lathe/error.h"
 
@@ -59,7 +60,7 @@ class Inference {
     const Types types = all.types();
     InferContext context(node, types.first(own), all.constants().first(own));
     reject_objects(node, types.first(own));
-    if (has_body(node)) {
+    if (has_bodies(node)) {
       context.infer_body = [&](const Graph& body, std::span<const TensorType> inputs) {
         return body_outputs(body, inputs, types.subspan(own, static_cast<size_t>(node.captures)));
       };
@@ -242,14 +243,7 @@ class Inference {
       if (!is_integer(type.dtype) && type.dtype != DType::boolean && type.dtype != DType::f32) return false;
       if (!at_most(type, kFoldedElements)) return false;
     }
-    return !has_body(node);
-  }
-
-  static bool has_body(const Node& node) {
-    return std::any_of(node.attributes.begin(), node.attributes.end(), [](const auto& entry) {
-      return std::holds_alternative<std::shared_ptr<const Graph>>(entry.second) ||
-             std::holds_alternative<std::vector<std::shared_ptr<const Graph>>>(entry.second);
-    });
+    return !has_bodies(node);
   }
 
   static bool at_most(const TensorType& type, int64_t limit) {

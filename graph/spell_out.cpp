@@ -354,15 +354,10 @@ class Speller : private Spelling {
   }
 
   void spell_take(const Node& node, ValueId result) {
-    const TensorType &data = graph_.value(node.inputs[0]).type, &indices = graph_.value(node.inputs[1]).type;
-    if (!data.is_static() || !indices.is_static()) fail(node, "its extents are not known");
-    Ints extents = indices.extents();
-    int64_t axis = node.attributes.get_int("axis", 0);
-    if (axis < 0) axis += data.rank();
-    for (size_t d = 0; d < extents.size(); ++d) {
-      if (static_cast<int64_t>(d) != axis && extents[d] == 1) extents[d] = data.dims[d].extent;
-    }
-    op("GatherElements", {node.inputs[0], op("Expand", {node.inputs[1], integers(extents)})}, {{"axis", axis}}, result);
+    const TensorType& type = graph_.value(node.outputs[0]).type;
+    if (!type.is_static()) fail(node, "its extents are not known");
+    const ValueId indices = op("Expand", {node.inputs[1], integers(type.extents())});
+    op("GatherElements", {node.inputs[0], indices}, {{"axis", node.attributes.get_int("axis", 0)}}, result);
   }
 
   void spell_shuffle(const Node& node, ValueId result) {

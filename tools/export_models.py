@@ -5,9 +5,9 @@
 
 FOLDER gets NAME.onnx and models.json, as tools/compare_models.py and ../shared/bench/peers.py read it. With --open the
 lengths of sentences, the sizes of pictures and the past of decoders are open extents, for tools/compare_shapes.py; only
-architectures that allow it are exported. What is there already stays. Needs the Python packages torch, timm, transformers, diffusers, onnx and numpy (tried with Debian's torch
-1.13, timm 0.9.16, transformers 4.38, diffusers 0.27). Weights are seeded by the name; BatchNormalization gets statistics
-that do something. Exit status: 0 when all were exported, else 1.
+architectures that allow it are exported. What is there already stays. Needs the Python packages torch, timm,
+transformers, diffusers, onnx and numpy (tried with Debian's torch 1.13, timm 0.9.16, transformers 4.38, diffusers 0.27).
+Weights are seeded by the name; BatchNormalization gets statistics that do something. Exit status: 0 when all were exported, else 1.
 """
 import argparse
 import json

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::string_view kDots = "..";
 constexpr int64_t kMostRuns = 100'000;
+constexpr std::string_view kNoRange = "is no range of extents: SYMBOL=FIRST..LAST or SYMBOL=FIRST..LAST..STEP";
 
 bool is_range(std::string_view dim) {
   const size_t sign = dim.rfind('=');
@@ -31,8 +32,7 @@ std::vector<int64_t> numbers_in(std::string_view dim, std::string_view text) {
     const std::string_view word = text.substr(0, end);
     int64_t& number = numbers.emplace_back();
     const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-    if (error != std::errc{} || stop != word.data() + word.size() || number < 0)
-      fail(dim, "is no range of extents: SYMBOL=FIRST..LAST or SYMBOL=FIRST..LAST..STEP");
+    if (error != std::errc{} || stop != word.data() + word.size() || number < 0) fail(dim, kNoRange);
     if (end == text.size()) return numbers;
     text.remove_prefix(end + kDots.size());
   }
@@ -42,8 +42,7 @@ std::vector<std::string> values_of(std::string_view dim) {
   const size_t sign = dim.rfind('=');
   const std::vector<int64_t> numbers = numbers_in(dim, dim.substr(sign + 1));
   const int64_t step = numbers.size() == 3 ? numbers[2] : 1;
-  if (numbers.size() > 3 || step == 0)
-    fail(dim, "is no range of extents: SYMBOL=FIRST..LAST or SYMBOL=FIRST..LAST..STEP");
+  if (numbers.size() > 3 || step == 0) fail(dim, kNoRange);
   const int64_t first = numbers[0], last = numbers[1], steps = std::abs(last - first) / step;
   if (steps >= kMostRuns) fail(dim, fmt::format("has more than {} values", kMostRuns));
   std::vector<std::string> values;

@@ -83,6 +83,8 @@ class NarrowConstants {
     if (narrow.size() < tensor.size()) known->second.tensor = narrow;
     return known->second.tensor.defined();
   }
+  // Of the narrow one.
+  std::optional<Dims> dims(ValueId id) { return has(id) ? std::optional(narrow_.at(id).tensor.dims()) : std::nullopt; }
   // Requires: has(id).
   ValueId of(ValueId id) {
     Narrow& narrow = narrow_.at(id);
@@ -113,26 +115,27 @@ class IndexNarrower {
     const OpSchema* schema = ops_.find("lathe", "TakeAlongAxis", 1);
     const ValueId whole = graph_.node(id_).inputs[1];
     if (schema == nullptr || !graph_.value(whole).type.is_static()) return;
-    const ValueId narrow = narrowed(whole);
-    if (narrow == ValueId::none || !may_read(graph_.value(whole).type.extents(), extents_of(narrow))) return;
-    const int64_t missing = graph_.value(whole).type.rank() - static_cast<int64_t>(extents_of(narrow).size());
-    rewriter_.set_input(id_, 1, missing == 0 ? narrow : with_axes_before(narrow, missing));
+    const NodeId expand = rewriter_.producer_if(whole, "Expand");
+    const std::optional<Dims> narrow =
+        expand != NodeId::none ? extents_before(graph_.node(expand)) : constants_.dims(whole);
+    if (!narrow || !may_read(graph_.value(whole).type.extents(), *narrow)) return;
+    const ValueId once = expand != NodeId::none ? graph_.node(expand).inputs[0] : constants_.of(whole);
+    Dims dims(static_cast<size_t>(graph_.value(whole).type.rank()) - narrow->size(), 1);  // axes that are missing
+    const bool has_all = dims.empty();
+    dims.insert(dims.end(), narrow->begin(), narrow->end());
+    rewriter_.set_input(id_, 1, has_all ? once : Rearranger(rewriter_, ops_, id_).reshaped(once, dims));
     Node& node = graph_.node(id_);
     node.op = schema;
     node.version = 1;
   }
 
  private:
-  std::vector<int64_t> extents_of(ValueId id) const { return graph_.value(id).type.extents(); }
-
-  ValueId narrowed(ValueId whole) {
-    const NodeId expand = rewriter_.producer_if(whole, "Expand");
-    if (expand == NodeId::none) return constants_.has(whole) ? constants_.of(whole) : ValueId::none;
-    const ValueId once = graph_.node(expand).inputs[0];
-    return !graph_.node(expand).epilogue && graph_.value(once).type.is_static() ? once : ValueId::none;
+  std::optional<Dims> extents_before(const Node& expand) const {
+    const TensorType& once = graph_.value(expand.inputs[0]).type;
+    return !expand.epilogue && once.is_static() ? std::optional(once.extents()) : std::nullopt;
   }
 
-  bool may_read(const std::vector<int64_t>& whole, const std::vector<int64_t>& narrow) const {
+  bool may_read(const Dims& whole, const Dims& narrow) const {
     const Node& node = graph_.node(id_);
     const TensorType& data = graph_.value(node.inputs[0]).type;
     if (!data.is_static() || data.rank() != static_cast<int>(whole.size()) || narrow.size() > whole.size())
@@ -147,12 +150,6 @@ class IndexNarrower {
       if (is_spread ? whole[d] != data.dims[d].extent : whole[d] != once) return false;
     }
     return true;
-  }
-
-  ValueId with_axes_before(ValueId narrow, int64_t missing) const {
-    std::vector<int64_t> dims(static_cast<size_t>(missing), 1);
-    for (const int64_t extent : extents_of(narrow)) dims.push_back(extent);
-    return Rearranger(rewriter_, ops_, id_).reshaped(narrow, dims);
   }
 
   Rewriter& rewriter_;

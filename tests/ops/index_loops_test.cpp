@@ -24,6 +24,15 @@ Tensor indices(DType dtype, const Dims& dims, int64_t extent, std::mt19937& rand
   return tensor;
 }
 
+// Elements and indices of types that take turns.
+void expect_equal_elements(OpTester& tester, int turn, const Dims& dims, const Dims& taken, size_t axis,
+                           std::mt19937& random) {
+  tester.input(numbers(turn % 2 == 0 ? DType::f32 : DType::u8, dims, random))
+      .input(indices(turn % 3 == 0 ? DType::i32 : DType::i64, taken, dims[axis], random))
+      .with("axis", static_cast<int64_t>(axis));
+  expect_equal_bits(tester);
+}
+
 TEST(Indices, TakeElements) {
   std::mt19937 random(10);
   for (int i = 0; i < 40; ++i) {
@@ -33,10 +42,7 @@ TEST(Indices, TakeElements) {
     for (int64_t& extent : taken) extent = 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(extent));
     taken[axis] = 1 + static_cast<int64_t>(random() % 30);
     OpTester tester("GatherElements");
-    tester.input(numbers(i % 2 == 0 ? DType::f32 : DType::u8, dims, random))
-        .input(indices(i % 3 == 0 ? DType::i32 : DType::i64, taken, dims[axis], random))
-        .with("axis", static_cast<int64_t>(axis));
-    expect_equal_bits(tester);
+    expect_equal_elements(tester, i, dims, taken, axis, random);
   }
 }
 
@@ -49,10 +55,7 @@ TEST(Indices, TakeElementsOfSpreadPlaces) {
     for (int64_t& extent : taken) extent = random() % 2 == 0 ? 1 : extent;
     taken[axis] = static_cast<int64_t>(random() % 30);
     OpTester tester("TakeAlongAxis", 1, "lathe");
-    tester.input(numbers(i % 2 == 0 ? DType::f32 : DType::u8, dims, random))
-        .input(indices(i % 3 == 0 ? DType::i32 : DType::i64, taken, dims[axis], random))
-        .with("axis", static_cast<int64_t>(axis));
-    expect_equal_bits(tester);
+    expect_equal_elements(tester, i, dims, taken, axis, random);
   }
 }
 

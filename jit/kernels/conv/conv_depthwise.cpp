@@ -17,22 +17,21 @@ namespace {
 // Weights of one row of the window in registers; wider windows take several turns.
 constexpr int kMostWeights = 5;
 
-// Tiles side by side that see the borders alike: the first of them, and how many.
+// Tiles side by side that see the borders alike: the first of them, what it sees, and how many.
 struct Run {
   ConvPart tile;
+  std::string valid;
   int64_t repeats = 1;
 };
 
 std::vector<Run> runs_of(const ConvAxis& axis, int most) {
   std::vector<Run> runs;
-  std::string last;
   for (const ConvPart& part : sorted_parts(axis.out, most)) {
     std::string valid = valid_taps(axis, part);
-    if (valid == last)
+    if (!runs.empty() && runs.back().valid == valid)
       ++runs.back().repeats;
     else
-      runs.push_back({part});
-    last = std::move(valid);
+      runs.push_back({part, std::move(valid)});
   }
   return runs;
 }
@@ -43,12 +42,12 @@ std::string taps_text(const ConvAxis& axis) {
   return text;
 }
 
-// All that the code of a strip depends on.
-std::string key_of(const DepthwisePlan& plan, const ConvShape& shape, const ConvPart& rows,
+// All that the code of a strip depends on. `valid_rows`: valid_taps() of its rows.
+std::string key_of(const DepthwisePlan& plan, const ConvShape& shape, const std::string& valid_rows,
                    const std::vector<Run>& runs) {
-  std::string key = fmt::format("conv_depthwise/{}/{} {}/{} {}", to_string(plan), taps_text(shape.y),
-                                valid_taps(shape.y, rows), taps_text(shape.x), runs.size());
-  for (const Run& run : runs) key += (run.repeats == 1 ? " " : " n*") + valid_taps(shape.x, run.tile);
+  std::string key = fmt::format("conv_depthwise/{}/{} {}/{} {}", to_string(plan), taps_text(shape.y), valid_rows,
+                                taps_text(shape.x), runs.size());
+  for (const Run& run : runs) key += (run.repeats == 1 ? " " : " n*") + run.valid;
   return key;
 }
 
@@ -234,7 +233,7 @@ DepthwiseKernels DepthwiseKernels::make(const DepthwisePlan& plan, const ConvSha
   for (const ConvPart& rows : sorted_parts(shape.y.out, plan.rows)) {
     const auto [at, is_new] = known.try_emplace(valid_taps(shape.y, rows), static_cast<int>(kernels.kernels_.size()));
     if (is_new) {
-      const std::string key = key_of(plan, shape, rows, runs);
+      const std::string key = key_of(plan, shape, at->first, runs);
       kernels.kernels_.emplace_back(
           cached_code(key, [&] { return DepthwiseEmitter(plan, shape).emit(rows, runs, key); }));
     }
