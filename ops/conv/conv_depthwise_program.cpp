@@ -8,7 +8,7 @@
 namespace lathe {
 
 bool is_depthwise(const ConvProblem& problem) {
-  return problem.groups == problem.in_channels && problem.groups == problem.out_channels && problem.groups > 1 &&
+  return problem.groups == problem.in_channels && problem.out_channels % problem.groups == 0 && problem.groups > 1 &&
          !problem.is_transposed && problem.phases.size() == 1 && problem.in_lanes() == problem.lanes;
 }
 
@@ -22,6 +22,7 @@ DepthwiseProgram::DepthwiseProgram(ConvProblem problem, Isa isa, int threads, st
     : problem_(std::move(problem)), operand_batch_bytes_(std::move(operand_batch_bytes)) {
   operand_batch_bytes_.resize(problem_.epilogue.operands.size());
   plan_ = choose_depthwise_plan(isa, problem_.phases[0]);
+  plan_.multiplier = static_cast<int>(problem_.out_channels / problem_.in_channels);
   plan_.has_bias = problem_.has_bias;
   plan_.epilogue = problem_.epilogue;
   while (true) {
@@ -39,7 +40,8 @@ DepthwiseProgram::DepthwiseProgram(ConvProblem problem, Isa isa, int threads, st
 }
 
 std::string DepthwiseProgram::plan_text() const {
-  return fmt::format("depthwise {} ({}x{})", name_of(plan_.isa), plan_.rows, plan_.cols);
+  return fmt::format("depthwise {} ({}x{}){}", name_of(plan_.isa), plan_.rows, plan_.cols,
+                     plan_.multiplier > 1 ? fmt::format(" times {}", plan_.multiplier) : "");
 }
 
 std::string DepthwiseProgram::packing() const { return fmt::format("depthwise.1 c{}", problem_.lanes); }
@@ -99,13 +101,14 @@ void DepthwiseProgram::run_units(const ConvArguments& arguments, const Range& un
     const int64_t plane = unit / each, image = plane / blocks, block = plane % blocks;
     const DepthwiseStrip& strip = kernels_.strips()[static_cast<size_t>(strips.begin + unit % each)];
     const int64_t volume = problem_.volume(image);
-    const int64_t source = problem_.source_image(image) + block * source_block + strip.source;
+    const int64_t source = problem_.source_image(image) + block / plan_.multiplier * source_block + strip.source;
     const int64_t target = block * target_block + problem_.target_frame(image) + strip.target;
     call.source = reinterpret_cast<const float*>(reinterpret_cast<intptr_t>(arguments.source) + source);
     call.target =
         reinterpret_cast<float*>(reinterpret_cast<intptr_t>(arguments.target) + problem_.target_volume(image) + target);
     call.weights = arguments.weights + block * window * lanes;
     call.bias = arguments.bias + block * lanes;
+    call.lanes = kernels_.lanes_of(block);
     for (size_t i = 0; i < problem_.epilogue.operands.size(); ++i) {
       const char* at = static_cast<const char*>(arguments.operands[i]) + volume * operand_batch_bytes_[i];
       if (problem_.epilogue.operands[i] == ConvOperand::full) at += target;

@@ -8,7 +8,7 @@
 
 namespace lathe {
 
-// One input channel for each output channel, in blocks.
+// One input channel for each output channel, in blocks; it may be the same for several, side by side.
 bool is_depthwise(const ConvProblem& problem);
 
 // Shares of planes of so many strips each.
@@ -25,7 +25,7 @@ class DepthwiseProgram {
   void pack(const float* weights, float* packed) const;
   int shares() const { return split_.count(); }
   void run(const ConvArguments& arguments, int share) const noexcept;
-  // Of the first image only, some channel blocks.
+  // Of the first image only, some channel blocks. Requires: as many input as output channels.
   void run_blocks(const ConvArguments& arguments, int64_t begin, int64_t end) const noexcept;
   std::string plan_text() const;
 

@@ -89,6 +89,15 @@ TEST(ConvInt8Plan, LongSumsHideTheirOutputsOnlyWhereBlocksShareBroadcasts) {
   EXPECT_TRUE(overlapped_conv_int8_tiles(pointwise(64, 64, 20, false), kZen5).empty());
 }
 
+TEST(ConvInt8Plan, FourBlocksShareBroadcastsWhileTheirWeightsStayNear) {
+  const auto last = [](int64_t channels) {
+    return overlapped_conv_int8_tiles(pointwise(channels, 512, 196, false), kZen5).back();
+  };
+  EXPECT_EQ(last(512).blocks, 4);
+  EXPECT_EQ(last(1024).blocks, 2);
+  EXPECT_EQ(last(1024).cols, 6);
+}
+
 TEST(ConvInt8Plan, NothingIsHiddenWhereAdditionsTakeTheMultipliersTurns) {
   for (const bool has_residual : {false, true}) {
     const ConvInt8Problem problem = pointwise(64, 256, 3136, has_residual);

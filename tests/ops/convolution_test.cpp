@@ -170,7 +170,8 @@ ConvCase random_case(std::mt19937& random, bool is_transposed) {
     in_channels = c.groups * pick(1, 20);
     c.out_channels = c.groups * pick(1, 20);
   } else if (kind == 5) {
-    c.groups = c.out_channels = in_channels;
+    c.groups = in_channels;
+    c.out_channels = in_channels * std::max<int64_t>(1, pick(-1, 3));
   }
   c.in = {pick(1, 2), in_channels};
   for (size_t i = 0; i < axes; ++i) {

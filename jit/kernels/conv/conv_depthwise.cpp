@@ -68,6 +68,10 @@ class DepthwiseEmitter : public Emitter {
     mov(source_row_, qword[call_ + offsetof(DepthwiseCall, source_row)]);
     mov(target_row_, qword[call_ + offsetof(DepthwiseCall, target_row)]);
     if (plan_.has_bias) mov(bias_, qword[call_ + offsetof(DepthwiseCall, bias)]);
+    if (plan_.multiplier > 1) {
+      mov(scratch_, qword[call_ + offsetof(DepthwiseCall, lanes)]);
+      load(lanes_, scratch_ + 0);
+    }
     move_down(source_, source_row_, shape_.y.taps.front().offset);
     xor_(done_, done_);
     for (size_t i = 0; i < runs.size(); ++i) {
@@ -151,15 +155,23 @@ class DepthwiseEmitter : public Emitter {
       for (const auto& [in_col, products] : uses) {
         if (std::abs(in_col) > INT32_MAX / 2 / vec_bytes()) throw JitError("convolution columns are too far apart");
         const Xbyak::RegExp at = at_ + static_cast<int>(in_col * vec_bytes());
-        if (products.size() == 1) {
+        if (products.size() == 1 && plan_.multiplier == 1) {
           vfmadd231ps(accumulator(row, products[0].first), weight(products[0].second), ptr[at]);
           continue;
         }
         const Vec& value = pool_[static_cast<size_t>(accumulators + next_value_++ % values)];
-        load(value, at);
+        load_channels(value, at);
         for (const auto& [col, tx] : products) vfmadd231ps(accumulator(row, col), weight(tx), value);
       }
     }
+  }
+
+  // The channels of the source that the block's are made from.
+  void load_channels(const Vec& value, const Xbyak::RegExp& at) {
+    if (plan_.multiplier == 1) return load(value, at);
+    const int to = value.getIdx(), order = lanes_.getIdx();
+    has_masks() ? vpermps(Xbyak::Zmm(to), Xbyak::Zmm(order), ptr[at])
+                : vpermps(Xbyak::Ymm(to), Xbyak::Ymm(order), ptr[at]);
   }
 
   // A pointer goes so many rows further.
@@ -210,6 +222,7 @@ class DepthwiseEmitter : public Emitter {
   const Gpr source_row_ = claim_gpr("source row"), target_row_ = claim_gpr("target row");
   const Gpr tap_row_ = claim_gpr("row of the first output's tap");
   const Gpr at_ = claim_gpr("row of the source, then of the target");
+  const Vec lanes_ = plan_.multiplier > 1 ? claim_vec("lanes of the source") : Vec();
   const std::vector<Vec> pool_;
   int64_t cols_ = 1;
   int64_t tap_row_offset_ = 0;  // of the tap whose row `tap_row_` is
@@ -219,8 +232,9 @@ class DepthwiseEmitter : public Emitter {
 }  // namespace
 
 std::string to_string(const DepthwisePlan& plan) {
-  return fmt::format("depthwise {} {}x{} bias={} then {}", name_of(plan.isa), plan.rows, plan.cols,
-                     plan.has_bias ? 1 : 0, to_string(plan.epilogue));
+  return fmt::format("depthwise {} {}x{}{} bias={} then {}", name_of(plan.isa), plan.rows, plan.cols,
+                     plan.multiplier > 1 ? fmt::format(" times {}", plan.multiplier) : "", plan.has_bias ? 1 : 0,
+                     to_string(plan.epilogue));
 }
 
 DepthwiseKernels DepthwiseKernels::make(const DepthwisePlan& plan, const ConvShape& shape) {
@@ -229,6 +243,11 @@ DepthwiseKernels DepthwiseKernels::make(const DepthwisePlan& plan, const ConvSha
   kernels.target_row_ = shape.x.out_extent * shape.lanes * 4;
   const std::vector<Run> runs = runs_of(shape.x, plan.cols);
   for (const Run& run : runs) kernels.repeats_.push_back(run.repeats);
+  kernels.lanes_ = shape.lanes;
+  if (plan.multiplier > 1) {
+    for (int i = 0; i < plan.multiplier * shape.lanes; ++i)
+      kernels.source_lanes_.push_back(i / plan.multiplier % shape.lanes);
+  }
   std::map<std::string, int> known;
   for (const ConvPart& rows : sorted_parts(shape.y.out, plan.rows)) {
     const auto [at, is_new] = known.try_emplace(valid_taps(shape.y, rows), static_cast<int>(kernels.kernels_.size()));
@@ -252,6 +271,11 @@ DepthwiseCall DepthwiseKernels::call() const {
   call.target_row = target_row_;
   call.repeats = repeats_.data();
   return call;
+}
+
+const int32_t* DepthwiseKernels::lanes_of(int64_t block) const {
+  return source_lanes_.empty() ? nullptr
+                               : source_lanes_.data() + block * lanes_ % static_cast<int64_t>(source_lanes_.size());
 }
 
 DepthwisePlan choose_depthwise_plan(Isa isa, const ConvShape& shape) {

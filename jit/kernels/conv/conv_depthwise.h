@@ -1,7 +1,7 @@
 #pragma once
-// Depthwise convolution (each channel with its own window): one call computes a strip of rows of one channel block,
-// over the whole width. Taps outside the input are not emitted. How wide and high the pictures are is not in the code:
-// strips of pictures of many sizes are cut into tiles that see the borders alike.
+// Depthwise convolution (each channel with its own window, or several): one call computes a strip of rows of one block
+// of output channels, over the whole width. Taps outside the input are not emitted. How wide and high the pictures are
+// is not in the code: strips of pictures of many sizes are cut into tiles that see the borders alike.
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,11 +21,13 @@ struct DepthwiseCall {
   const void* operands[ConvEpilogue::kMaxOperands] = {};  // moved like target (full), or to the block
   int64_t source_row = 0, target_row = 0;                 // bytes from one row of a picture to the next
   const int64_t* repeats = nullptr;                       // by run of equal tiles in a strip
+  const int32_t* lanes = nullptr;  // of the source, by lane of this block; read by plans with a multiplier
 };
 
 struct DepthwisePlan {
   Isa isa = Isa::avx2;
   int rows = 1, cols = 1;  // pixels in registers
+  int multiplier = 1;      // output channels of an input channel, side by side
   bool has_bias = false;
   ConvEpilogue epilogue;
 };
@@ -45,6 +47,8 @@ class DepthwiseKernels {
 
   // What all calls have in common, valid as long as this object.
   DepthwiseCall call() const;
+  // DepthwiseCall::lanes.
+  const int32_t* lanes_of(int64_t block) const;
   Function* entry(const DepthwiseStrip& strip) const { return kernels_[static_cast<size_t>(strip.kernel)].entry(); }
   const std::vector<DepthwiseStrip>& strips() const { return strips_; }
 
@@ -52,6 +56,8 @@ class DepthwiseKernels {
   std::vector<Kernel<Function>> kernels_;  // by how a strip sees the upper and the lower border
   std::vector<DepthwiseStrip> strips_;
   std::vector<int64_t> repeats_;
+  std::vector<int32_t> source_lanes_;  // of as many blocks as the plan has multiples, or none
+  int64_t lanes_ = 0;                  // of a block
   int64_t source_row_ = 0, target_row_ = 0;
 };
 

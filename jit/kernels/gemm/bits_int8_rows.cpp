@@ -84,10 +84,10 @@ class BitsInt8RowsEmitter : public BitsPanelEmitter {
     });
   }
 
-  // `use` of 32 bits of memory in all lanes.
+  // `use` of 32 bits of memory in all lanes: loaded once for two vectors, for a load a product is all that passes.
   template <class Use>
   void with_number(const Xbyak::RegExp& at, Use use) {
-    if (has_masks()) return use(ptr_b[at]);
+    if (has_masks() && plan_.vecs == 1) return use(ptr_b[at]);
     vpbroadcastd(number_, dword[at]);
     use(number_);
   }
@@ -96,7 +96,7 @@ class BitsInt8RowsEmitter : public BitsPanelEmitter {
   const std::vector<Vec> sums_ = claim_vecs("sums", plan_.rows* plan_.vecs);
   const std::vector<Vec> group_ = claim_vecs("codes", plan_.vecs), bytes_ = claim_vecs("bytes", plan_.vecs);
   const Vec mask_ = claim_vec("mask");
-  const Vec number_ = has_masks() ? Vec() : claim_vec("number");
+  const Vec number_ = has_masks() && plan_.vecs == 1 ? Vec() : claim_vec("number");
 };
 
 }  // namespace
@@ -107,7 +107,7 @@ bool BitsInt8RowsPlan::is_valid() const {
 }
 
 int most_bits_int8_rows(Isa isa, int vecs) {
-  const int others = 2 * vecs + (has_avx512(isa) ? 1 : 2);  // codes and bytes, a mask, on AVX2 a number of A
+  const int others = 2 * vecs + 2;  // codes and bytes, a mask, a number of A
   return std::min(kMostBitsInt8Rows, (vector_registers(isa) - others) / (2 * vecs));
 }
 
