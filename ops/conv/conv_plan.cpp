@@ -218,6 +218,14 @@ void shrink_tile(ConvPlan& plan, const ConvProblem& problem, const CoreRates& ra
   if (is_valid(small, problem)) plan = small;
 }
 
+// The code of large windows comes from L2 in each tile, and whole tiles are worth a loop's end. With 4 steps in a round
+// 64 taps of 64 channels take 1.28 times as long as with one, 128 taps of 48 channels 1.57 times (Zen 5); by AVX2,
+// whose steps are shorter, 64 taps up to 1.2 times as long as with two.
+void limit_code(ConvPlan& plan, const ConvProblem& problem) {
+  const int64_t most = has_avx512(plan.isa) ? 36 : 128;  // steps in straight code
+  while (plan.unroll > 1 && plan.unroll * problem.phases[0].taps() > most) plan.unroll /= 2;
+}
+
 void widen_tile(ConvPlan& plan, const ConvProblem& problem) {
   ConvPlan wide = plan;
   wide.blocks = blocks_alike(problem) % 4 == 0 ? 4 : 3;
@@ -267,6 +275,7 @@ ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads, cons
       }
     }
   }
+  limit_code(best, problem);
   reads_picture_seldom(best, problem, rates) ? widen_tile(best, problem) : shrink_tile(best, problem, rates);
   choose_blocking(best, problem);
   const std::optional<ConvPlan> dots = dots_plan(problem, isa);

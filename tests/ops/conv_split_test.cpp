@@ -5,6 +5,7 @@
 #include "ops/conv/conv_program.h"
 #include "ops/gemm/strassen.h"
 #include "src/base/cpu.h"
+#include "tests/conv_axis.h"
 #include "tests/ops/core_rates.h"
 
 namespace lathe {
@@ -104,6 +105,19 @@ TEST(ConvPlan, LetsPixelsShareALastBlockOfFewChannels) {
   EXPECT_EQ(pixels_for(24, plan, 2, kZen4), 1) << "half a vector takes half the time";
   plan.embedded = true;
   EXPECT_EQ(pixels_for(24, plan, 2, kZen5), 1);
+}
+
+TEST(ConvPlan, LargeWindowsHaveShortCode) {
+  const auto unrolled = [](int taps, Isa isa) {
+    ConvProblem problem = pointwise(64, 64, 56);
+    problem.phases[0].x = problem.phases[0].y = testing::axis(56, taps, 0, 0, taps);
+    return choose_conv_plan(problem, isa, 1, kZen5).unroll;
+  };
+  for (const Isa isa : {Isa::avx2, Isa::avx512}) {
+    EXPECT_EQ(unrolled(3, isa), 4);
+    EXPECT_LT(unrolled(8, isa), 4);
+  }
+  EXPECT_EQ(unrolled(8, Isa::avx512), 1);
 }
 
 TEST(ConvPlan, SumsAlongTheInputsChannelsForFewOutputs) {
