@@ -11,6 +11,7 @@
 #include "ops/gemm/gemm_tuning.h"
 #include "ops/int8/int8_product.h"
 #include "ops/work_split.h"
+#include "src/base/divide.h"
 #include "src/base/expression_text.h"
 
 namespace lathe {
@@ -242,6 +243,7 @@ ConvInt8Problem read_conv_int8(TextReader& text) {
   problem.dot = read_dot(text);
   check_dot(text, problem.dot, problem.isa);
   problem.in_channels = read_extent(text, " k");
+  if (text.accept("/")) problem.channel_groups = read_extent(text);
   text.expect(" ");
   problem.store = read_store(text);
   if (!problem.store.table.empty() && !has_byte_tables(problem.isa)) text.fail("tables need AVX512-VBMI");
@@ -251,10 +253,13 @@ ConvInt8Problem read_conv_int8(TextReader& text) {
   problem.shape.epilogue = ConvEpilogue();
   const ConvProblem& shape = problem.shape;
   if (shape.lanes != vector_lanes(problem.isa)) text.fail("the channels' blocks do not fit the instruction set");
-  const int group = group_of(problem.dot);
-  if (shape.groups != 1 || shape.is_transposed || shape.phases.size() != 1 ||
-      shape.in_channels != (problem.in_channels + group - 1) / group)
-    text.fail("no such convolution of bytes");
+  if (shape.groups != 1 || shape.is_transposed || shape.phases.size() != 1) text.fail("no such convolution of bytes");
+  if (problem.in_channels % problem.channel_groups != 0 || shape.out_channels % problem.channel_groups != 0)
+    text.fail("the groups do not divide the channels");
+  // Of groups all blocks are whole.
+  const int64_t read = divide_up(problem.in_channels, group_of(problem.dot)), lanes = shape.in_lanes();
+  if (shape.in_channels != (problem.channel_groups > 1 ? divide_up(read, lanes) * lanes : read))
+    text.fail("these channels do not fill the input's groups of bytes");
   if (problem.dot == Int8Dot::crossed && !can_cross(problem))
     text.fail("products of this convolution cannot be crossed");
   if (problem.epilogue.operands.size() > static_cast<size_t>(ConvEpilogue::kMaxOperands)) text.fail("too many inputs");

@@ -15,6 +15,10 @@ namespace {
 // Cycles, as measured on Zen 4; ratios matter, not their absolute size.
 constexpr double kTileCycles = 20;    // turning from one tile to the next
 constexpr double kLatencyCycles = 4;  // of a dot product
+// Outputs with a residual or a table wait for each other where they find fewer registers: each takes so much longer.
+constexpr int64_t kRegistersOfOutputs = 8;
+constexpr double kCrowdedResidual = 4, kCrowdedTable = 2;
+constexpr int64_t kMostTaps = 49;  // whose straight code need not be the same from tile to tile
 // Two instructions for one dot product of pairs on AVX2: not quite two of these a cycle, and what loads take of that.
 constexpr double kNarrowPairs = 0.613, kNarrowLoad = 0.066;
 // The same of crossed pairs: four instructions for two of them.
@@ -30,6 +34,11 @@ constexpr int64_t kWeightsInL1 = 20 << 10;
 constexpr double kL2BytesPerCycle = 24;
 constexpr int64_t kInputInCache = 512 << 10;  // input that stays in L2 between two visits
 constexpr int64_t kGroupInput = 256 << 10;    // input of one tile group
+
+bool has_residual(const ConvInt8Problem& problem) {
+  const std::vector<ConvOperand>& operands = problem.epilogue.operands;
+  return std::find(operands.begin(), operands.end(), ConvOperand::full) != operands.end();
+}
 
 // Cycles of one group of channels for a whole tile.
 double step_cycles(const ConvInt8Problem& problem, int64_t pixels, int64_t blocks, int64_t steps,
@@ -57,6 +66,14 @@ double step_cycles(const ConvInt8Problem& problem, int64_t pixels, int64_t block
   return std::max({products, loads, streaming, kLatencyCycles}) + 0.1;
 }
 
+// Beside two multipliers (Zen 5).
+double crowded_cycles(const ConvInt8Problem& problem, int64_t sums, const CoreRates& rates) {
+  if (!has_two_wide_products(problem.isa, rates)) return 0;
+  if (vector_registers(problem.isa) - sums >= kRegistersOfOutputs) return 0;
+  const double each = has_residual(problem) ? kCrowdedResidual : problem.store.table.empty() ? 0 : kCrowdedTable;
+  return each * static_cast<double>(sums);
+}
+
 // Cycles of one image for all channels.
 double cost_of(const ConvInt8Problem& problem, const ConvInt8Tile& tile, const CoreRates& rates) {
   const ConvShape& shape = problem.shape.phases[0];
@@ -64,7 +81,8 @@ double cost_of(const ConvInt8Problem& problem, const ConvInt8Tile& tile, const C
   double cycles = 0;
   for_each_tile_size(shape, tile.rows, tile.cols, [&](int64_t pixels, int64_t count) {
     for_each_size(problem.shape.out_blocks(), tile.blocks, [&](int64_t blocks, int64_t groups) {
-      const double each = static_cast<double>(steps) * step_cycles(problem, pixels, blocks, steps, rates) + kTileCycles;
+      const double each = static_cast<double>(steps) * step_cycles(problem, pixels, blocks, steps, rates) +
+                          kTileCycles + crowded_cycles(problem, pixels * blocks, rates);
       cycles += each * static_cast<double>(count * groups);
     });
   });
@@ -119,11 +137,6 @@ bool may_be_nan(const ConvEpilogue& epilogue) {
   return false;
 }
 
-bool has_residual(const ConvInt8Problem& problem) {
-  const std::vector<ConvOperand>& operands = problem.epilogue.operands;
-  return std::find(operands.begin(), operands.end(), ConvOperand::full) != operands.end();
-}
-
 // A dot product and a load a cycle: every value is a broadcast that one product uses.
 std::vector<ConvInt8Tile> tiles_of_one_product(const ConvInt8Problem& problem) {
   constexpr int64_t kGroupsAhead = 16;
@@ -139,19 +152,26 @@ std::vector<ConvInt8Tile> tiles_of_one_product(const ConvInt8Problem& problem) {
   return {tile};
 }
 
+// So that no group of blocks is small: of three, or of so many that a smaller one is rare; else of four or two.
+int blocks_of_twelve_sums(int64_t alike) {
+  constexpr int64_t kMany = 16;
+  if (alike % 3 == 0 || alike >= kMany) return 3;
+  return alike % 4 == 0 ? 4 : 2;
+}
+
 // Two of each: there is no load for every product beside those of the outputs, so that blocks share broadcasts. First
-// the tile that leaves one temporary, then the one that leaves three, as long epilogues need: of four blocks while
-// their weights stay in L1, beyond which they come too slowly for three pixels (512 channels, three taps: 0.7 of the
-// speed).
+// the tile that leaves one temporary, then the one that leaves three, as long epilogues need. Those take turns of the
+// products of short sums only; longer ones are better off with whole tiles, whose weights come from L2 less often.
 std::vector<ConvInt8Tile> tiles_of_two_products(const ConvInt8Problem& problem) {
-  constexpr int64_t kGroupsAhead = 8, kFourBlocksInL1 = 32 << 10;
+  constexpr int64_t kGroupsAhead = 8, kFewestGroups = 8, kMostGroupsOfLong = 96;
   const ConvShape& shape = problem.shape.phases[0];
-  const auto alike = static_cast<int>(blocks_alike(problem.channels()));
-  const int64_t groups = problem.depth() * shape.taps();
-  const int blocks_beside = 4 * problem.shape.lanes * 4 * groups <= kFourBlocksInL1 ? 4 : 2;
+  const int64_t alike = blocks_alike(problem.channels()), groups = problem.depth() * shape.taps();
+  const bool is_long = groups > kMostGroupsOfLong;
+  if (groups < kFewestGroups || (is_long && has_residual(problem))) return {};
   std::vector<ConvInt8Tile> tiles;
-  for (const auto& [blocks, sums] : {std::pair{2, 14}, std::pair{blocks_beside, 12}}) {
-    ConvInt8Tile tile{std::min(blocks, alike), 1};
+  for (const auto& [blocks, sums] : {std::pair{2, 14}, std::pair{blocks_of_twelve_sums(alike), 12}}) {
+    if (sums == 14 ? alike == 3 : is_long) continue;
+    ConvInt8Tile tile{static_cast<int>(std::min<int64_t>(blocks, alike)), 1};
     const int64_t most = sums / tile.blocks;
     if (shape.y.out * shape.x.out < kLeastTiles * most) continue;
     tile.cols = static_cast<int>(std::min(most, shape.x.out));
@@ -177,8 +197,8 @@ ConvInt8Tile choose_conv_int8_tile(const ConvInt8Problem& problem, const CoreRat
   const int registers = vector_registers(problem.isa);
   ConvInt8Tile best;
   double best_cost = -1;
-  // Runs over ends of rows make every tile different code: only where few pixels are computed.
-  const int first_rows = problem.shape.out_pixels() <= 10 * 10 ? 0 : 1;
+  // Runs over ends of rows make every tile different code: only where few pixels are computed, of small windows.
+  const int first_rows = problem.shape.out_pixels() <= 10 * 10 && shape.taps() <= kMostTaps ? 0 : 1;
   const int64_t alike = blocks_alike(problem.channels());
   for (int blocks = 1; blocks <= std::min<int64_t>(registers / 2, alike); ++blocks) {
     for (int rows = first_rows; rows <= std::min<int64_t>(4, shape.y.out); ++rows) {
@@ -216,7 +236,7 @@ std::vector<ConvInt8Tile> overlapped_conv_int8_tiles(const ConvInt8Problem& prob
   const int64_t groups = problem.depth() * shape.taps();
   const bool is_small = is_same_everywhere(shape.y) && is_same_everywhere(shape.x) &&
                         problem.shape.in_channels % problem.shape.in_lanes() == 0 &&
-                        groups <= (has_two ? kMostGroupsOfTwo : kMostGroups);
+                        groups <= (has_two ? kMostGroupsOfTwo : kMostGroups) && (!has_two || shape.taps() <= kMostTaps);
   if (!is_small || !has_avx512(problem.isa) || !problem.epilogue.expression) return {};
   std::vector<ConvInt8Tile> tiles = has_two ? tiles_of_two_products(problem) : tiles_of_one_product(problem);
   for (ConvInt8Tile& tile : tiles) tile.group = tiles_together(problem, tile);

@@ -222,6 +222,7 @@ void shrink_tile(ConvPlan& plan, const ConvProblem& problem, const CoreRates& ra
 // 64 taps of 64 channels take 1.28 times as long as with one, 128 taps of 48 channels 1.57 times (Zen 5); by AVX2,
 // whose steps are shorter, 64 taps up to 1.2 times as long as with two.
 void limit_code(ConvPlan& plan, const ConvProblem& problem) {
+  if (problem.in_lanes() == 1) return;                   // few channels, all of them straight code
   const int64_t most = has_avx512(plan.isa) ? 36 : 128;  // steps in straight code
   while (plan.unroll > 1 && plan.unroll * problem.phases[0].taps() > most) plan.unroll /= 2;
 }

@@ -57,8 +57,8 @@ TEST(ConvInt8Plan, BlocksShareBroadcastsWhereTwoProductsPassInACycle) {
     EXPECT_EQ(two[0].blocks, 2);
     EXPECT_EQ(two[0].cols, 7);
     // For epilogues that need more registers.
-    EXPECT_EQ(two[1].blocks, 4);
-    EXPECT_EQ(two[1].cols, 3);
+    EXPECT_EQ(two[1].blocks, 3);
+    EXPECT_EQ(two[1].cols, 4);
     for (const ConvInt8Tile& tile : two) {
       EXPECT_EQ(tile.rows, 1);
       EXPECT_EQ(tile.ahead, has_residual ? 4 : 2);  // blocks of 4 groups, of which there are 16
@@ -89,13 +89,18 @@ TEST(ConvInt8Plan, LongSumsHideTheirOutputsOnlyWhereBlocksShareBroadcasts) {
   EXPECT_TRUE(overlapped_conv_int8_tiles(pointwise(64, 64, 20, false), kZen5).empty());
 }
 
-TEST(ConvInt8Plan, FourBlocksShareBroadcastsWhileTheirWeightsStayNear) {
-  const auto last = [](int64_t channels) {
-    return overlapped_conv_int8_tiles(pointwise(channels, 512, 196, false), kZen5).back();
+TEST(ConvInt8Plan, BlocksThatShareBroadcastsComeOutEven) {
+  const auto tiles = [](int64_t outputs, int64_t channels = 64, bool has_residual = false) {
+    return overlapped_conv_int8_tiles(pointwise(channels, outputs, 3136, has_residual), kZen5);
   };
-  EXPECT_EQ(last(512).blocks, 4);
-  EXPECT_EQ(last(1024).blocks, 2);
-  EXPECT_EQ(last(1024).cols, 6);
+  EXPECT_EQ(tiles(64).back().blocks, 4);
+  EXPECT_EQ(tiles(96).back().blocks, 3);
+  EXPECT_EQ(tiles(32).back().blocks, 2);
+  ASSERT_EQ(tiles(48).size(), 1U) << "two blocks and one";
+  EXPECT_EQ(tiles(48)[0].blocks, 3);
+  EXPECT_TRUE(tiles(256, 16).empty()) << "hardly anything to hide outputs behind";
+  EXPECT_EQ(tiles(256, 1024).size(), 1U) << "long epilogues behind long sums take whole tiles";
+  EXPECT_TRUE(tiles(256, 1024, true).empty());
 }
 
 TEST(ConvInt8Plan, NothingIsHiddenWhereAdditionsTakeTheMultipliersTurns) {

@@ -127,6 +127,17 @@ TEST(TaskText, ConvolutionsOfBytesComeBackAndRunWithAnyTile) {
   }
 }
 
+TEST(TaskText, GroupedConvolutionsOfBytesComeBack) {
+  const auto text = [](const std::string& channels) {
+    return "conv_int8 avx2 pairs " + channels + "/1 3x3 c8 | y9>7s1[0@0 1@1 2@2]of7 x9>7s1[0@0 1@1 2@2]of7 c4 | none";
+  };
+  for (const std::string& channels : {text("k96/2 int32+0 n1 48>96"), text("k36/3 int32+0 n1 20>36")}) {
+    EXPECT_EQ(task_text(parse_task(channels, 1)), channels);
+  }
+  EXPECT_THROW(parse_task(text("k96/5 int32+0 n1 48>96"), 1), Error);
+  EXPECT_THROW(parse_task(text("k36/3 int32+0 n1 18>36"), 1), Error) << "a block of the input is not whole";
+}
+
 TEST(TaskText, ConvolutionsComeBack) {
   const int lanes = vector_lanes(usable_isa());
   ConvProblem problem;
