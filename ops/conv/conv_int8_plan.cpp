@@ -80,7 +80,7 @@ double cost_of(const ConvInt8Problem& problem, const ConvInt8Tile& tile, const C
   const int64_t steps = problem.depth() * shape.taps();
   double cycles = 0;
   for_each_tile_size(shape, tile.rows, tile.cols, [&](int64_t pixels, int64_t count) {
-    for_each_size(problem.shape.out_blocks(), tile.blocks, [&](int64_t blocks, int64_t groups) {
+    for_each_block_group(problem.channels(), tile.blocks, [&](int64_t blocks, int64_t groups) {
       const double each = static_cast<double>(steps) * step_cycles(problem, pixels, blocks, steps, rates) +
                           kTileCycles + crowded_cycles(problem, pixels * blocks, rates);
       cycles += each * static_cast<double>(count * groups);

@@ -70,7 +70,7 @@ double cost_of(const ConvPlan& plan, const ConvProblem& problem, int threads, co
       cycles += static_cast<double>(count * problem.out_blocks()) * cycles_of_dots(problem, plan, pixels, rates);
       return;
     }
-    for_each_size(problem.out_blocks(), plan.blocks, [&](int64_t blocks, int64_t groups) {
+    for_each_block_group(problem, plan.blocks, [&](int64_t blocks, int64_t groups) {
       const double step =
           std::max(step_cycles(plan, pixels, blocks, 1, rates), weight_cycles(problem, plan.isa, blocks));
       const double tile = steps * step + kCallCycles + kStoreCycles * static_cast<double>(pixels * blocks);

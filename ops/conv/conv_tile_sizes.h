@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "jit/kernels/conv/conv_shape.h"
+#include "ops/conv/conv_problem.h"
 #include "src/base/divide.h"
 
 namespace lathe {
@@ -27,6 +27,14 @@ void for_each_tile_size(const ConvShape& shape, int rows, int cols, const Visit&
     for_each_size(shape.x.out, cols,
                   [&](int64_t width, int64_t col_count) { visit(height * width, row_count * col_count); });
   });
+}
+
+// visit(blocks, count) for blocks of output channels that a tile computes, at most `most`, as make_block_groups() does.
+template <class Visit>
+void for_each_block_group(const ConvProblem& problem, int64_t most, const Visit& visit) {
+  const int64_t alike = blocks_alike(problem);
+  for_each_size(alike, most,
+                [&](int64_t blocks, int64_t count) { visit(blocks, count * (problem.out_blocks() / alike)); });
 }
 
 }  // namespace lathe
