@@ -81,7 +81,10 @@ class BitsInt8Product : public BitsProduct {
   }
 
   void run_panel(const BitsOperands& operands, int64_t panel, int64_t first, int64_t rows) const noexcept {
-    float* c = c_of(operands);
+    const PanelFormat format = problem_.format();
+    const int64_t column = panel * format.panel_columns, width = format.width_of(panel, problem_.n);
+    // Nothing else is to be done with C.
+    const bool is_stored = !problem_.has_bias && column + width <= problem_.n;
     const int64_t tiles = divide_up(rows, tile_rows_);
     for (int64_t tile = 0; tile < tiles; ++tile) {
       const int64_t begin = rows * tile / tiles, end = rows * (tile + 1) / tiles;
@@ -89,12 +92,13 @@ class BitsInt8Product : public BitsProduct {
                                .scales = scales_at(operands, panel),
                                .a = bytes_of(operands, begin),
                                .a_blocks = blocks_of(operands, begin),
-                               .c = c,
+                               .c = is_stored ? operands.c + (first + begin) * problem_.n + column : c_of(operands),
                                .blocks = problem_.blocks(),
                                .a_stride_bytes = padded_,
-                               .a_blocks_stride_bytes = problem_.blocks() * static_cast<int64_t>(sizeof(BlockOfBytes))};
+                               .a_blocks_stride_bytes = problem_.blocks() * static_cast<int64_t>(sizeof(BlockOfBytes)),
+                               .c_stride_bytes = (is_stored ? problem_.n : width) * 4};
       kernels_[end - begin - 1][panel + 1 == problem_.panels() ? 1 : 0].entry()(&args);
-      store_rows(operands, panel, first + begin, end - begin, c);
+      if (!is_stored) store_rows(operands, panel, first + begin, end - begin, c_of(operands));
     }
   }
 

@@ -92,7 +92,8 @@ class BitsRowsProduct : public BitsProduct {
                                .c = c + row * problem_.format().width_of(panel, problem_.n),
                                .blocks = blocks,
                                .a_stride_bytes = padded * 4,
-                               .a_blocks_stride_bytes = blocks * 4};
+                               .a_blocks_stride_bytes = blocks * 4,
+                               .c_stride_bytes = problem_.format().width_of(panel, problem_.n) * 4};
       kernels_[pass][panel + 1 == problem_.panels() ? 1 : 0].entry()(&args);
     }
     store_rows(operands, panel, 0, problem_.m, c);

@@ -89,12 +89,13 @@ void expect_rows(std::mt19937& random, const BitsInt8RowsPlan& plan) {
   const auto blocks = 1 + static_cast<int64_t>(random() % 4);
   const int64_t columns = plan.vecs * vector_lanes(plan.isa), group_rows = 32 / plan.bits,
                 block = plan.block_groups * group_rows;
-  const int64_t stride = blocks * block + 5, blocks_stride = blocks + 1, kinds = plan.has_offsets ? 2 : 1;
+  const int64_t stride = blocks * block + 5, blocks_stride = blocks + 1, c_stride = columns + 3;
+  const int64_t kinds = plan.has_offsets ? 2 : 1;
   const GuardedBytes codes(static_cast<size_t>(blocks * plan.block_groups * columns * 4));
   const GuardedBytes scales(static_cast<size_t>(blocks * columns * kinds * 4));
   const GuardedBytes a(static_cast<size_t>((plan.rows - 1) * stride + blocks * block));
   const GuardedBytes numbers(static_cast<size_t>((plan.rows - 1) * blocks_stride + blocks) * sizeof(BlockOfBytes));
-  const GuardedBytes c(static_cast<size_t>(plan.rows * columns * 4));
+  const GuardedBytes c(static_cast<size_t>(((plan.rows - 1) * c_stride + columns) * 4));
   std::uniform_real_distribution<float> uniform(-1, 1);
   for (size_t i = 0; i < codes.size(); ++i) codes.as<uint8_t>()[i] = static_cast<uint8_t>(random());
   for (size_t i = 0; i < scales.size() / 4; ++i) scales.as<float>()[i] = uniform(random);
@@ -109,7 +110,8 @@ void expect_rows(std::mt19937& random, const BitsInt8RowsPlan& plan) {
   const BitsPanelArgs args{codes.data(),   scales.as<float>(),
                            a.as<int8_t>(), numbers.as<BlockOfBytes>(),
                            c.as<float>(),  blocks,
-                           stride,         blocks_stride * static_cast<int64_t>(sizeof(BlockOfBytes))};
+                           stride,         blocks_stride * static_cast<int64_t>(sizeof(BlockOfBytes)),
+                           c_stride * 4};
   bits_int8_rows_kernel(plan).entry()(&args);
   for (int64_t row = 0; row < plan.rows; ++row) {
     for (int64_t column = 0; column < columns; ++column) {
@@ -128,7 +130,7 @@ void expect_rows(std::mt19937& random, const BitsInt8RowsPlan& plan) {
         if (plan.has_offsets)
           expected += (double{scale[column]} + scale[columns + column]) * std::bit_cast<float>(number.sum);
       }
-      ASSERT_NEAR(c.as<float>()[row * columns + column], expected, 1e-6 * (size + 4))
+      ASSERT_NEAR(c.as<float>()[row * c_stride + column], expected, 1e-6 * (size + 4))
           << "row " << row << " column " << column;
     }
   }

@@ -52,10 +52,10 @@ void expect_rows(std::mt19937& random, const BitsRowsPlan& plan, int64_t blocks)
   const Panel panel(
       random, {int64_t{plan.vecs} * vector_lanes(plan.isa), blocks, plan.block_groups, plan.bits, plan.has_offsets});
   // Rows lie apart: the gap is never read.
-  const int64_t stride = panel.rows() + 3, sums_stride = blocks + 2;
+  const int64_t stride = panel.rows() + 3, sums_stride = blocks + 2, c_stride = panel.columns + 5;
   const GuardedBytes a(static_cast<size_t>(((plan.rows - 1) * stride + panel.rows()) * 4));
   const GuardedBytes sums(static_cast<size_t>(((plan.rows - 1) * sums_stride + blocks) * 4));
-  const GuardedBytes c(static_cast<size_t>(plan.rows * panel.columns * 4));
+  const GuardedBytes c(static_cast<size_t>(((plan.rows - 1) * c_stride + panel.columns) * 4));
   std::uniform_real_distribution<float> uniform(-1, 1);
   for (int64_t row = 0; row < plan.rows; ++row) {
     for (int64_t block = 0; block < blocks; ++block) {
@@ -71,13 +71,13 @@ void expect_rows(std::mt19937& random, const BitsRowsPlan& plan, int64_t blocks)
   }
   const BitsPanelArgs args{
       panel.codes.data(), panel.scales.as<float>(), a.as<float>(), sums.as<float>(), c.as<float>(), blocks,
-      stride * 4,         sums_stride * 4};
+      stride * 4,         sums_stride * 4,          c_stride * 4};
   bits_rows_kernel(plan).entry()(&args);
   for (int64_t row = 0; row < plan.rows; ++row) {
     for (int64_t column = 0; column < panel.columns; ++column) {
       double expected = 0;
       for (int64_t k = 0; k < panel.rows(); ++k) expected += a.as<float>()[row * stride + k] * panel.value(k, column);
-      ASSERT_NEAR(c.as<float>()[row * panel.columns + column], expected, 2e-6 * static_cast<double>(panel.rows()))
+      ASSERT_NEAR(c.as<float>()[row * c_stride + column], expected, 2e-6 * static_cast<double>(panel.rows()))
           << "row " << row << " column " << column;
     }
   }

@@ -9,9 +9,9 @@ struct BitsPanelArgs {
   const float* scales;   // the same
   const void* a;         // rows of whole blocks
   const void* a_blocks;  // of each row and block, block by block: what the kernel says
-  float* c;              // dense
-  int64_t blocks;        // >= 1
-  int64_t a_stride_bytes, a_blocks_stride_bytes;
+  float* c;
+  int64_t blocks;  // >= 1
+  int64_t a_stride_bytes, a_blocks_stride_bytes, c_stride_bytes;
 };
 
 }  // namespace lathe

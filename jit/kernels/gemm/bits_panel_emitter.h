@@ -22,7 +22,11 @@ class BitsPanelEmitter : public BitsEmitter {
     for (const Vec& total : totals_) zero(total);
     loop_down(blocks_, [&] { add_block(); });
     mov(codes_, ptr[args_ + offsetof(BitsPanelArgs, c)]);
-    for (size_t i = 0; i < totals_.size(); ++i) store(codes_ + static_cast<int>(i) * vec_bytes(), totals_[i]);
+    mov(stride_, ptr[args_ + offsetof(BitsPanelArgs, c_stride_bytes)]);
+    for (int row = 0; row < shape_.rows; ++row) {
+      if (row > 0) add(codes_, stride_);
+      for (int v = 0; v < shape_.vecs; ++v) store(codes_ + v * vec_bytes(), total(row, v));
+    }
     end();
   }
 
@@ -78,6 +82,7 @@ class BitsPanelEmitter : public BitsEmitter {
   }
 
   void add_block() {
+    fetch_scales();
     start_block();
     int straight = std::min(shape_.block_groups, shape_.most_straight);
     while (shape_.block_groups % straight != 0) --straight;
@@ -88,8 +93,18 @@ class BitsPanelEmitter : public BitsEmitter {
       loop_down(left_, [&] { add_groups(straight); });
     }
     finish_block();
-    add(scales_, (shape_.has_offsets ? 2 : 1) * group_bytes());
+    add(scales_, scales_bytes());
     add(a_blocks_, shape_.a_block_bytes);
+  }
+
+  int scales_bytes() const { return (shape_.has_offsets ? 2 : 1) * group_bytes(); }
+
+  // Those of the codes that are fetched meanwhile. One row reads so fast that the CPU's own prefetching has them.
+  void fetch_scales() {
+    if (shape_.rows == 1) return;
+    const int blocks = std::max(1, (shape_.codes_to_l2 ? kAheadOfL2 : kAhead) / (shape_.block_groups * group_bytes()));
+    for (int at = blocks * scales_bytes(); at < (blocks + 1) * scales_bytes(); at += kCacheLine)
+      shape_.codes_to_l2 ? prefetcht1(ptr[scales_ + at]) : prefetcht0(ptr[scales_ + at]);
   }
 
   void add_groups(int count) {
