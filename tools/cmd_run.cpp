@@ -128,7 +128,7 @@ void add_run(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("run", "run a model once");
   options->model.add_to(*verb);
   options->inputs.add_to(*verb);
-  verb->add_option("-o,--output", options->output, "folder for the results: 0.npy, 1.npy, ...");
+  verb->add_option("-o,--output,--output-dir", options->output, "folder for the results: 0.npy, 1.npy, ...");
   verb->add_option("--save", options->save_protos, "folder for the results: output_0.pb, ...");
   verb->add_option("--compare", options->compare, "folder with expected results (N.npy or output_N.pb)");
   verb->add_option("--save-optimized", options->save_optimized,
