@@ -44,11 +44,10 @@ class ProgramFiles : public ::testing::Test {
 
 TEST_F(ProgramFiles, SaysWhichFolderItCannotMake) {
   const std::string folder = model_ + "/results";
-  for (const auto& [verb, option] :
-       {std::pair("run", "--output"),
-        {"run", "--output-dir"},
-        {"run", "--save"},
-        {"bench", "--iterations 1 --output-dir"}}) {
+  for (const auto& [verb, option] : {std::pair("run", "--output"),
+                                     {"run", "--output-dir"},
+                                     {"run", "--save"},
+                                     {"bench", "--iterations 1 --output-dir"}}) {
     EXPECT_EQ(shell("", verb, option + (" " + folder) + " >/dev/null"), kCannotLoad);
     EXPECT_THAT(text_of(file("err")), HasSubstr("lathe: cannot make the folder '" + folder)) << verb;
   }
