@@ -18,7 +18,7 @@ constexpr double kLatencyCycles = 4;  // of a dot product
 // Outputs with a residual or a table wait for each other where they find fewer registers: each takes so much longer.
 constexpr int64_t kRegistersOfOutputs = 8;
 constexpr double kCrowdedResidual = 4, kCrowdedTable = 2;
-constexpr int64_t kMostTaps = 49;  // whose straight code need not be the same from tile to tile
+constexpr int64_t kMostTaps = 49;  // of windows whose code may differ from tile to tile, or stand twice
 // Two instructions for one dot product of pairs on AVX2: not quite two of these a cycle, and what loads take of that.
 constexpr double kNarrowPairs = 0.613, kNarrowLoad = 0.066;
 // The same of crossed pairs: four instructions for two of them.
@@ -160,8 +160,8 @@ int blocks_of_twelve_sums(int64_t alike) {
 }
 
 // Two of each: there is no load for every product beside those of the outputs, so that blocks share broadcasts. First
-// the tile that leaves one temporary, then the one that leaves three, as long epilogues need. Those take turns of the
-// products of short sums only; longer ones are better off with whole tiles, whose weights come from L2 less often.
+// the tile that leaves one temporary, then the one that leaves three, as long epilogues need. That one pays behind
+// short sums only: behind long ones whole tiles do better, which fetch weights from L2 less often.
 std::vector<ConvInt8Tile> tiles_of_two_products(const ConvInt8Problem& problem) {
   constexpr int64_t kGroupsAhead = 8, kFewestGroups = 8, kMostGroupsOfLong = 96;
   const ConvShape& shape = problem.shape.phases[0];
@@ -170,6 +170,7 @@ std::vector<ConvInt8Tile> tiles_of_two_products(const ConvInt8Problem& problem) 
   if (groups < kFewestGroups || (is_long && has_residual(problem))) return {};
   std::vector<ConvInt8Tile> tiles;
   for (const auto& [blocks, sums] : {std::pair{2, 14}, std::pair{blocks_of_twelve_sums(alike), 12}}) {
+    // Of three blocks one would be alone, and its products would wait for each other.
     if (sums == 14 ? alike == 3 : is_long) continue;
     ConvInt8Tile tile{static_cast<int>(std::min<int64_t>(blocks, alike)), 1};
     const int64_t most = sums / tile.blocks;
