@@ -258,7 +258,7 @@ ConvInt8Problem read_conv_int8(TextReader& text) {
     text.fail("the groups do not divide the channels");
   // Of groups all blocks are whole.
   const int64_t read = divide_up(problem.in_channels, group_of(problem.dot)), lanes = shape.in_lanes();
-  if (shape.in_channels != (problem.channel_groups > 1 ? divide_up(read, lanes) * lanes : read))
+  if (shape.in_channels != (problem.channel_groups > 1 ? round_up(read, lanes) : read))
     text.fail("these channels do not fill the input's groups of bytes");
   if (problem.dot == Int8Dot::crossed && !can_cross(problem))
     text.fail("products of this convolution cannot be crossed");

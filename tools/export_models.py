@@ -7,10 +7,11 @@ FOLDER gets NAME.onnx and models.json, as tools/compare_models.py and ../shared/
 lengths of sentences, the sizes of pictures and the past of decoders are open extents, for tools/compare_shapes.py; only
 architectures that allow it are exported. What is there already stays. Needs the Python packages torch, timm,
 transformers, diffusers, onnx and numpy (tried with Debian's torch 1.13, timm 0.9.16, transformers 4.38, diffusers 0.27).
-Weights are seeded by the name; BatchNormalization gets statistics that do something. Exit status: 0 when all were exported, else 1.
+Weights are seeded by the name; BatchNormalization gets statistics that do something. Exit status: 0 when all were
+exported, else 1.
 """
 import argparse
-import json
+import functools
 import pathlib
 import sys
 import warnings
@@ -18,6 +19,8 @@ import zlib
 
 import onnx
 import torch
+
+from model_folder import make_missing
 
 OPSET = 16
 PICTURE = {"pixel_values": (1, 3, 224, 224)}
@@ -188,7 +191,7 @@ def open_axes(name, inputs):
     return {key: axes for key, (axes, _) in chosen.items()}, [dim for _, dims in chosen.values() for dim in dims], True
 
 
-def export(name, how, folder, is_open):
+def export(name, how, is_open, path):
     seed = zlib.crc32(name.encode())
     torch.manual_seed(seed)
     model, inputs = how[0](*how[1:])
@@ -197,7 +200,6 @@ def export(name, how, folder, is_open):
         if getattr(module, "running_var", None) is not None:
             module.running_var.uniform_(0.5, 1.5)
             module.running_mean.normal_(0, 0.1)
-    path = folder / f"{name}.onnx"
     axes, dims, shuffle = open_axes(name, inputs) if is_open else ({}, [], False)
     with torch.no_grad():
         torch.onnx.export(model, tuple(inputs.values()), str(path), opset_version=OPSET, input_names=list(inputs),
@@ -220,24 +222,7 @@ def main():
     if unknown := [name for name in wanted if name not in models]:
         parser.error(f"no such model: {', '.join(unknown)}")
     warnings.filterwarnings("ignore")
-    options.out.mkdir(parents=True, exist_ok=True)
-    listing = options.out / "models.json"
-    entries = {entry["name"]: entry for entry in json.loads(listing.read_text())} if listing.exists() else {}
-    failed = 0
-    for name in wanted:
-        if name in entries:
-            continue
-        try:
-            entries[name] = export(name, models[name], options.out, options.open)
-        except Exception as error:  # whatever a package throws: the others are exported all the same
-            (options.out / f"{name}.onnx").unlink(missing_ok=True)
-            print(f"{name}: {type(error).__name__}: {error}".split("\n")[0], file=sys.stderr)
-            failed += 1
-            continue
-        listing.write_text(json.dumps(list(entries.values()), indent=1))
-        print(name, flush=True)
-    print(f"{len(wanted) - failed} of {len(wanted)} models are in {options.out}")
-    return 1 if failed else 0
+    return make_missing(options.out, {name: functools.partial(export, name, models[name], options.open) for name in wanted})
 
 
 if __name__ == "__main__":

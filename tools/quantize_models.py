@@ -7,10 +7,11 @@ FOLDER of --models has models.json as tools/export_models.py writes it; the othe
 for tools/compare_models.py and ../shared/bench/peers.py. Forms: qdq_u8 (activations of unsigned bytes, weights by
 channel), qdq_s8 (signed and around 0, as TensorRT wants them), qop (QLinear operators, weights of unsigned bytes),
 dynamic (zero points that each run finds), dynamic_u8 (and weights of unsigned bytes), int4 (MatMulNBits, blocks of 32),
-int4_bytes (whose other operand may be rounded to bytes) and fp16. What is there already stays. Needs the Python packages onnx,
-onnxruntime and numpy (tried with onnxruntime 1.20). Exit status: 0 when all were quantized, else 1.
+int4_bytes (whose other operand may be rounded to bytes) and fp16. What is there already stays. Needs the Python packages
+onnx, onnxruntime and numpy (tried with onnxruntime 1.20). Exit status: 0 when all were quantized, else 1.
 """
 import argparse
+import functools
 import json
 import logging
 import pathlib
@@ -24,6 +25,9 @@ from onnxruntime.quantization.matmul_4bits_quantizer import MatMul4BitsQuantizer
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
+from model_folder import make_missing
+from prove_models import made_input
+
 SAMPLES = 3
 
 
@@ -32,18 +36,10 @@ class Samples(quantization.CalibrationDataReader):
 
     def __init__(self, inputs):
         random = numpy.random.default_rng(1)
-        self.left = [{name: drawn(random, how) for name, how in inputs.items()} for _ in range(SAMPLES)]
+        self.left = [{name: made_input(how, random) for name, how in inputs.items()} for _ in range(SAMPLES)]
 
     def get_next(self):
         return self.left.pop() if self.left else None
-
-
-def drawn(random, how):
-    kind, _, value = how["gen"].partition(":")
-    if kind == "normal":
-        return random.standard_normal(how["shape"]).astype(how["dtype"])
-    low, high = (int(value), int(value) + 1) if kind == "value" else (0, int(value) + 1)
-    return random.integers(low, high, how["shape"]).astype(how["dtype"])
 
 
 def calibrated(source, target, inputs, **how):
@@ -94,6 +90,12 @@ def fp16(source, target, _):
 FORMS = {form.__name__: form for form in (qdq_u8, qdq_s8, qop, dynamic, dynamic_u8, int4, int4_bytes, fp16)}
 
 
+def quantize(folder, plain, form, path):
+    FORMS[form](folder / plain["file"], path, plain["inputs"])
+    return {**plain, "name": path.stem, "file": path.name, "sha256": f"{plain['sha256']} {form}",
+            "kind": "fp16" if form == "fp16" else "int8"}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=pathlib.Path, required=True)
@@ -107,28 +109,9 @@ def main():
     if unknown := [name for name in wanted if name not in models] + [form for form in forms if form not in FORMS]:
         parser.error(f"no such model or form: {', '.join(unknown)}")
     logging.disable(logging.WARNING)
-    options.out.mkdir(parents=True, exist_ok=True)
-    listing = options.out / "models.json"
-    entries = {entry["name"]: entry for entry in json.loads(listing.read_text())} if listing.exists() else {}
-    failed = 0
-    for plain, form in ((models[name], form) for name in wanted for form in forms):
-        name = f"{plain['name']}_{form}"
-        if name in entries:
-            continue
-        path = options.out / f"{name}.onnx"
-        try:
-            FORMS[form](options.models / plain["file"], path, plain["inputs"])
-        except Exception as error:  # whatever a package throws: the others are quantized all the same
-            path.unlink(missing_ok=True)
-            print(f"{name}: {type(error).__name__}: {error}".split("\n")[0], file=sys.stderr)
-            failed += 1
-            continue
-        entries[name] = {**plain, "name": name, "file": path.name, "sha256": f"{plain['sha256']} {form}",
-                         "kind": "fp16" if form == "fp16" else "int8"}
-        listing.write_text(json.dumps(list(entries.values()), indent=1))
-        print(name, flush=True)
-    print(f"{len(wanted) * len(forms) - failed} of {len(wanted) * len(forms)} models are in {options.out}")
-    return 1 if failed else 0
+    makers = {f"{name}_{form}": functools.partial(quantize, options.models, models[name], form)
+              for name in wanted for form in forms}
+    return make_missing(options.out, makers)
 
 
 if __name__ == "__main__":

@@ -35,11 +35,6 @@ constexpr double kL2BytesPerCycle = 24;
 constexpr int64_t kInputInCache = 512 << 10;  // input that stays in L2 between two visits
 constexpr int64_t kGroupInput = 256 << 10;    // input of one tile group
 
-bool has_residual(const ConvInt8Problem& problem) {
-  const std::vector<ConvOperand>& operands = problem.epilogue.operands;
-  return std::find(operands.begin(), operands.end(), ConvOperand::full) != operands.end();
-}
-
 // Cycles of one group of channels for a whole tile.
 double step_cycles(const ConvInt8Problem& problem, int64_t pixels, int64_t blocks, int64_t steps,
                    const CoreRates& rates) {
@@ -70,7 +65,9 @@ double step_cycles(const ConvInt8Problem& problem, int64_t pixels, int64_t block
 double crowded_cycles(const ConvInt8Problem& problem, int64_t sums, const CoreRates& rates) {
   if (!has_two_wide_products(problem.isa, rates)) return 0;
   if (vector_registers(problem.isa) - sums >= kRegistersOfOutputs) return 0;
-  const double each = has_residual(problem) ? kCrowdedResidual : problem.store.table.empty() ? 0 : kCrowdedTable;
+  const double each = problem.epilogue.has_residual() ? kCrowdedResidual
+                      : problem.store.table.empty()   ? 0
+                                                      : kCrowdedTable;
   return each * static_cast<double>(sums);
 }
 
@@ -148,7 +145,7 @@ std::vector<ConvInt8Tile> tiles_of_one_product(const ConvInt8Problem& problem) {
   const bool is_narrow = pixels < kLeastTiles * kPixels;
   if (is_narrow && (pixels < kLeastTiles * kPixels / 2 || groups > kMostGroupsOfSmall)) return {};
   ConvInt8Tile tile{1, 1, static_cast<int>(std::min<int64_t>(is_narrow ? kPixels / 2 : kPixels, shape.x.out))};
-  tile.ahead = blocks_ahead(problem, has_residual(problem) ? kGroupsBesideResiduals : kGroupsAhead);
+  tile.ahead = blocks_ahead(problem, problem.epilogue.has_residual() ? kGroupsBesideResiduals : kGroupsAhead);
   return {tile};
 }
 
@@ -167,7 +164,7 @@ std::vector<ConvInt8Tile> tiles_of_two_products(const ConvInt8Problem& problem) 
   const ConvShape& shape = problem.shape.phases[0];
   const int64_t alike = blocks_alike(problem.channels()), groups = problem.depth() * shape.taps();
   const bool is_long = groups > kMostGroupsOfLong;
-  if (groups < kFewestGroups || (is_long && has_residual(problem))) return {};
+  if (groups < kFewestGroups || (is_long && problem.epilogue.has_residual())) return {};
   std::vector<ConvInt8Tile> tiles;
   for (const auto& [blocks, sums] : {std::pair{2, 14}, std::pair{blocks_of_twelve_sums(alike), 12}}) {
     // Of three blocks one would be alone, and its products would wait for each other.
@@ -176,7 +173,7 @@ std::vector<ConvInt8Tile> tiles_of_two_products(const ConvInt8Problem& problem) 
     const int64_t most = sums / tile.blocks;
     if (shape.y.out * shape.x.out < kLeastTiles * most) continue;
     tile.cols = static_cast<int>(std::min(most, shape.x.out));
-    tile.ahead = blocks_ahead(problem, has_residual(problem) ? kGroupsBesideResiduals : kGroupsAhead);
+    tile.ahead = blocks_ahead(problem, problem.epilogue.has_residual() ? kGroupsBesideResiduals : kGroupsAhead);
     tiles.push_back(tile);
   }
   return tiles;

@@ -174,9 +174,7 @@ bool prefers_ahead(const ConvPlan& plan, const ConvProblem& problem, const CoreR
   if (problem.phases[0].taps() != 1 || plan.rows != 1) return false;
   if (reads_picture_seldom(plan, problem, rates) && !has_very_few_steps(problem)) return false;
   const int64_t output = problem.out_blocks() * problem.target_block_bytes();
-  const std::vector<ConvOperand>& operands = problem.epilogue.operands;
-  const bool reads_picture = std::find(operands.begin(), operands.end(), ConvOperand::full) != operands.end();
-  if (reads_picture && has_two_wide_products(plan.isa, rates) && output > kLargeOperand) return true;
+  if (problem.epilogue.has_residual() && has_two_wide_products(plan.isa, rates) && output > kLargeOperand) return true;
   if (problem.in_channels > kFewChannels) return false;
   const auto l2_bytes = static_cast<int64_t>(cpu_facts().l2_bytes);
   return output > (problem.in_channels < kVeryFewChannels ? 2 * l2_bytes : kLargeOutput);

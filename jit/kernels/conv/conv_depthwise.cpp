@@ -243,10 +243,10 @@ DepthwiseKernels DepthwiseKernels::make(const DepthwisePlan& plan, const ConvSha
   kernels.target_row_ = shape.x.out_extent * shape.lanes * 4;
   const std::vector<Run> runs = runs_of(shape.x, plan.cols);
   for (const Run& run : runs) kernels.repeats_.push_back(run.repeats);
-  kernels.lanes_ = shape.lanes;
-  if (plan.multiplier > 1) {
-    for (int i = 0; i < plan.multiplier * shape.lanes; ++i)
-      kernels.source_lanes_.push_back(i / plan.multiplier % shape.lanes);
+  for (int block = 0; plan.multiplier > 1 && block < plan.multiplier; ++block) {
+    std::vector<int32_t>& lanes = kernels.source_lanes_.emplace_back();
+    for (int lane = 0; lane < shape.lanes; ++lane)
+      lanes.push_back((block * shape.lanes + lane) / plan.multiplier % shape.lanes);
   }
   std::map<std::string, int> known;
   for (const ConvPart& rows : sorted_parts(shape.y.out, plan.rows)) {
@@ -274,8 +274,7 @@ DepthwiseCall DepthwiseKernels::call() const {
 }
 
 const int32_t* DepthwiseKernels::lanes_of(int64_t block) const {
-  return source_lanes_.empty() ? nullptr
-                               : source_lanes_.data() + block * lanes_ % static_cast<int64_t>(source_lanes_.size());
+  return source_lanes_.empty() ? nullptr : source_lanes_[static_cast<size_t>(block) % source_lanes_.size()].data();
 }
 
 DepthwisePlan choose_depthwise_plan(Isa isa, const ConvShape& shape) {

@@ -56,8 +56,7 @@ class DepthwiseKernels {
   std::vector<Kernel<Function>> kernels_;  // by how a strip sees the upper and the lower border
   std::vector<DepthwiseStrip> strips_;
   std::vector<int64_t> repeats_;
-  std::vector<int32_t> source_lanes_;  // of as many blocks as the plan has multiples, or none
-  int64_t lanes_ = 0;                  // of a block
+  std::vector<std::vector<int32_t>> source_lanes_;  // by block, of as many as the plan has multiples, or none
   int64_t source_row_ = 0, target_row_ = 0;
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 // Pointwise work on the outputs of a convolution while they are still in registers.
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -20,6 +21,7 @@ struct ConvEpilogue {
   std::optional<Expression> expression;  // input 0: the accumulator
   std::vector<ConvOperand> operands;     // of inputs 1, 2, ...
   static constexpr int kMaxOperands = 8;
+  bool has_residual() const { return std::find(operands.begin(), operands.end(), ConvOperand::full) != operands.end(); }
 };
 
 std::string to_string(const ConvEpilogue& epilogue);  // for kernel keys

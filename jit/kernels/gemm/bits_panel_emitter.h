@@ -97,22 +97,21 @@ class BitsPanelEmitter : public BitsEmitter {
     add(a_blocks_, shape_.a_block_bytes);
   }
 
+  int ahead() const { return shape_.codes_to_l2 ? kAheadOfL2 : kAhead; }
+  void fetch(const Xbyak::RegExp& at) { shape_.codes_to_l2 ? prefetcht1(ptr[at]) : prefetcht0(ptr[at]); }
   int scales_bytes() const { return (shape_.has_offsets ? 2 : 1) * group_bytes(); }
 
   // Those of the codes that are fetched meanwhile. One row reads so fast that the CPU's own prefetching has them.
   void fetch_scales() {
     if (shape_.rows == 1) return;
-    const int blocks = std::max(1, (shape_.codes_to_l2 ? kAheadOfL2 : kAhead) / (shape_.block_groups * group_bytes()));
-    for (int at = blocks * scales_bytes(); at < (blocks + 1) * scales_bytes(); at += kCacheLine)
-      shape_.codes_to_l2 ? prefetcht1(ptr[scales_ + at]) : prefetcht0(ptr[scales_ + at]);
+    const int blocks = std::max(1, ahead() / (shape_.block_groups * group_bytes()));
+    for (int at = blocks * scales_bytes(); at < (blocks + 1) * scales_bytes(); at += kCacheLine) fetch(scales_ + at);
   }
 
   void add_groups(int count) {
     int prefetched = 0;
     for (int group = 0; group < count; ++group) {
-      for (; prefetched < (group + 1) * group_bytes(); prefetched += kCacheLine)
-        shape_.codes_to_l2 ? prefetcht1(ptr[codes_ + kAheadOfL2 + prefetched])
-                           : prefetcht0(ptr[codes_ + kAhead + prefetched]);
+      for (; prefetched < (group + 1) * group_bytes(); prefetched += kCacheLine) fetch(codes_ + ahead() + prefetched);
       add_group(group);
     }
     add(codes_, count * group_bytes());
