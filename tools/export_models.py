@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Exports architectures that people serve from PyTorch, with random weights: models that nobody had in view.
 
-    tools/export_models.py --out FOLDER [--only NAME,...] [--open]
+    tools/export_models.py --out FOLDER [--only NAME,...] [--batch N] [--open]
 
 FOLDER gets NAME.onnx and models.json, as tools/compare_models.py and ../shared/bench/peers.py read it. With --open the
 lengths of sentences, the sizes of pictures and the past of decoders are open extents, for tools/compare_shapes.py; only
@@ -191,10 +191,11 @@ def open_axes(name, inputs):
     return {key: axes for key, (axes, _) in chosen.items()}, [dim for _, dims in chosen.values() for dim in dims], True
 
 
-def export(name, how, is_open, path):
+def export(name, how, batch, is_open, path):
     seed = zlib.crc32(name.encode())
     torch.manual_seed(seed)
     model, inputs = how[0](*how[1:])
+    inputs = {key: torch.cat([value] * batch) for key, value in inputs.items()}
     model.eval()
     for module in model.modules():
         if getattr(module, "running_var", None) is not None:
@@ -215,6 +216,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--only", default="")
+    parser.add_argument("--batch", type=int, default=1, help="pictures, sentences or sequences in a run")
     parser.add_argument("--open", action="store_true")
     options = parser.parse_args()
     models = {name: how for name, how in all_models().items() if not options.open or name in OPEN or name in DECODERS}
@@ -222,7 +224,8 @@ def main():
     if unknown := [name for name in wanted if name not in models]:
         parser.error(f"no such model: {', '.join(unknown)}")
     warnings.filterwarnings("ignore")
-    return make_missing(options.out, {name: functools.partial(export, name, models[name], options.open) for name in wanted})
+    exports = {name: functools.partial(export, name, models[name], options.batch, options.open) for name in wanted}
+    return make_missing(options.out, exports)
 
 
 if __name__ == "__main__":

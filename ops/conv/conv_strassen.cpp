@@ -54,9 +54,9 @@ StrassenShape shape_by(const BilinearScheme& scheme, const ConvProblem& problem,
 }
 
 // strassen_gain(): where additions take the multipliers' turns, or two of these need less time, sums cost more.
-double overhead_of(Isa isa, const CoreRates& rates) {
-  if (adds_beside_two(isa, rates)) return 10;
-  return rates.adds_beside ? 7 : 13;
+StrassenOverhead overhead_of(Isa isa, const CoreRates& rates) {
+  const double each = adds_beside_two(isa, rates) ? 10 : rates.adds_beside ? 7 : 13;
+  return {each, each};
 }
 
 int64_t pixels_each(const ConvProblem& problem, int threads) {

@@ -9,6 +9,7 @@
 #include "ops/gemm/gemm_tuning.h"
 #include "ops/work_split.h"
 #include "src/base/divide.h"
+#include "src/base/thread_team.h"
 
 namespace lathe {
 namespace {
@@ -84,6 +85,19 @@ double imbalance(int64_t items, int threads) {
   return static_cast<double>(divide_up(items, threads) * threads) / static_cast<double>(items);
 }
 
+// The same of columns, which come in panels; a product's last one may be narrower.
+double columns_imbalance(const SplitProblem& problem) {
+  const int64_t panels = divide_up(problem.n, problem.panel_columns);
+  const int64_t missing = panels * problem.panel_columns - problem.n;
+  int64_t most = 0;
+  for (int thread = 0; thread < problem.threads; ++thread) {
+    const Range mine = split_evenly(static_cast<long>(problem.batches * panels), thread, problem.threads);
+    const int64_t narrow = mine.end / panels - mine.begin / panels;
+    most = std::max(most, (mine.end - mine.begin) * problem.panel_columns - narrow * missing);
+  }
+  return static_cast<double>(most * problem.threads) / static_cast<double>(problem.batches * problem.n);
+}
+
 void choose_fast_tile(const GemmProblem& problem, int64_t columns, GemmPlan& plan) {
   plan.vecs = 2;
   plan.rows = has_avx512(problem.isa) ? 14 : 6;
@@ -125,23 +139,27 @@ bool splits_rows(const GemmProblem& problem, const GemmPlan& fast, const CoreRat
 }
 
 // Two multipliers are through with B so soon that fewer rows wait for its packed sums: of 32 rows and 768 by 768 the
-// plain product takes 12 % less, of 48 about 5 % more. Sums of A and visits to C count for more, too.
-// Where additions take the multipliers' turns, sums cost more still.
+// plain product takes 12 % less, of 48 about 5 % more. Sums of A and visits to C count for more, too: found at 128 to
+// 1,568 rows by 192 to 1,024 and k of 96 to 1,024. Where additions take the multipliers' turns, sums cost more still.
 bool prefers_packed_sums(const GemmProblem& problem, const GemmPlan& fast, const CoreRates& rates) {
-  const double overhead = rates.adds_beside ? 22 : 30;
   const BilinearScheme& scheme = scheme_of(fast.fast);
-  const double gain = strassen_gain(scheme, problem.n, problem.k, overhead);
   // A split by rows has as many for each thread: splits_rows().
   if (problem.threads == 1 || fast.split == GemmSplit::rows) {
-    constexpr double kLeastGain = 0.02;
-    return problem.m >= fewest_of_two(fast, rates) && gain >= kLeastGain;
+    constexpr int64_t kManyRows = 128;
+    const StrassenOverhead overhead = rates.adds_beside ? StrassenOverhead{25, 14} : StrassenOverhead{30, 30};
+    const double least_gain = problem.m >= kManyRows * problem.threads ? 0.0125 : 0.07;
+    return problem.m >= fewest_of_two(fast, rates) &&
+           strassen_gain(scheme, problem.n, problem.k, overhead) >= least_gain;
   }
+  const double each = rates.adds_beside ? 22 : 30;
+  const StrassenOverhead overhead{each, each};
   if (!splits_columns_evenly(problem, fast)) return false;
   constexpr int64_t kFewestRows = 96;
   if (pays_own_copies(problem.threads)) {  // near each other
     constexpr int64_t kFewestNear = 64;
     const double least_gain = problem.m >= kFewestRows ? 0.035 : 0.08;
-    return problem.m >= std::max(kFewestNear, fewest_of_two(fast, rates)) && gain >= least_gain;
+    return problem.m >= std::max(kFewestNear, fewest_of_two(fast, rates)) &&
+           strassen_gain(scheme, problem.n, problem.k, overhead) >= least_gain;
   }
   constexpr int64_t kMostSumsBytes = 4 << 20;
   constexpr double kLeastGain = 0.08;
@@ -153,7 +171,7 @@ bool prefers_packed_sums(const GemmProblem& problem, const GemmPlan& fast, const
 // that are made while B is loaded are made for each tile, and cost short products more. Threads make A's sums each for
 // itself, or exchange them.
 bool prefers_fast(const GemmProblem& problem, const GemmPlan& fast, const CoreRates& rates) {
-  constexpr double kOverhead = 14;
+  constexpr StrassenOverhead kOverhead{14, 14};
   const BilinearScheme& scheme = scheme_of(fast.fast);
   const bool is_packed = scheme.packs_sums;
   if (has_two_wide_products(problem.isa, rates)) return prefers_packed_sums(problem, fast, rates);
@@ -170,22 +188,27 @@ bool prefers_fast(const GemmProblem& problem, const GemmPlan& fast, const CoreRa
   return problem.m >= (problem.k >= 512 && !is_costly ? 32 : 96);
 }
 
+// The sums of a wave of rows shall stay near L2 while all panels pass. But each wave streams all of B, which two
+// multipliers wait for: 197 rows and k 3,072 are 8 % faster in one wave than in two. Threads whose sums fill L3 lose
+// more by that: 1,024 rows by 768 and k 3,072 take 4 % less in waves of 128 for each of two threads than of 256.
+int rows_of_wave(const GemmProblem& problem, const GemmPlan& fast, const CoreRates& rates) {
+  constexpr int64_t kSumsBytes = 2 << 20, kMostOfThread = 4 << 20, kMostRows = 512;
+  const BilinearScheme& scheme = scheme_of(fast.fast);
+  if (!scheme.packs_sums) return kMostRows;
+  const int64_t sums_of_row = std::max<int64_t>(1, scheme.sums_per_row(problem.k) * 4);
+  int64_t fewest = 128;
+  if (has_two_wide_products(problem.isa, rates))
+    fewest = fast.split == GemmSplit::rows ? std::clamp<int64_t>(kMostOfThread / sums_of_row, fewest, 256) : 256;
+  return static_cast<int>(std::clamp<int64_t>(kSumsBytes / sums_of_row, fewest, kMostRows));
+}
+
 GemmPlan plan_by(FastProduct scheme, const GemmProblem& problem, const GemmPlan& plan, const CoreRates& rates) {
   GemmPlan fast = plan;
   fast.fast = scheme;
   fast.k_block = scheme == FastProduct::hopcroft_kerr ? 4096 : 1024;
-  fast.row_block = 512;
-  if (scheme_of(scheme).packs_sums) {
-    // The sums of a block of rows shall stay near L2 while all panels pass. But each block streams all of B, which two
-    // multipliers wait for: 197 rows and k 3,072 are 8 % faster in one block than in two.
-    constexpr int64_t kSumsBytes = 2 << 20;
-    const int64_t fewest_rows = has_two_wide_products(problem.isa, rates) ? 256 : 128;
-    const int64_t sums_of_row = scheme_of(scheme).sums_per_row(problem.k) * 4;
-    fast.row_block =
-        static_cast<int>(std::clamp<int64_t>(kSumsBytes / std::max<int64_t>(sums_of_row, 1), fewest_rows, 512));
-  }
   choose_fast_tile(problem, problem.n / scheme_of(scheme).columns, fast);
   fast.split = splits_rows(problem, fast, rates) ? GemmSplit::rows : GemmSplit::columns;
+  fast.row_block = rows_of_wave(problem, fast, rates);
   return fast;
 }
 
@@ -325,9 +348,16 @@ bool makes_own_sums(const GemmProblem& problem, const CoreRates& rates) {
   return pays_own_copies(problem.threads) && !has_two_wide_products(problem.isa, rates);
 }
 
-GemmSplit choose_split(int64_t panels, int64_t row_tiles, int threads) {
-  constexpr double kWorth = 1.1;
-  return imbalance(panels, threads) <= kWorth * imbalance(row_tiles, threads) ? GemmSplit::columns : GemmSplit::rows;
+GemmSplit choose_split(const SplitProblem& problem) {
+  // As many rows take as long as it costs to stream B for them (Zen 5, 2 threads: 128 rows by 768 by 768 take 10 %
+  // longer by rows, 512 as long, bytes 16 % longer and 3 % less).
+  constexpr double kRowsForB = 6.5;
+  constexpr double kExchange = 1.03;  // A comes from the other threads' caches
+  if (problem.threads == 1 || problem.m < 1 || problem.n < 1) return GemmSplit::columns;
+  const double rows = static_cast<double>(problem.m) / problem.threads;
+  const double by_rows = imbalance(divide_up(problem.m, problem.tile_rows), problem.threads) * (1 + kRowsForB / rows);
+  const double by_columns = columns_imbalance(problem) * (problem.batches == 1 ? kExchange : 1);
+  return by_columns <= by_rows ? GemmSplit::columns : GemmSplit::rows;
 }
 
 GemmPlan default_gemm_plan(const GemmProblem& problem, const CoreRates& rates) {
@@ -335,8 +365,7 @@ GemmPlan default_gemm_plan(const GemmProblem& problem, const CoreRates& rates) {
   choose_tile(problem, rates, plan);
   if (problem.longest_sum > 0) plan.k_block = std::min(plan.k_block, problem.longest_sum);
   const int64_t panel_columns = int64_t{plan.vecs} * vector_lanes(problem.isa);
-  plan.split = choose_split(problem.batches * divide_up(problem.n, panel_columns), divide_up(problem.m, plan.rows),
-                            problem.threads);
+  plan.split = choose_split({problem.batches, problem.m, problem.n, panel_columns, plan.rows, problem.threads});
   // A block of A's rows shall stay in L2 beside two panels of B.
   constexpr int64_t kRowBlockFloats = 96 << 10;
   plan.row_block = static_cast<int>(

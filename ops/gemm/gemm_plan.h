@@ -45,9 +45,14 @@ enum class FastProduct : uint8_t { none, strassen, hopcroft_kerr, packed_strasse
 // Requires: not none.
 const BilinearScheme& scheme_of(FastProduct fast);
 
-// Columns where these panels give all threads as much to do as the tiles of rows would, for a split by rows makes every
-// thread stream all of B.
-GemmSplit choose_split(int64_t panels, int64_t row_tiles, int threads);
+// What threads share: `batches` products of m rows by n columns, in panels and tiles.
+struct SplitProblem {
+  int64_t batches, m, n, panel_columns, tile_rows;
+  int threads;
+};
+// By rows each thread reads the part of A that it wrote itself, likely, but streams all of B for fewer rows; by columns
+// each reads all of A, and one may have a panel more.
+GemmSplit choose_split(const SplitProblem& problem);
 
 // Whether threads that share a product of blocks by columns make all sums of A's blocks each for itself. Two
 // multipliers lose more by that than by reading each other's: 2 to 5 % at 128 rows and 2 threads, 16 at 512 rows and k

@@ -17,7 +17,6 @@ StrassenShape shape_of(const GemmProblem& problem, const GemmPlan& plan) {
   shape.m = problem.m;
   shape.n = problem.n;
   shape.k = problem.k;
-  shape.row_block = plan.row_block;
   shape.k_block = plan.k_block;
   shape.rows = plan.rows;
   shape.vecs = plan.vecs;
@@ -49,8 +48,18 @@ GemmEpilogue sized(const std::optional<GemmEpilogue>& epilogue, bool adds_c) {
   return result;
 }
 
-int64_t piece_count(const GemmProblem& problem, const GemmPlan& plan) {
+// Each thread has rows of its own, or all have all of them.
+int64_t pieces_together(const GemmProblem& problem, const GemmPlan& plan) {
   return plan.split == GemmSplit::rows ? std::clamp<int64_t>(problem.m / 2, 1, problem.threads) : 1;
+}
+
+int wave_count(const GemmProblem& problem, const GemmPlan& plan, int64_t together) {
+  const int64_t most = std::max<int64_t>(1, problem.m / 2 / together);  // of two rows or more
+  return static_cast<int>(std::min(most, divide_up(divide_up(problem.m, together), int64_t{plan.row_block})));
+}
+
+int64_t owner_count(const GemmProblem& problem, const GemmPlan& plan, int64_t together) {
+  return plan.split == GemmSplit::columns && makes_own_sums(problem) ? problem.threads : together;
 }
 
 // Pieces have an even number of rows if they can: an odd one is a row that is computed twice.
@@ -71,7 +80,7 @@ StrassenShape shape_of_part(const GemmProblem& problem, const GemmPlan& plan, in
 
 bool can_use_strassen(const GemmProblem& problem, const GemmPlan& plan) {
   return problem.allows_strassen && problem.batches == 1 && problem.b == GemmOperandB::packed &&
-         (!problem.epilogue || problem.epilogue->inputs.size() + 2 <= size_t{kMaxGemmInputs}) &&
+         (!problem.epilogue || problem.epilogue->inputs.size() + 2 <= size_t{kMaxGemmInputs}) && plan.row_block > 1 &&
          has_quadrants(shape_of(problem, plan));
 }
 
@@ -79,10 +88,12 @@ StrassenProduct::StrassenProduct(const GemmProblem& problem, const GemmPlan& pla
     : problem_(problem),
       plan_(plan),
       parts_(static_cast<int>(part_count(shape_of(problem, plan)))),
-      pieces_(piece_count(problem, plan)),
-      core_(shape_of_part(problem, plan, most_rows(problem, pieces_))) {
+      together_(pieces_together(problem, plan)),
+      waves_(wave_count(problem, plan, together_)),
+      owners_(owner_count(problem, plan, together_)),
+      core_(shape_of_part(problem, plan, most_rows(problem, together_ * waves_))) {
   if (!can_use_strassen(problem, plan)) throw JitError("not possible here: " + plan.key());
-  const int64_t unit = rows_at_once(problem), fewest = problem.m / unit / pieces_ * unit;
+  const int64_t unit = rows_at_once(problem), fewest = problem.m / unit / (together_ * waves_) * unit;
   if (fewest != core_.shape().m) low_.emplace(shape_of_part(problem, plan, fewest));
   emit_finish();
 }
@@ -113,58 +124,70 @@ void StrassenProduct::pack(const MatrixView& matrix, float scale, float* packed)
   }
 }
 
-int64_t StrassenProduct::sums_of_piece() const {
+int64_t StrassenProduct::sums_elements() const {
   constexpr int64_t kLineFloats = 16;
   return divide_up(core_.sums_elements(), kLineFloats) * kLineFloats;
 }
 
-StrassenProduct::Piece StrassenProduct::piece_of(long number) const {
+// A thread's pieces of all waves are neighbours: it finds rows that it wrote in the step before.
+StrassenProduct::Piece StrassenProduct::piece_of(int wave, long number) const {
   const int64_t unit = rows_at_once(problem_);
-  const Range units =
-      split_evenly(static_cast<long>(problem_.m / unit), static_cast<int>(number), static_cast<int>(pieces_));
+  const Range units = split_evenly(static_cast<long>(problem_.m / unit), static_cast<int>(number) * waves_ + wave,
+                                   static_cast<int>(together_) * waves_);
   const bool is_low = (units.end - units.begin) * unit != core_.shape().m;
   return {is_low ? *low_ : core_, units.begin * unit};
 }
 
-void StrassenProduct::sum(int part, const GemmOperands& operands, const Sums& sums, int share,
-                          int shares) const noexcept {
-  const float* a = operands.a + part * core_.shape().k;
-  const StrassenMatrix layout{operands.a_stride, vector_lanes(problem_.isa)};
-  if (pieces_ == 1) return core_.sum(a, layout, sums.first, share, shares);
-  const Range mine = split_evenly(static_cast<long>(pieces_), share, shares);
-  for (long number = mine.begin; number < mine.end; ++number) {
-    const Piece piece = piece_of(number);
-    piece.core.sum(a + piece.row * operands.a_stride, layout, sums.first + number * sums.stride, 0, 1);
-  }
+// A share has one or several of `count`, or a group of the work of one.
+template <class Body>
+void StrassenProduct::for_items(long count, int share, int shares, Body body) {
+  const int groups = std::max(1, shares / static_cast<int>(count));
+  const Range mine = split_evenly(count * groups, share, shares);
+  for (long item = mine.begin; item < mine.end; ++item)
+    body(Item{item / groups, static_cast<int>(item % groups), groups}, item + 1 == mine.end);
 }
 
-// Shares are pieces, or groups of columns of them.
-void StrassenProduct::run(int part, const GemmOperands& operands, const Sums& sums, int share,
+void StrassenProduct::run(int round, const GemmOperands& operands, const Sums& sums, int share, int shares,
+                          int thread) const noexcept {
+  const Turn turn{round / 2 / parts_, round / 2 % parts_};
+  round % 2 == 0 ? sum(turn, operands, sums, share, shares) : multiply(turn, operands, sums, share, shares, thread);
+}
+
+void StrassenProduct::sum(Turn turn, const GemmOperands& operands, const Sums& sums, int share,
                           int shares) const noexcept {
-  const int groups = std::max(1, shares / static_cast<int>(pieces_));
-  const Range mine = split_evenly(static_cast<long>(pieces_) * groups, share, shares);
-  for (long item = mine.begin; item < mine.end; ++item) {
-    const long number = item / groups;
-    const Piece piece = piece_of(number);
+  const StrassenMatrix layout{operands.a_stride, vector_lanes(problem_.isa)};
+  for_items(static_cast<long>(owners_), share, shares, [&](const Item& item, bool) {
+    const Piece piece = piece_of(turn.wave, together_ > 1 ? item.piece : 0);
+    const float* a = operands.a + piece.row * operands.a_stride + turn.part * core_.shape().k;
+    piece.core.sum(a, layout, sums.first + item.piece * sums.stride, item.group, item.groups);
+  });
+}
+
+void StrassenProduct::multiply(Turn turn, const GemmOperands& operands, const Sums& sums, int share, int shares,
+                               int thread) const noexcept {
+  const bool is_last = turn.wave + 1 == waves_ && turn.part + 1 == parts_;
+  for_items(static_cast<long>(together_), share, shares, [&](const Item& item, bool is_last_item) {
+    const Piece piece = piece_of(turn.wave, item.piece);
     GemmOperands own = operands;
     own.c += piece.row * operands.c_stride;
     for (size_t i = 0; problem_.epilogue && i < problem_.epilogue->inputs.size(); ++i)
       own.inputs[i] += piece.row * operands.input_strides[i];
-    if (item + 1 < mine.end) own.next_weights = nullptr;
-    run_piece(part, own, piece.core, sums.first + number * sums.stride, static_cast<int>(item % groups), groups);
-  }
+    if (!is_last || !is_last_item) own.next_weights = nullptr;
+    const int64_t owner = together_ > 1 ? item.piece : owners_ > 1 ? thread : 0;
+    multiply_piece(turn.part, own, piece.core, sums.first + owner * sums.stride, item);
+  });
 }
 
-void StrassenProduct::run_piece(int part, const GemmOperands& operands, const Strassen& core, const float* sums,
-                                int share, int shares) const noexcept {
+void StrassenProduct::multiply_piece(int part, const GemmOperands& operands, const Strassen& core, const float* sums,
+                                     const Item& item) const noexcept {
   Strassen::Operands bound;
   bound.sums = sums;
-  bound.b = packed_part(operands.b, part);
+  bound.b = part_of(operands.b, part);
   bound.c = operands.c;
   bound.c_layout = {operands.c_stride, vector_lanes(problem_.isa)};
   bound.next_weights = operands.next_weights;
   bound.aside = operands.scratch;
-  core.run(bound, share, shares, [&](int64_t row, int64_t rows, int64_t column, int64_t aside_row) {
+  core.run(bound, item.group, item.groups, [&](int64_t row, int64_t rows, int64_t column, int64_t aside_row) {
     const int64_t width = core.shape().width(), columns = core.shape().scheme->columns;
     const float* aside = operands.scratch + aside_row * core.aside_stride();
     for (int64_t i = 0; i < columns; ++i)

@@ -24,31 +24,46 @@ class StrassenProduct {
   int64_t packed_elements() const { return parts_ * core_.packed_elements(); }
   void pack(const MatrixView& matrix, float scale, float* packed) const;
 
-  // Parts of k, one after the other, where the scheme needs C from one pass: only the last one makes the epilogue, and
-  // C has no use before.
-  int parts() const { return parts_; }
-  const float* packed_part(const float* packed, int part) const { return packed + part * core_.packed_elements(); }
-  // Sums of A's blocks: all threads fill them, then all read them. By rows, each thread fills what it reads.
+  // The rows of A come in waves, so that the sums of its blocks stay near: each wave has two rounds, in which all
+  // threads make sums and then read them. So has each part of k within a wave, where the scheme needs C from one pass:
+  // only the last part makes the epilogue, and C has no use before.
+  int rounds() const { return 2 * waves_ * parts_; }
+  bool visits_once() const { return parts_ == 1; }  // each element of C
+
+  // Each thread has sums of its own: of its rows, or all of a wave. Else the threads share them.
+  bool has_own_sums() const { return owners_ > 1; }
+  int64_t sums_elements() const;  // of one owner
   struct Sums {
     float* first;
-    int64_t stride;  // elements from one piece's to the next one's, sums_of_piece() or more
+    int64_t stride;  // elements from one owner's to the next one's, sums_elements() or more
   };
-  int64_t pieces() const { return pieces_; }
-  int64_t sums_of_piece() const;
-  void sum(int part, const GemmOperands& operands, const Sums& sums, int share, int shares) const noexcept;
   int64_t scratch_elements() const { return core_.aside_elements(); }  // of each thread
-  // operands.b is all that was packed.
-  void run(int part, const GemmOperands& operands, const Sums& sums, int share, int shares) const noexcept;
+  // operands.b is all that was packed. Requires: all shares of the rounds before have ended.
+  void run(int round, const GemmOperands& operands, const Sums& sums, int share, int shares, int thread) const noexcept;
 
  private:
-  // Rows that are a product of their own: all of them, or those of one thread.
+  // Rows that are a product of their own.
   struct Piece {
     const Strassen& core;
     int64_t row;
   };
-  Piece piece_of(long number) const;
-  void run_piece(int part, const GemmOperands& operands, const Strassen& core, const float* sums, int share,
-                 int shares) const noexcept;
+  // Of a share's work: a group of a piece's columns, or of its rows, which sums are made of.
+  struct Item {
+    long piece;  // of the wave
+    int group, groups;
+  };
+  struct Turn {
+    int wave, part;  // of k
+  };
+  template <class Body>
+  static void for_items(long count, int share, int shares, Body body);
+  Piece piece_of(int wave, long number) const;
+  const float* part_of(const float* packed, int part) const { return packed + part * core_.packed_elements(); }
+  void sum(Turn turn, const GemmOperands& operands, const Sums& sums, int share, int shares) const noexcept;
+  void multiply(Turn turn, const GemmOperands& operands, const Sums& sums, int share, int shares,
+                int thread) const noexcept;
+  void multiply_piece(int part, const GemmOperands& operands, const Strassen& core, const float* sums,
+                      const Item& item) const noexcept;
   void emit_finish();
   void finish(int part, const GemmOperands& operands, const float* sizes, Range rows, int64_t column,
               const float* aside) const noexcept;
@@ -56,7 +71,9 @@ class StrassenProduct {
   GemmProblem problem_;
   GemmPlan plan_;
   int parts_;
-  int64_t pieces_;
+  int64_t together_;  // pieces of a wave
+  int waves_;
+  int64_t owners_;               // of sums
   Strassen core_;                // of the pieces with the most rows
   std::optional<Strassen> low_;  // of the others, if they have fewer
   struct Finish {                // from what was gathered aside to C

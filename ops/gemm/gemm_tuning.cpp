@@ -33,8 +33,8 @@ class AnyProduct {
   AnyProduct(const GemmProblem& problem, const GemmPlan& plan) : flop_(problem.flop()) {
     if (plan.fast != FastProduct::none) {
       strassen_ = std::make_unique<StrassenProduct>(problem, plan);
-      copies_ = plan.split == GemmSplit::columns && makes_own_sums(problem) ? problem.threads : 1;
-      sums_ = bench_tensor(DType::f32, copies_ * strassen_->pieces() * strassen_->sums_of_piece());
+      const int owners = strassen_->has_own_sums() ? problem.threads : 1;
+      sums_ = bench_tensor(DType::f32, owners * strassen_->sums_elements());
     } else {
       plain_ = std::make_unique<GemmProduct>(problem, plan, offsets_of(problem));
     }
@@ -56,22 +56,14 @@ class AnyProduct {
     const int threads = team.size(), shares = worthwhile_shares(flop_, threads);
     if (plain_)
       return team.run(threads, shares, [&](int share, int thread) { plain_->run(mine(thread), share, shares); });
-    const int64_t each = strassen_->sums_of_piece();
-    const auto sums = [&](int thread) {
-      return StrassenProduct::Sums{sums_.mutable_data<float>() + (copies_ > 1 ? thread * each : 0), each};
-    };
-    for (int part = 0; part < strassen_->parts(); ++part) {
-      team.run(threads, [&](int share) {
-        strassen_->sum(part, operands, sums(share), copies_ > 1 ? 0 : share, copies_ > 1 ? 1 : threads);
-      });
+    const StrassenProduct::Sums sums{sums_.mutable_data<float>(), strassen_->sums_elements()};
+    for (int round = 0; round < strassen_->rounds(); ++round)
       team.run(threads, shares,
-               [&](int share, int thread) { strassen_->run(part, mine(thread), sums(thread), share, shares); });
-    }
+               [&](int share, int thread) { strassen_->run(round, mine(thread), sums, share, shares, thread); });
   }
 
  private:
   double flop_;
-  int copies_ = 1;  // of sums: each thread's own, as a model's steps have them
   std::unique_ptr<GemmProduct> plain_;
   std::unique_ptr<StrassenProduct> strassen_;
   Tensor sums_;

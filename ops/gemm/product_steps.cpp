@@ -19,8 +19,7 @@ struct BoundProduct : ProductBuffers {
 
   const GemmPlan& plan() const { return product->plan(); }
   bool visits_once(int64_t k) const { return k <= plan().k_block; }
-  static int steps() { return 1; }
-  static const void* streams(const Tensor& weights) { return weights.raw(); }
+  static int rounds() { return 1; }
   void operator()(const StepArgs& args) const {
     GemmOperands bound = bind(args);
     if (args.ends_first_run()) bound.next_weights = *next_weights;
@@ -31,40 +30,36 @@ struct BoundProduct : ProductBuffers {
 struct BoundStrassen : ProductBuffers {
   std::shared_ptr<const StrassenProduct> product;
   NextWeights next_weights;
-  int part = 0;  // of k
   BufferId sums = BufferId::none;
-  bool is_own = false;   // each thread has its own sums
-  bool by_rows = false;  // each thread has those of its rows
 
   const GemmPlan& plan() const { return product->plan(); }
-  bool visits_once(int64_t) const { return product->parts() == 1; }
-  int steps() const { return product->parts(); }
-  const void* streams(const Tensor& weights) const { return product->packed_part(weights.data<float>(), part); }
+  bool visits_once(int64_t) const { return product->visits_once(); }
+  int rounds() const { return product->rounds(); }
   void operator()(const StepArgs& args) const {
     GemmOperands bound = bind(args);
     // By rows, all threads begin there, if the next step is split as this one.
+    const bool by_rows = plan().split == GemmSplit::rows;
     if (by_rows ? args.ends_run() : args.ends_first_run()) bound.next_weights = *next_weights;
-    product->run(part, bound, sums_of(args, args.thread), args.share, args.shares);
+    product->run(args.round, bound, sums_of(args), args.share, args.shares, args.thread);
   }
-  StrassenProduct::Sums sums_of(const StepArgs& args, int thread) const {
-    const auto stride = static_cast<int64_t>(args.thread_bytes / sizeof(float));
-    if (by_rows) return {args.own<float>(sums, 0), stride};
-    return {is_own ? args.own<float>(sums, thread) : args.at<float>(sums), 0};
+  StrassenProduct::Sums sums_of(const StepArgs& args) const {
+    if (!product->has_own_sums()) return {args.at<float>(sums), 0};
+    return {args.own<float>(sums, 0), static_cast<int64_t>(args.thread_bytes / sizeof(float))};
   }
 };
 
 template <class Bound>
 void add_step(const LowerContext& context, const GemmProblem& problem, Bound bound, const Tensor& weights,
-              const std::vector<BufferId>& reads = {}) {
+              BufferId shared = BufferId::none) {
   Step step;
   step.kernel = bound.plan().key();
   step.reads = {bound.a, bound.b};
   for (const ProductInput& input : bound.inputs) step.reads.push_back(input.buffer);
-  step.reads.insert(step.reads.end(), reads.begin(), reads.end());
   step.writes = {bound.c};
-  if (bound.scratch != BufferId::none) {
-    step.reads.push_back(bound.scratch);
-    step.writes.push_back(bound.scratch);
+  for (const BufferId scratch : {bound.scratch, shared}) {
+    if (scratch == BufferId::none) continue;
+    step.reads.push_back(scratch);
+    step.writes.push_back(scratch);
   }
   // Only a product that visits each element of C once leaves a residual alone until it is read.
   for (const ProductInput& input : bound.inputs) {
@@ -74,35 +69,17 @@ void add_step(const LowerContext& context, const GemmProblem& problem, Bound bou
     }
   }
   step.threads = problem.threads;
-  step.flop = problem.flop() / bound.steps();
+  step.rounds = bound.rounds();
+  step.flop = problem.flop();
   step.shares = worthwhile_shares(step.flop, step.threads);
-  const double matrices = static_cast<double>(problem.batches), k = static_cast<double>(problem.k) / bound.steps();
+  const auto matrices = static_cast<double>(problem.batches), k = static_cast<double>(problem.k);
   const auto m = static_cast<double>(problem.m), n = static_cast<double>(problem.n);
-  const double b_bytes =
-      weights.defined() ? static_cast<double>(weights.bytes()) / bound.steps() : 4 * matrices * k * n;
+  const double b_bytes = weights.defined() ? static_cast<double>(weights.bytes()) : 4 * matrices * k * n;
   step.bytes = 4 * matrices * (m * k + m * n) + b_bytes;
-  if (weights.defined()) step.weights = bound.streams(weights);
+  if (weights.defined()) step.weights = weights.raw();
   bound.next_weights = std::make_shared<const void*>(nullptr);
   step.next_weights = bound.next_weights;
   step.run = std::move(bound);
-  context.add(std::move(step));
-}
-
-void add_sums_step(const LowerContext& context, const GemmProblem& problem, const BoundStrassen& bound) {
-  Step step;
-  step.kernel = "sums of blocks";
-  step.reads = {bound.a};
-  step.writes = {bound.sums};
-  step.bytes = 4.0 * static_cast<double>(problem.m * problem.k / bound.product->parts() +
-                                         bound.product->pieces() * bound.product->sums_of_piece());
-  step.threads = problem.threads;
-  step.run = [bound](const StepArgs& args) {
-    GemmOperands operands;
-    operands.a = args.at<const float>(bound.a);
-    operands.a_stride = bound.operands.a_stride;
-    const StrassenProduct::Sums sums = bound.sums_of(args, args.share);
-    bound.product->sum(bound.part, operands, sums, bound.is_own ? 0 : args.share, bound.is_own ? 1 : args.shares);
-  };
   context.add(std::move(step));
 }
 
@@ -167,7 +144,6 @@ void add_block_product(const LowerContext& context, const GemmProblem& problem,
                        const std::shared_ptr<const StrassenProduct>& product, const ConstantMatrix& b,
                        ProductBuffers buffers) {
   GemmPlan packing = product->plan();  // however the rows are split
-  const bool by_rows = packing.split == GemmSplit::rows;
   packing.split = GemmSplit::columns;
   const std::string text = fmt::format("{} {}x{} {}", packing.key(), problem.k, problem.n, b.text);
   const Tensor weights = context.packed(b.constant, text, [&] {
@@ -177,17 +153,11 @@ void add_block_product(const LowerContext& context, const GemmProblem& problem,
   });
   BoundStrassen bound{std::move(buffers), product, nullptr};
   bound.b = context.constant_buffer(weights);
-  bound.by_rows = by_rows;
-  bound.is_own = !by_rows && makes_own_sums(problem);
-  const size_t sums_bytes = checked_bytes(DType::f32, {product->sums_of_piece()});
-  bound.sums = bound.is_own || by_rows ? context.thread_scratch(sums_bytes) : context.scratch(sums_bytes);
+  const size_t sums_bytes = checked_bytes(DType::f32, {product->sums_elements()});
+  const BufferId sums = product->has_own_sums() ? context.thread_scratch(sums_bytes) : context.scratch(sums_bytes);
+  bound.sums = sums;
   add_thread_scratch(context, product->scratch_elements(), bound);
-  for (; bound.part < product->parts(); ++bound.part) {
-    add_sums_step(context, problem, bound);
-    std::vector<BufferId> reads = {bound.sums};
-    if (bound.part > 0) reads.push_back(bound.c);
-    add_step(context, problem, bound, weights, reads);
-  }
+  add_step(context, problem, std::move(bound), weights, sums);
 }
 
 }  // namespace lathe

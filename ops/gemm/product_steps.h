@@ -57,7 +57,7 @@ struct EmittedProduct {
 EmittedProduct emit_product(const LowerContext& context, const GemmProblem& problem, const GemmPlan& plan,
                             const ConstantMatrix* b, const std::vector<GemmOffsets>& offsets = {});
 
-// Two steps for each part of k: all threads need all sums of A's blocks. Packs B: buffers.b is not read.
+// Packs B: buffers.b is not read.
 void add_block_product(const LowerContext& context, const GemmProblem& problem,
                        const std::shared_ptr<const StrassenProduct>& product, const ConstantMatrix& b,
                        ProductBuffers buffers);

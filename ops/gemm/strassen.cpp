@@ -56,10 +56,10 @@ void choose_block_tile(StrassenShape& shape, const CoreRates& rates) {
 }  // namespace
 
 bool has_quadrants(const StrassenShape& shape) {
-  return shape.m >= 2 && shape.n > 0 && shape.k > 0 && shape.k_block > 0 && shape.row_block > 1 && shape.rows > 0 &&
-         shape.rows < 32 && shape.vecs > 0 && (shape.aside || !shape.scales_rows) &&
-         (!shape.in_blocks || shape.vecs <= 4) && (!shape.epilogue || !shape.aside) &&
-         (shape.in_blocks || !shape.reads_a) && (shape.aside || !shape.scheme->packs_sums || shape.m % 2 == 0) &&
+  return shape.m >= 2 && shape.n > 0 && shape.k > 0 && shape.k_block > 0 && shape.rows > 0 && shape.rows < 32 &&
+         shape.vecs > 0 && (shape.aside || !shape.scales_rows) && (!shape.in_blocks || shape.vecs <= 4) &&
+         (!shape.epilogue || !shape.aside) && (shape.in_blocks || !shape.reads_a) &&
+         (shape.aside || !shape.scheme->packs_sums || shape.m % 2 == 0) &&
          shape.n % (shape.scheme->columns * shape.width()) == 0 && parts_of_k(shape) > 0;
 }
 
@@ -87,10 +87,10 @@ StrassenShape shape_in_blocks(const BilinearScheme& scheme, Isa isa, int64_t m, 
 
 bool pays_strassen(Isa isa, const CoreRates& rates) { return rates.adds_beside || products_per_cycle(isa, rates) > 1; }
 
-double strassen_gain(const BilinearScheme& scheme, int64_t n, int64_t k, double overhead) {
+double strassen_gain(const BilinearScheme& scheme, int64_t n, int64_t k, const StrassenOverhead& overhead) {
   const auto products = static_cast<double>(scheme.products.size());
   const auto plain = static_cast<double>(scheme.rows * scheme.inner * scheme.columns);
-  return 1 - products / plain - overhead / static_cast<double>(n) - overhead / static_cast<double>(k);
+  return 1 - products / plain - overhead.columns / static_cast<double>(n) - overhead.steps / static_cast<double>(k);
 }
 
 Strassen::Strassen(const StrassenShape& shape) : shape_(shape) {
@@ -100,7 +100,7 @@ Strassen::Strassen(const StrassenShape& shape) : shape_(shape) {
   if (blocks_ > 1 && scheme().takes_sums()) throw JitError("C comes from several passes over k");
   for (int64_t product = 0; product < products(); ++product)
     sum_of_.push_back(block_of_a(product) >= 0 ? -1 : sum_count_++);
-  make_parts();
+  cut_rows();
   make_folds();
   emit_kernels();
 }
@@ -131,24 +131,12 @@ void Strassen::make_folds() {
   }
 }
 
-void Strassen::make_parts() {
-  const int64_t halves = (shape_.m + (shape_.aside ? 1 : 0)) / 2;
-  const int64_t count = std::min(halves, divide_up(shape_.m, shape_.row_block));
-  int64_t row = 0, sums = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    Part part;
-    part.row = row;
-    part.half = halves * (i + 1) / count - halves * i / count;
-    part.end = i + 1 == count ? shape_.m : row + 2 * part.half;
-    part.bottom = shape_.aside ? part.end - part.half : row + part.half;
-    part.tiles = divide_up(part.half, shape_.rows);
-    part.height = static_cast<int>(divide_up(part.half, part.tiles));
-    part.tall = part.half - part.tiles * (part.height - 1);
-    part.sums = sums;
-    row = part.end;
-    sums += blocks_ * sum_count_ * sums_stride(part);
-    parts_.push_back(part);
-  }
+void Strassen::cut_rows() {
+  rows_.half = (shape_.m + (shape_.aside ? 1 : 0)) / 2;
+  rows_.bottom = shape_.aside ? shape_.m - rows_.half : rows_.half;
+  rows_.tiles = divide_up(rows_.half, shape_.rows);
+  rows_.height = static_cast<int>(divide_up(rows_.half, rows_.tiles));
+  rows_.tall = rows_.half - rows_.tiles * (rows_.height - 1);
 }
 
 void Strassen::emit_kernels() {
@@ -163,10 +151,8 @@ void Strassen::emit_kernels() {
   }
   sums_ = block_sums(sums);
   products_.resize(kMostHeight);
-  for (const Part& part : parts_) {
-    emit_products(part.height);
-    if (part.tall < part.tiles) emit_products(part.height - 1);
-  }
+  emit_products(rows_.height);
+  if (rows_.tall < rows_.tiles) emit_products(rows_.height - 1);
   if (!has_last_row()) return;
   GemmTilePlan row;
   row.isa = kernel_isa(shape_.isa);
@@ -190,11 +176,11 @@ GemmTilePlan Strassen::tile_plan(int height) const {
   tile.fetches_folds = !shape_.aside;
   // A product prefetches the sums of B that come next; without such sums, one pass over all products the blocks of the
   // next panels. Each pass also fetches the rows of C that it completes.
-  const int64_t passes = products() * parts_[0].tiles;
+  const int64_t passes = products() * rows_.tiles;
   const int64_t lines = packed_blocks() * block_k_ * shape_.width() / kLineFloats;
   tile.prefetch_lines = static_cast<int>(divide_up(lines, passes * (block_k_ / tile.k_unroll)));
   if (shape_.aside) {
-    tile.fetch_rows = static_cast<int>(divide_up(2 * parts_[0].half, passes));
+    tile.fetch_rows = static_cast<int>(divide_up(2 * rows_.half, passes));
     tile.fetch_matrices = scheme().columns;
   }
   return tile;
@@ -224,12 +210,12 @@ void Strassen::emit_products(int height) {
 
 size_t Strassen::place_of(int64_t block) const { return block == 0 ? 0 : block + 1 < blocks_ ? 1 : 2; }
 
-int64_t Strassen::Part::tile_of(int64_t row_of_half) const {
+int64_t Strassen::Halves::tile_of(int64_t row_of_half) const {
   const int64_t in_tall = tall * height;
   return row_of_half < in_tall ? row_of_half / height : tall + (row_of_half - in_tall) / (height - 1);
 }
 
-int64_t Strassen::Part::row_of(int64_t tile) const { return tile * height - std::max<int64_t>(0, tile - tall); }
+int64_t Strassen::Halves::row_of(int64_t tile) const { return tile * height - std::max<int64_t>(0, tile - tall); }
 
 const float* Strassen::block_of_b(const Operands& operands, int64_t block, int64_t panel, int64_t number) const {
   return operands.b + ((block * panels() + panel) * packed_blocks() + number) * block_k_ * shape_.width();
@@ -237,11 +223,7 @@ const float* Strassen::block_of_b(const Operands& operands, int64_t block, int64
 
 int64_t Strassen::aside_stride() const { return scheme().columns * shape_.width() + kLineFloats; }
 
-int64_t Strassen::aside_elements() const {
-  int64_t most_rows = 0;
-  for (const Part& part : parts_) most_rows = std::max(most_rows, 2 * part.half);
-  return shape_.aside ? most_rows * aside_stride() : 0;
-}
+int64_t Strassen::aside_elements() const { return shape_.aside ? 2 * rows_.half * aside_stride() : 0; }
 
 StrassenMatrix Strassen::c_layout(const Operands& operands) const {
   return shape_.aside ? StrassenMatrix{aside_stride(), vector_lanes(shape_.isa)} : operands.c_layout;
@@ -251,11 +233,10 @@ float* Strassen::place_in_c(const Operands& operands, const Panel& panel, int bl
   const bool is_bottom = block >= scheme().columns;
   const int column_of_blocks = block % scheme().columns;
   if (shape_.aside) {
-    const int64_t row = (is_bottom ? panel.part.half : 0) + row_of_half;
+    const int64_t row = (is_bottom ? rows_.half : 0) + row_of_half;
     return operands.aside + row * aside_stride() + column_of_blocks * shape_.width();
   }
-  return place_in_c_itself(operands, panel, column_of_blocks,
-                           (is_bottom ? panel.part.bottom : panel.part.row) + row_of_half);
+  return place_in_c_itself(operands, panel, column_of_blocks, (is_bottom ? rows_.bottom : 0) + row_of_half);
 }
 
 float* Strassen::place_in_c_itself(const Operands& operands, const Panel& panel, int column_of_blocks,
@@ -271,7 +252,7 @@ int64_t Strassen::column_of(const Panel& panel, int column_of_blocks) const {
 // The share's next panels; what comes behind its last ones is not always known.
 const void* Strassen::weights_behind(const Operands& operands, const Panel& panel) const {
   const bool is_last_block = panel.block + 1 == blocks_, is_last_panel = panel.number + 1 == panel.mine.end;
-  if (is_last_block && is_last_panel && panel.is_last_part) {
+  if (is_last_block && is_last_panel) {
     if (operands.next_weights != nullptr) return operands.next_weights;
     // Of this share; the next one follows.
     return block_of_b(operands, 0, std::min(panel.number + 1, panels() - 1), 0);
@@ -296,8 +277,8 @@ void Strassen::run_panel(const Operands& operands, const Panel& panel) const noe
   args.c_vector_bytes = c.vector_stride * 4;
   args.prefetch = weights_behind(operands, panel);
   if (shape_.aside && panel.block + 1 == blocks_) {  // the panel is soon complete and goes to C
-    args.fetch = place_in_c_itself(operands, panel, 0, panel.part.row);
-    args.fetch_left = panel.part.end - panel.part.row;
+    args.fetch = place_in_c_itself(operands, panel, 0, 0);
+    args.fetch_left = shape_.m;
     args.fetch_stride_bytes = operands.c_layout.row_stride * 4;
     args.fetch_matrix_bytes = shape_.n / scheme().columns * 4;
   }
@@ -307,33 +288,32 @@ void Strassen::run_panel(const Operands& operands, const Panel& panel) const noe
                                                : weights_behind(operands, panel);
     run_product(product, operands, panel, args);
   }
-  if (panel.is_last_part && !shape_.aside && shape_.m % 2 != 0) run_last_row(operands, panel);
+  if (has_last_row()) run_last_row(operands, panel);
 }
 
 void Strassen::run_product(int64_t product, const Operands& operands, const Panel& panel,
                            GemmTileArgs& args) const noexcept {
   const BilinearScheme::Product& terms = scheme().products[static_cast<size_t>(product)];
-  const Part& part = panel.part;
   const BOperand b = scheme().packs_sums ? BOperand{static_cast<int>(product)} : b_operand(terms);
   args.b = block_of_b(operands, panel.block, panel.number, b.first);
   args.b_second_bytes = int64_t{b.second - b.first} * block_k_ * shape_.width() * 4;
   const int64_t lanes = vector_lanes(shape_.isa), sum = sum_of_[static_cast<size_t>(product)];
   const int a_block = block_of_a(product);
-  const float* a = sum < 0 ? block_in_a(operands.a, operands.a_layout, part, panel.block, a_block)
-                           : operands.sums + part.sums + (panel.block * sum_count_ + sum) * sums_stride(part);
+  const float* a = sum < 0 ? block_in_a(operands.a, operands.a_layout, panel.block, a_block)
+                           : operands.sums + (panel.block * sum_count_ + sum) * sums_stride();
   const int64_t a_row = sum < 0 ? lanes : block_k_;  // rows of one tile begin so far behind those of the last
   args.a_stride_bytes = a_row * 4;
   for (int shorter = 0; shorter < 2; ++shorter) {
-    args.tiles = shorter == 0 ? part.tall : part.tiles - part.tall;
+    args.tiles = shorter == 0 ? rows_.tall : rows_.tiles - rows_.tall;
     if (args.tiles == 0) continue;
-    const int64_t row = shorter == 0 ? 0 : part.tall * part.height;
+    const int64_t row = shorter == 0 ? 0 : rows_.tall * rows_.height;
     args.a = a + row * a_row;
-    args.a_chunk_bytes = (sum < 0 ? operands.a_layout.vector_stride : (part.height - shorter) * lanes) * 4;
+    args.a_chunk_bytes = (sum < 0 ? operands.a_layout.vector_stride : (rows_.height - shorter) * lanes) * 4;
     const std::vector<Fold>& folds = folds_[static_cast<size_t>(product)];
     args.c = place_in_c(operands, panel, folds[0].block, row);
     for (size_t i = 1; i < folds.size(); ++i) args.inputs[i - 1] = place_in_c(operands, panel, folds[i].block, row);
     for (size_t i = 0; i < folds.size(); ++i) give_inputs(operands, panel, folds[i].block, i, args);
-    products_[static_cast<size_t>(part.height - shorter)][place_of(panel.block)][static_cast<size_t>(product)].entry()(
+    products_[static_cast<size_t>(rows_.height - shorter)][place_of(panel.block)][static_cast<size_t>(product)].entry()(
         &args);
   }
 }

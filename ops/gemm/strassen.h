@@ -1,9 +1,8 @@
 #pragma once
 // The core of products by fewer products of blocks (ops/gemm/bilinear_scheme.h, one level), for matrix products and
-// pointwise convolutions. The rows of A come in parts, its columns in others; each pair is one such product: sums of
-// A's blocks are made ahead, and each product of blocks is added from registers to the blocks of C that it belongs to,
-// with the epilogue when it is a block's last. Of an odd number of rows the last one is computed directly, or one in
-// the middle twice.
+// pointwise convolutions. The columns of A come in parts; each is one such product: sums of A's blocks are made ahead,
+// and each product of blocks is added from registers to the blocks of C that it belongs to, with the epilogue when it
+// is a block's last. Of an odd number of rows the last one is computed directly, or one in the middle twice.
 //
 // Error: up to about three times that of the plain product, 1e-6 of the largest output at k = 1,024. A sum of rows of
 // very different size would give the small ones the error of the large ones, and rows of zeros results: so rows are
@@ -26,7 +25,6 @@ struct StrassenShape {
   Isa isa = Isa::avx2;
   const BilinearScheme* scheme = &kStrassen222;
   int64_t m = 0, n = 0, k = 0;
-  int64_t row_block = 1 << 20;  // rows for which all panels of B are used before the next ones come
   int k_block = 1024;
   int rows = 14, vecs = 2;
   bool embed_broadcast = false;
@@ -53,9 +51,12 @@ StrassenShape shape_in_blocks(const BilinearScheme& scheme, Isa isa, int64_t m, 
 // Untuned: additions cost this core less than the multiplications that they save.
 bool pays_strassen(Isa isa, const CoreRates& rates = core_rates());
 
-// Untuned: the part of the plain product's time that is saved. Sums of A take as long as `overhead` columns of B, and
-// visits to C as so many steps of k.
-double strassen_gain(const BilinearScheme& scheme, int64_t n, int64_t k, double overhead);
+// Sums of A take as long as so many columns of B, and visits to C as so many steps of k.
+struct StrassenOverhead {
+  double columns, steps;
+};
+// Untuned: the part of the plain product's time that is saved.
+double strassen_gain(const BilinearScheme& scheme, int64_t n, int64_t k, const StrassenOverhead& overhead);
 
 // A or C in memory, in elements.
 struct StrassenMatrix {
@@ -98,16 +99,13 @@ class Strassen {
   template <class Finish>
   void run(const Operands& operands, int share, int shares, Finish finish) const noexcept {
     const Range mine = split_evenly(panels(), share, shares);
-    for (size_t part = 0; part < parts_.size(); ++part) {
-      // What is gathered aside is one panel: all blocks of k for it. Else a block's sums stay in L2 for all panels.
-      const int64_t count = mine.end - mine.begin;
-      for (int64_t i = 0; i < blocks_ * count; ++i) {
-        const int64_t block = shape_.aside ? i % blocks_ : i / count;
-        const int64_t panel = mine.begin + (shape_.aside ? i / blocks_ : i % count);
-        run_panel(operands, {parts_[part], block, panel, mine, part + 1 == parts_.size()});
-        if (block + 1 < blocks_) continue;
-        finish_part(parts_[part], panel * shape_.width(), finish);
-      }
+    // What is gathered aside is one panel: all blocks of k for it. Else a block's sums stay in L2 for all panels.
+    const int64_t count = mine.end - mine.begin;
+    for (int64_t i = 0; i < blocks_ * count; ++i) {
+      const int64_t block = shape_.aside ? i % blocks_ : i / count;
+      const int64_t panel = mine.begin + (shape_.aside ? i / blocks_ : i % count);
+      run_panel(operands, {block, panel, mine});
+      if (block + 1 == blocks_) finish_panel(panel * shape_.width(), finish);
     }
   }
 
@@ -115,30 +113,28 @@ class Strassen {
   static constexpr int kMostHeight = 32;
   // All sums of a place are written together: they shall not fall into one set of the cache.
   static constexpr int64_t kSumsGap = 5 * 16;
-  struct Part {  // rows [row, end): [row, row + half) above [bottom, bottom + half)
-    int64_t row = 0, end = 0, half = 0, bottom = 0;
+  // Of rows: [0, half) above [bottom, bottom + half).
+  struct Halves {
+    int64_t half = 0, bottom = 0;
     // Tiles of `height` rows come first, then those of one row less.
     int64_t tiles = 0, tall = 0;
     int height = 0;
-    int64_t sums = 0;  // elements from the beginning of the sums
     int64_t tile_of(int64_t row_of_half) const;
     int64_t row_of(int64_t tile) const;
   };
   struct Panel {
-    const Part& part;
     int64_t block, number;  // of k; of the left panel
     Range mine;             // this share's panels
-    bool is_last_part;
   };
 
   template <class Finish>
-  void finish_part(const Part& part, int64_t column, Finish finish) const noexcept {
-    const bool is_twice = part.bottom < part.row + part.half;  // a row in both halves
-    const int64_t done = shape_.epilogue ? 2 * part.half : 0;
-    if (part.row + done == part.end) return;
-    if (!is_twice) return finish(part.row + done, part.end - part.row - done, column, int64_t{0});
-    finish(part.row, part.half, column, int64_t{0});
-    finish(part.row + part.half, part.end - part.row - part.half, column, part.half + 1);
+  void finish_panel(int64_t column, Finish finish) const noexcept {
+    const bool is_twice = rows_.bottom < rows_.half;  // a row in both halves
+    const int64_t done = shape_.epilogue ? 2 * rows_.half : 0;
+    if (done == shape_.m) return;
+    if (!is_twice) return finish(done, shape_.m - done, column, int64_t{0});
+    finish(int64_t{0}, rows_.half, column, int64_t{0});
+    finish(rows_.half, shape_.m - rows_.half, column, rows_.half + 1);
   }
 
   const BilinearScheme& scheme() const { return *shape_.scheme; }
@@ -146,8 +142,8 @@ class Strassen {
   int64_t panels() const { return shape_.n / scheme().columns / shape_.width(); }
   int64_t packed_blocks() const { return scheme().packs_sums ? products() : scheme().b_blocks(); }
   // From the sums for one product to those for the next.
-  int64_t sums_stride(const Part& part) const { return part.half * block_k_ + kSumsGap; }
-  int64_t sums_of_blocks() const;  // elements
+  int64_t sums_stride() const { return rows_.half * block_k_ + kSumsGap; }
+  int64_t sums_of_blocks() const { return blocks_ * sum_count_ * sums_stride(); }  // elements
   // The last row of an odd number, for which there is no sum: its copy behind the sums.
   bool has_last_row() const { return !shape_.aside && shape_.m % 2 != 0; }
   // The block of A that is the product's whole sum and is read where it lies; -1: none.
@@ -157,17 +153,14 @@ class Strassen {
   }
   void find_sizes(Range rows, const float* a, int64_t row_stride, float* sums) const noexcept;
   // A block of A, of this block of k.
-  const float* block_in_a(const float* a, const StrassenMatrix& a_layout, const Part& part, int64_t block,
-                          int number) const;
+  const float* block_in_a(const float* a, const StrassenMatrix& a_layout, int64_t block, int number) const;
   // Addresses of one block of k, from this row of the halves on.
-  BlockSumsArgs sums_from(const Part& part, int64_t block, int64_t row, const float* a, const StrassenMatrix& a_layout,
+  BlockSumsArgs sums_from(int64_t block, int64_t row, const float* a, const StrassenMatrix& a_layout,
                           float* sums) const noexcept;
-  void sum_tile(const Part& part, int64_t block, Range rows, const float* a, const StrassenMatrix& a_layout,
-                float* sums) const noexcept;
+  void sum_tile(int64_t block, Range rows, const float* a, const StrassenMatrix& a_layout, float* sums) const noexcept;
   void copy_last_row(const float* a, const StrassenMatrix& a_layout, float* to) const noexcept;
-  void sum_vectors(const Part& part, int64_t block, const float* a, const StrassenMatrix& a_layout,
-                   float* sums) const noexcept;
-  void make_parts();
+  void sum_vectors(int64_t block, const float* a, const StrassenMatrix& a_layout, float* sums) const noexcept;
+  void cut_rows();
   void make_folds();
   void emit_kernels();
   void emit_products(int height);
@@ -188,7 +181,7 @@ class Strassen {
 
   StrassenShape shape_;
   int64_t blocks_ = 0, block_k_ = 0;  // of k; rows of a block of B
-  std::vector<Part> parts_;
+  Halves rows_;
   BlockSums sums_;
   std::vector<int64_t> sum_of_;  // by product: the number of its sum; -1: A itself
   int64_t sum_count_ = 0;

@@ -55,10 +55,6 @@ RowSize size_of_row(uint32_t largest) {
 
 }  // namespace
 
-int64_t Strassen::sums_of_blocks() const {
-  return parts_.back().sums + blocks_ * sum_count_ * sums_stride(parts_.back());
-}
-
 int64_t Strassen::sums_elements() const {
   constexpr int64_t kScaleFloats = sizeof(RowScale) / sizeof(float);
   return sums_of_blocks() + (shape_.scales_rows ? shape_.m * (1 + kScaleFloats) : 0) + (has_last_row() ? shape_.k : 0);
@@ -104,29 +100,26 @@ void Strassen::sum(const float* a, const StrassenMatrix& a_layout, float* sums, 
   const int64_t apart = a_layout.vector_stride * 4;
   if (has_last_row() && share == 0) copy_last_row(a, a_layout, sums + sums_of_blocks());
   const bool by_vector = shares == 1 && !shape_.scales_rows && apart >= kFarApart && apart % kFewSets == 0;
-  for (const Part& part : parts_) {
-    const Range mine = split_evenly(static_cast<long>(part.half), share, shares);
-    for (int64_t block = 0; block < blocks_; ++block) {
-      if (by_vector) {
-        sum_vectors(part, block, a, a_layout, sums);
-        continue;
+  const Range mine = split_evenly(static_cast<long>(rows_.half), share, shares);
+  for (int64_t block = 0; block < blocks_; ++block) {
+    if (by_vector) {
+      sum_vectors(block, a, a_layout, sums);
+      continue;
+    }
+    for (int64_t row = mine.begin; row < mine.end;) {
+      const int64_t end = std::min<int64_t>(mine.end, rows_.row_of(rows_.tile_of(row) + 1));
+      if (shape_.scales_rows && block == 0) {  // just before: most of the rows are in L1 then
+        find_sizes({row, end}, a, a_layout.row_stride, sums);
+        find_sizes({rows_.bottom + row, rows_.bottom + end}, a, a_layout.row_stride, sums);
       }
-      for (int64_t row = mine.begin; row < mine.end;) {
-        const int64_t end = std::min<int64_t>(mine.end, part.row_of(part.tile_of(row) + 1));
-        if (shape_.scales_rows && block == 0) {  // just before: most of the rows are in L1 then
-          find_sizes({part.row + row, part.row + end}, a, a_layout.row_stride, sums);
-          find_sizes({part.bottom + row, part.bottom + end}, a, a_layout.row_stride, sums);
-        }
-        sum_tile(part, block, {row, end}, a, a_layout, sums);
-        row = end;
-      }
+      sum_tile(block, {row, end}, a, a_layout, sums);
+      row = end;
     }
   }
 }
 
-const float* Strassen::block_in_a(const float* a, const StrassenMatrix& a_layout, const Part& part, int64_t block,
-                                  int number) const {
-  const int64_t row = number < scheme().inner ? part.row : part.bottom;
+const float* Strassen::block_in_a(const float* a, const StrassenMatrix& a_layout, int64_t block, int number) const {
+  const int64_t row = number < scheme().inner ? 0 : rows_.bottom;
   const int64_t vector = (scheme().inner * block + number % scheme().inner) * block_k_ / vector_lanes(shape_.isa);
   return a + row * a_layout.row_stride + vector * a_layout.vector_stride;
 }
@@ -138,44 +131,43 @@ void Strassen::copy_last_row(const float* a, const StrassenMatrix& a_layout, flo
     std::memcpy(to + k, a, static_cast<size_t>(lanes) * 4);
 }
 
-BlockSumsArgs Strassen::sums_from(const Part& part, int64_t block, int64_t row, const float* a,
-                                  const StrassenMatrix& a_layout, float* sums) const noexcept {
-  const int64_t lanes = vector_lanes(shape_.isa), tile = part.tile_of(row), first = part.row_of(tile);
+BlockSumsArgs Strassen::sums_from(int64_t block, int64_t row, const float* a, const StrassenMatrix& a_layout,
+                                  float* sums) const noexcept {
+  const int64_t lanes = vector_lanes(shape_.isa), tile = rows_.tile_of(row), first = rows_.row_of(tile);
   BlockSumsArgs args;
-  args.in = block_in_a(a, a_layout, part, block, 0) + row * a_layout.row_stride;
-  args.out = sums + part.sums + block * sum_count_ * sums_stride(part) + first * block_k_ + (row - first) * lanes;
-  args.in_block_row_bytes = (part.bottom - part.row) * a_layout.row_stride * 4;
+  args.in = block_in_a(a, a_layout, block, 0) + row * a_layout.row_stride;
+  args.out = sums + block * sum_count_ * sums_stride() + first * block_k_ + (row - first) * lanes;
+  args.in_block_row_bytes = rows_.bottom * a_layout.row_stride * 4;
   args.in_block_column_bytes = block_k_ / lanes * a_layout.vector_stride * 4;
-  args.out_sum_bytes = sums_stride(part) * 4;
+  args.out_sum_bytes = sums_stride() * 4;
   args.in_vector_bytes = a_layout.row_stride * 4;
   args.out_vector_bytes = lanes * 4;
-  args.scales = row_scales(sums) + part.row + row;
-  args.scales_block_row_bytes = (part.bottom - part.row) * static_cast<int64_t>(sizeof(RowScale));
+  args.scales = row_scales(sums) + row;
+  args.scales_block_row_bytes = rows_.bottom * static_cast<int64_t>(sizeof(RowScale));
   return args;
 }
 
 // Rows of one tile, in the order in which the products read them: so the sums are written line by line.
-void Strassen::sum_tile(const Part& part, int64_t block, Range rows, const float* a, const StrassenMatrix& a_layout,
+void Strassen::sum_tile(int64_t block, Range rows, const float* a, const StrassenMatrix& a_layout,
                         float* sums) const noexcept {
-  const int64_t lanes = vector_lanes(shape_.isa), tile = part.tile_of(rows.begin);
-  BlockSumsArgs args = sums_from(part, block, rows.begin, a, a_layout, sums);
+  const int64_t lanes = vector_lanes(shape_.isa), tile = rows_.tile_of(rows.begin);
+  BlockSumsArgs args = sums_from(block, rows.begin, a, a_layout, sums);
   args.rows = block_k_ / lanes;
   args.vectors = rows.end - rows.begin;
   args.in_stride_bytes = a_layout.vector_stride * 4;
-  args.out_stride_bytes = (part.row_of(tile + 1) - part.row_of(tile)) * lanes * 4;
+  args.out_stride_bytes = (rows_.row_of(tile + 1) - rows_.row_of(tile)) * lanes * 4;
   sums_(&args);
 }
 
 // All rows: of all tiles a vector, then of all the next one. Rows are not scaled.
-void Strassen::sum_vectors(const Part& part, int64_t block, const float* a, const StrassenMatrix& a_layout,
-                           float* sums) const noexcept {
+void Strassen::sum_vectors(int64_t block, const float* a, const StrassenMatrix& a_layout, float* sums) const noexcept {
   const int64_t lanes = vector_lanes(shape_.isa);
   for (int64_t vector = 0; vector < block_k_ / lanes; ++vector) {
     for (int shorter = 0; shorter < 2; ++shorter) {
-      const int64_t tiles = shorter == 0 ? part.tall : part.tiles - part.tall;
+      const int64_t tiles = shorter == 0 ? rows_.tall : rows_.tiles - rows_.tall;
       if (tiles == 0) continue;
-      const int64_t height = part.height - shorter, row = shorter == 0 ? 0 : part.tall * part.height;
-      BlockSumsArgs args = sums_from(part, block, row, a + vector * a_layout.vector_stride, a_layout, sums);
+      const int64_t height = rows_.height - shorter, row = shorter == 0 ? 0 : rows_.tall * rows_.height;
+      BlockSumsArgs args = sums_from(block, row, a + vector * a_layout.vector_stride, a_layout, sums);
       args.out += vector * height * lanes;
       args.rows = tiles;
       args.vectors = height;

@@ -179,8 +179,8 @@ GemmPlan default_int8_plan(const Int8Problem& problem, const CoreRates& rates) {
   GemmPlan plan;
   choose_tile(problem, rates, plan);
   while (!is_valid(plan, problem) && plan.vecs > 1) --plan.vecs;
-  plan.split = choose_split(problem.batches * divide_up(problem.n, int64_t{plan.vecs} * vector_lanes(problem.isa)),
-                            divide_up(problem.m, plan.rows), problem.threads);
+  const int64_t panel_columns = int64_t{plan.vecs} * vector_lanes(problem.isa);
+  plan.split = choose_split({problem.batches, problem.m, problem.n, panel_columns, plan.rows, problem.threads});
   // A block of A's rows shall stay in L2 beside two panels of B.
   constexpr int64_t kRowBlockBytes = 384 << 10;
   plan.row_block = static_cast<int>(std::clamp<int64_t>(kRowBlockBytes / std::max<int64_t>(1, problem.groups() * 4),

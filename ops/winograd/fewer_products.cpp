@@ -54,7 +54,8 @@ std::optional<int> choose_fewer_products(const ConvProblem& problem, const ConvP
   if (!has_avx512(plan.isa) || !pays_strassen(plan.isa, rates) || threads > 2) return std::nullopt;
   if (!can_multiply_fewer(problem, plan.isa, plan.winograd)) return std::nullopt;
   if (has_two_wide_products(plan.isa, rates)) return choose_beside_two(problem, plan, threads, rates);
-  constexpr double kOverhead = 7, kLeastGain = 0.055, kLeastGainOfTwo = 0.075;
+  constexpr StrassenOverhead kOverhead{7, 7};
+  constexpr double kLeastGain = 0.055, kLeastGainOfTwo = 0.075;
   const WinogradForm form = winograd_form(problem, plan.winograd);
   if (strassen_gain(kStrassen222, columns_of(problem), depth_of(problem, form), kOverhead) <
       (threads == 1 ? kLeastGain : kLeastGainOfTwo))

@@ -316,6 +316,23 @@ TEST(GemmProduct, RuleGivesAValidPlanForEveryShape) {
   }
 }
 
+TEST(GemmSplit, IsByRowsWhereThereAreManyOrPanelsAreUneven) {
+  const auto split = [](int64_t m, int64_t n, int64_t panel, int threads = 2, int64_t batches = 1) {
+    return choose_split(
+        {.batches = batches, .m = m, .n = n, .panel_columns = panel, .tile_rows = 8, .threads = threads});
+  };
+  EXPECT_EQ(split(128, 768, 48), GemmSplit::columns) << "by rows each would stream all of B for few of them";
+  EXPECT_EQ(split(1024, 768, 48), GemmSplit::rows) << "by columns each would read what the other wrote";
+  EXPECT_EQ(split(1024, 768, 48, 2, 2), GemmSplit::columns) << "of their own products";
+  EXPECT_EQ(split(128, 256, 48), GemmSplit::rows) << "144 columns for one, 112 for the other";
+  EXPECT_EQ(split(128, 240, 48), GemmSplit::rows) << "five panels";
+  EXPECT_EQ(split(128, 64, 48), GemmSplit::rows);
+  EXPECT_EQ(split(8, 768, 48), GemmSplit::columns) << "one tile of rows";
+  EXPECT_EQ(split(1024, 768, 48, 1), GemmSplit::columns);
+  EXPECT_EQ(split(0, 768, 48), GemmSplit::columns);
+  EXPECT_EQ(split(1024, 0, 48), GemmSplit::columns);
+}
+
 TEST(PackedWeights, TellOfALargeMatrixWhileItIsPacked) {
   testing::PassNet net;
   net.output(net.op("MatMul", {net.input({2, 1500}), net.weights({1500, 3001})}));

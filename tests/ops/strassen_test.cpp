@@ -46,7 +46,7 @@ class StrassenTest : public ::testing::TestWithParam<Isa> {
     std::vector<float> packed(static_cast<size_t>(product.packed_elements()), nan);
     product.pack({b.data(), k, n, n, 1}, 1, packed.data());
     std::vector<float> c(static_cast<size_t>(m * (n + gap)), nan);
-    std::vector<float> sums(static_cast<size_t>(product.pieces() * product.sums_of_piece()), nan);
+    std::vector<float> sums(static_cast<size_t>(problem.threads * product.sums_elements()), nan);
     std::vector<float> scratch(static_cast<size_t>(product.scratch_elements()), nan);
     GemmOperands operands;
     operands.a = a.data();
@@ -58,11 +58,9 @@ class StrassenTest : public ::testing::TestWithParam<Isa> {
     operands.inputs = {bias.data(), residual.data()};
     operands.input_strides = {0, n};
     const int shares = problem.threads * (1 + static_cast<int>(m % 3));
-    for (int part = 0; part < product.parts(); ++part) {
-      for (int thread = 0; thread < problem.threads; ++thread)
-        product.sum(part, operands, {sums.data(), product.sums_of_piece()}, thread, problem.threads);
+    for (int round = 0; round < product.rounds(); ++round) {
       for (int share = shares; share-- > 0;)
-        product.run(part, operands, {sums.data(), product.sums_of_piece()}, share, shares);
+        product.run(round, operands, {sums.data(), product.sums_elements()}, share, shares, share % problem.threads);
     }
     double error = 0, largest = 0;
     for (int64_t row = 0; row < m; ++row) {
@@ -91,7 +89,7 @@ class StrassenTest : public ::testing::TestWithParam<Isa> {
     std::vector<float> packed(static_cast<size_t>(product.packed_elements()));
     product.pack({b.data(), problem.k, problem.n, problem.n, 1}, 1, packed.data());
     std::vector<float> c(static_cast<size_t>(problem.m * problem.n)),
-        sums(static_cast<size_t>(product.pieces() * product.sums_of_piece())),
+        sums(static_cast<size_t>(problem.threads * product.sums_elements())),
         scratch(static_cast<size_t>(product.scratch_elements()));
     GemmOperands operands;
     operands.a = a.data();
@@ -100,11 +98,9 @@ class StrassenTest : public ::testing::TestWithParam<Isa> {
     operands.scratch = scratch.data();
     operands.a_stride = problem.k;
     operands.c_stride = problem.n;
-    for (int part = 0; part < product.parts(); ++part) {
-      for (int thread = 0; thread < 2; ++thread)
-        product.sum(part, operands, {sums.data(), product.sums_of_piece()}, thread, 2);
-      for (int thread = 0; thread < 2; ++thread)
-        product.run(part, operands, {sums.data(), product.sums_of_piece()}, thread, 2);
+    for (int round = 0; round < product.rounds(); ++round) {
+      for (int thread = 0; thread < problem.threads; ++thread)
+        product.run(round, operands, {sums.data(), product.sums_elements()}, thread, problem.threads, thread);
     }
     return c;
   }
@@ -139,6 +135,28 @@ TEST_P(StrassenTest, MatchesPlainLoopsOverRandomShapes) {
     ASSERT_TRUE(is_valid(plan, problem));
     EXPECT_LT(error_of(problem, plan, pick(0, 1) * pick(1, 20)), 1e-5);
   }
+}
+
+TEST_P(StrassenTest, HasSumsOfAWaveOfRowsOnly) {
+  const auto product = [](int64_t m, int threads, GemmSplit split) {
+    GemmPlan plan;
+    plan.fast = FastProduct::packed_strassen;
+    plan.rows = 4;
+    plan.vecs = 1;
+    plan.row_block = 64;
+    plan.split = split;
+    GemmProblem problem{1, m, 128, 128, GemmOperandB::packed, {}, GetParam()};
+    problem.allows_strassen = true;
+    problem.threads = threads;
+    return StrassenProduct(problem, plan);
+  };
+  const int64_t of_wave = product(64, 1, GemmSplit::columns).sums_elements();
+  EXPECT_EQ(product(64, 1, GemmSplit::columns).rounds(), 2);
+  EXPECT_EQ(product(1024, 1, GemmSplit::columns).sums_elements(), of_wave);
+  EXPECT_EQ(product(1024, 1, GemmSplit::columns).rounds(), 2 * 16);
+  EXPECT_EQ(product(1024, 2, GemmSplit::rows).sums_elements(), of_wave) << "of each thread";
+  EXPECT_EQ(product(1024, 2, GemmSplit::rows).rounds(), 2 * 8);
+  EXPECT_EQ(product(3, 2, GemmSplit::rows).rounds(), 2) << "no two rows for each";
 }
 
 TEST_P(StrassenTest, PacksSumsOfBlocksWhereItsNameSaysSo) {
@@ -275,8 +293,7 @@ TEST_P(StrassenTest, FewThreadsHaveRowsOfTheirOwnWhereThereAreMany) {
   };
   EXPECT_EQ(split(128, 2), GemmSplit::rows);
   EXPECT_EQ(split(128, 1), GemmSplit::columns);
-  EXPECT_EQ(split(64, 2), GemmSplit::columns);    // each streams all of B
-  EXPECT_EQ(split(4096, 8), GemmSplit::columns);  // too many for the memory
+  EXPECT_EQ(split(64, 2), GemmSplit::columns);  // each streams all of B
 }
 
 TEST_P(StrassenTest, ThreadsWithManyRowsOfTheirOwnTakeSmallGains) {
@@ -325,11 +342,13 @@ TEST_P(StrassenTest, TwoMultipliersTakePackedSumsOnlyAndMoreRows) {
   EXPECT_EQ(rule(128, 768, 768).fast, FastProduct::hopcroft_kerr);
   EXPECT_EQ(rule(80, 1024, 1024).fast, FastProduct::packed_strassen) << "has no thirds";
   EXPECT_EQ(rule(79, 1024, 1024).fast, FastProduct::none);
-  EXPECT_EQ(rule(128, 256, 1024).fast, FastProduct::none);
+  EXPECT_EQ(rule(128, 256, 1024).fast, FastProduct::packed_strassen) << "columns cost more than steps of k";
+  EXPECT_EQ(rule(128, 192, 256).fast, FastProduct::none);
   EXPECT_EQ(rule(128, 512, 512, 2).fast, FastProduct::packed_strassen);
   EXPECT_EQ(rule(79, 1024, 1024, 2).fast, FastProduct::none);
   EXPECT_EQ(rule(48, 768, 768).fast, FastProduct::hopcroft_kerr);
   EXPECT_EQ(rule(197, 768, 3072).row_block, 256) << "reads B once";
+  EXPECT_EQ(rule(1024, 768, 3072, 2).row_block, 136) << "sums of both threads stay in L3";
   EXPECT_EQ(rule(47, 768, 768).fast, FastProduct::none);
   EXPECT_EQ(rule(128, 192, 192).fast, FastProduct::none);
   // Few threads have columns of their own unless these are uneven or rows are many.
@@ -339,6 +358,8 @@ TEST_P(StrassenTest, TwoMultipliersTakePackedSumsOnlyAndMoreRows) {
   EXPECT_EQ(rule(384, 768, 768, 2).split, GemmSplit::rows);
   EXPECT_EQ(rule(96, 576, 768, 2).split, GemmSplit::rows);
   EXPECT_EQ(rule(95, 576, 768, 2).fast, FastProduct::none);
+  EXPECT_EQ(rule(128, 768, 192, 2).fast, FastProduct::none) << "sums of few steps, made for columns of two threads";
+  EXPECT_EQ(rule(400, 768, 192, 2).fast, FastProduct::hopcroft_kerr);
   EXPECT_EQ(rule(64, 768, 768, 2).fast, FastProduct::hopcroft_kerr);
   EXPECT_EQ(rule(63, 768, 768, 2).fast, FastProduct::none);
   EXPECT_EQ(rule(64, 384, 384, 2).fast, FastProduct::none);
