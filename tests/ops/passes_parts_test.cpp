@@ -131,6 +131,37 @@ TEST(UnpackHeads, ReadsPartsOfOneProductHoweverTheyArePicked) {
   }
 }
 
+// As sink-transposes leaves them, which has brought one order of axes to all of the three.
+TEST(UnpackHeads, ReadsPartsThatAreTransposedOneByOne) {
+  for (const int64_t axis : {int64_t{2}, int64_t{-3}}) {
+    PassNet net;
+    const ValueId y = net.op("MatMul", {net.input(Dims{2, kLength, 8}), net.weights({8, 3 * kHeads * kSize})});
+    const std::vector<ValueId> parts = split(net, net.reshape(y, {0, kLength, 3, kHeads, kSize}), {1, 1, 1}, axis);
+    const auto heads = [&](size_t i) {
+      return net.transpose(net.op("Squeeze", {parts[i], net.integers({axis})}), {0, 2, 1, 3});
+    };
+    const ValueId q = net.op("Mul", {heads(0), net.scalar(0.5f)}), k = net.transpose(heads(1), {0, 1, 3, 2});
+    const ValueId shares = net.op("Softmax", {net.op("MatMul", {q, k})}, {{"axis", int64_t{-1}}});
+    const ValueId rows = net.transpose(net.op("MatMul", {shares, heads(2)}), {0, 2, 1, 3});
+    net.output(net.reshape(rows, {0, kLength, kHeads * kSize}));
+    EXPECT_EQ(ops_of(rewritten(net, kAttention)), "MatMul MatMul+Mul+Softmax+MatMul");
+  }
+}
+
+TEST(UnpackHeads, ReadsWindowsWhoseRowsAndColumnsAreAxes) {
+  PassNet net;
+  const ValueId y = net.op("MatMul", {net.input(Dims{2, 3, kLength, 8}), net.weights({8, 3 * kHeads * kSize})});
+  const ValueId apart = net.reshape(y, {2, 3 * kLength, 3, kHeads, kSize});
+  const std::vector<ValueId> parts = split(net, apart, {1, 1, 1}, 2);
+  const auto heads = [&](size_t i, std::vector<int64_t> perm) {
+    return net.transpose(net.op("Squeeze", {parts[i], net.integers({2})}), std::move(perm));
+  };
+  const ValueId q = net.op("Mul", {heads(0, {0, 2, 1, 3}), net.scalar(0.5f)}), k = heads(1, {0, 2, 3, 1});
+  const ValueId shares = net.op("Softmax", {net.op("MatMul", {q, k})}, {{"axis", int64_t{-1}}});
+  net.output(net.op("MatMul", {shares, heads(2, {0, 2, 1, 3})}));
+  EXPECT_EQ(ops_of(rewritten(net, kAttention)), "MatMul Reshape Reshape Reshape MatMul+Mul+Softmax+MatMul");
+}
+
 // Queries, keys and values beside one another, each with all its heads.
 std::string of_columns(const std::vector<int64_t>& columns, int64_t axis, bool is_read_twice = false) {
   PassNet net;

@@ -190,6 +190,22 @@ TEST_P(StrassenTest, StaysWithinItsErrorBoundForLongSums) {
   }
 }
 
+TEST_P(StrassenTest, TakesLongSumsInPartsThatStayNear) {
+  for (const FastProduct fast : {FastProduct::strassen, FastProduct::packed_strassen}) {
+    GemmPlan plan;
+    plan.fast = fast;
+    plan.rows = 6;
+    plan.k_block = 1024;
+    GemmProblem problem{1, 9, 64, 4096, GemmOperandB::packed, {}, GetParam()};
+    problem.allows_strassen = true;
+    EXPECT_TRUE(StrassenProduct(problem, plan).visits_once());
+    problem.k = 11008;
+    problem.epilogue = bias_residual_relu();
+    EXPECT_FALSE(StrassenProduct(problem, plan).visits_once());
+    EXPECT_LT(error_of(problem, plan, 3), 1e-5) << plan.key();
+  }
+}
+
 // Rows of A meet in sums: a small one must not get the large one's errors, nor a row of zeros any, nor anything of an
 // infinity.
 TEST_P(StrassenTest, KeepsRowsApart) {
