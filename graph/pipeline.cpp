@@ -171,6 +171,7 @@ const std::vector<Pass>& load_passes() {
       // Patterns below are written without identities in between, and count readers: dead ones must be gone.
       {"remove-identities", passes::remove_identities, 1},
       {"sink-reshapes", passes::sink_reshapes, 1},
+      {"sink-cuts", passes::sink_cuts, 1},
       // Masks and statistics come to their readers as small as they are.
       {"bypass-expand", passes::bypass_expand, 1},
       {"assign-slices", passes::assign_slices, 1},
@@ -253,6 +254,8 @@ const std::vector<Pass>& bind_passes() {
       {"split-einsum", passes::split_einsum, 1},
       {"expand-einsum", passes::expand_einsum, 1},
       {"remove-identities", passes::remove_identities, 1},
+      // Of as many pictures as there are known to be now.
+      {"sink-cuts", passes::sink_cuts, 1},
       // A mask that was spread to extents known only now, and what was assigned to its first columns: before constants
       // are folded, for indices are many times as large as what is assigned by them.
       {"bypass-expand", passes::bypass_expand, 1},

@@ -56,6 +56,7 @@ bool remove_dead(Graph& graph, const PassContext& context);
 bool remove_identities(Graph& graph, const PassContext& context);
 bool share_heads(Graph& graph, const PassContext& context);
 bool sink_constants(Graph& graph, const PassContext& context);
+bool sink_cuts(Graph& graph, const PassContext& context);
 bool sink_dequantize(Graph& graph, const PassContext& context);
 bool sink_reshapes(Graph& graph, const PassContext& context);
 bool sink_scales(Graph& graph, const PassContext& context);

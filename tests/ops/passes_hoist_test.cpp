@@ -176,5 +176,40 @@ TEST(SinkReshapes, StayBeforeOperandsWithAxesAndWhereOthersRead) {
   EXPECT_EQ(ops_of(rewritten(net, {passes::sink_reshapes})), "Reshape Mul Reshape Relu Reshape Add");
 }
 
+// --- masks of windows
+
+// Scores of pictures * windows, to which a constant of these extents is added for each picture and window.
+std::string with_mask(int64_t pictures, const Dims& mask, const char* op = "Add", const Dims& behind = {6, 2, 4, 4}) {
+  PassNet net;
+  const ValueId scores = net.op("MatMul", {net.input(Dims{6, 2, 4, 3}), net.input(Dims{6, 2, 3, 4})});
+  const ValueId cut = net.reshape(scores, {pictures, 6 / pictures, 2, 4, 4});
+  const ValueId masked = net.op(op, {net.weights(mask), cut});
+  net.output(net.op("Softmax", {net.reshape(masked, behind)}, {{"axis", int64_t{-1}}}));
+  return ops_of(rewritten(net, {passes::sink_cuts}));
+}
+
+TEST(SinkCuts, JoinsAMaskOfEachWindow) {
+  for (const int64_t pictures : {1, 2, 3, 6}) {
+    const int64_t windows = 6 / pictures;
+    for (const Dims& mask : {Dims{1, windows, 1, 4, 4}, Dims{windows, 1, 4, 4}, Dims{pictures, 1, 2, 4, 4},
+                             Dims{2, 4, 4}, Dims{pictures, windows, 1, 1, 4}, Dims{1, 1, 1, 4, 4}, Dims{}}) {
+      EXPECT_EQ(with_mask(pictures, mask), "MatMul Add Softmax") << to_string(mask) << " for " << pictures;
+    }
+  }
+  EXPECT_EQ(with_mask(2, {1, 3, 1, 4, 4}, "Sub"), "MatMul Sub Softmax");
+}
+
+TEST(SinkCuts, LeavesOtherCuts) {
+  EXPECT_EQ(with_mask(2, {1, 3, 1, 4, 4}, "Add", {3, 2, 2, 4, 4}), "MatMul Reshape Add Reshape Softmax");
+  EXPECT_EQ(with_mask(2, {1, 3, 1, 4, 4}, "Max"), "MatMul Reshape Max Reshape Softmax");
+  PassNet net;  // a mask that is no constant, and another reader
+  const ValueId scores = net.input(Dims{6, 2, 4, 4}), cut = net.reshape(scores, {2, 3, 2, 4, 4});
+  net.output(net.reshape(net.op("Add", {cut, net.input(Dims{3, 1, 4, 4})}), {6, 2, 4, 4}));
+  const ValueId second = net.reshape(scores, {3, 2, 2, 4, 4});
+  net.output(net.reshape(net.op("Add", {second, net.weights({2, 1, 4, 4})}), {6, 2, 4, 4}));
+  net.output(second);
+  EXPECT_EQ(ops_of(rewritten(net, {passes::sink_cuts})), "Reshape Add Reshape Reshape Add Reshape");
+}
+
 }  // namespace
 }  // namespace lathe
