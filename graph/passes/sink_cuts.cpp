@@ -1,6 +1,5 @@
 // Attention over shifted windows of a batch of pictures adds a mask of each window, which all pictures share:
-//   [pictures * windows, ...] -Reshape-> [pictures, windows, ...] -Add a constant-> -Reshape-> [pictures * windows,
-//   ...]
+//   [pictures * windows, ...] -Reshape-> [pictures, windows, ...] -Add a constant, Reshape-> [pictures * windows, ...]
 // The constant becomes one of all windows of all pictures, and the Reshapes go: what stands around them fuses.
 #include <algorithm>
 #include <cstddef>

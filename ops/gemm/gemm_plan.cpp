@@ -195,7 +195,7 @@ int rows_of_wave(const GemmProblem& problem, const GemmPlan& fast, const CoreRat
   constexpr int64_t kSumsBytes = 2 << 20, kMostOfThread = 4 << 20, kMostRows = 512;
   const BilinearScheme& scheme = scheme_of(fast.fast);
   if (!scheme.packs_sums) return kMostRows;
-  const int64_t sums_of_row = std::max<int64_t>(1, scheme.sums_per_row(problem.k) * 4);
+  const int64_t sums_of_row = std::max<int64_t>(1, scheme.sums_per_row(std::min<int64_t>(problem.k, kLongestSums)) * 4);
   int64_t fewest = 128;
   if (has_two_wide_products(problem.isa, rates))
     fewest = fast.split == GemmSplit::rows ? std::clamp<int64_t>(kMostOfThread / sums_of_row, fewest, 256) : 256;
@@ -205,7 +205,7 @@ int rows_of_wave(const GemmProblem& problem, const GemmPlan& fast, const CoreRat
 GemmPlan plan_by(FastProduct scheme, const GemmProblem& problem, const GemmPlan& plan, const CoreRates& rates) {
   GemmPlan fast = plan;
   fast.fast = scheme;
-  fast.k_block = scheme == FastProduct::hopcroft_kerr ? 4096 : 1024;
+  fast.k_block = scheme == FastProduct::hopcroft_kerr ? kLongestSums : 1024;
   choose_fast_tile(problem, problem.n / scheme_of(scheme).columns, fast);
   fast.split = splits_rows(problem, fast, rates) ? GemmSplit::rows : GemmSplit::columns;
   fast.row_block = rows_of_wave(problem, fast, rates);

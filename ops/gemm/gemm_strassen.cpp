@@ -29,10 +29,9 @@ StrassenShape shape_of(const GemmProblem& problem, const GemmPlan& plan) {
 // Other schemes add later blocks of k to what was gathered aside: parts only keep their sums near (768 columns and k
 // 16,384, Zen 5: 128 rows take 3 to 5 % less, 1,024 11 to 14 %).
 int64_t part_count(const StrassenShape& shape) {
-  constexpr int kMostOfPart = 4096;
   if (shape.scheme->takes_sums()) return parts_of_k(shape);
   StrassenShape whole = shape;
-  whole.k_block = kMostOfPart;
+  whole.k_block = kLongestSums;
   return std::max<int64_t>(1, parts_of_k(whole));
 }
 

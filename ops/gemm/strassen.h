@@ -21,6 +21,8 @@
 
 namespace lathe {
 
+constexpr int kLongestSums = 4096;  // steps of k whose sums of A's blocks stay near enough to be made at once
+
 struct StrassenShape {
   Isa isa = Isa::avx2;
   const BilinearScheme* scheme = &kStrassen222;
