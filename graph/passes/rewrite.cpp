@@ -21,6 +21,7 @@ bool is_lathe_op(const Node& node, std::string_view name) {
 }
 
 bool is_reshape(const Node& node) { return is_one_of(node, {"Reshape", "Flatten", "Squeeze", "Unsqueeze"}); }
+bool is_plain_reshape(const Node& node) { return is_reshape(node) && !node.epilogue; }
 
 bool has_bodies(const Node& node) {
   return std::any_of(node.attributes.begin(), node.attributes.end(), [](const auto& entry) {

@@ -15,7 +15,8 @@ namespace lathe {
 bool is_op(const Node& node, std::string_view name);                            // of ai.onnx
 bool is_one_of(const Node& node, std::initializer_list<std::string_view> ops);  // of ai.onnx
 bool is_lathe_op(const Node& node, std::string_view name);
-bool is_reshape(const Node& node);  // the elements of input 0, in their order, in another shape
+bool is_reshape(const Node& node);        // the elements of input 0, in their order, in another shape
+bool is_plain_reshape(const Node& node);  // and nothing is done to them
 bool has_bodies(const Node& node);
 ValueId input_or_none(const Node& node, size_t slot);
 

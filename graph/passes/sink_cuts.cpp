@@ -30,8 +30,6 @@ std::optional<Cut> cut_between(const TensorType& whole, const TensorType& cut) {
   return Cut{outer, inner};
 }
 
-bool is_plain_reshape(const Node& node) { return is_reshape(node) && !node.epilogue; }
-
 // What the constant has along the axes of a cut; `rank`: of what it broadcasts to.
 Cut cut_of(const Tensor& constant, size_t rank) {
   const Dims& dims = constant.dims();
@@ -44,13 +42,9 @@ Cut cut_of(const Tensor& constant, size_t rank) {
 // It broadcasts to this type, and is not too large as one of all windows.
 bool can_join(const Tensor& constant, const TensorType& type) {
   constexpr int64_t kMostBytes = 16 << 20;
-  const auto rank = static_cast<size_t>(type.rank());
-  if (!constant.defined() || bits_of(constant.dtype()) % 8 != 0 || constant.dims().size() > rank) return false;
-  const size_t missing = rank - constant.dims().size();
-  for (size_t i = 0; i < constant.dims().size(); ++i) {
-    if (constant.dims()[i] != 1 && constant.dims()[i] != type.dims[missing + i].extent) return false;
-  }
-  const Cut own = cut_of(constant, rank);
+  if (!constant.defined() || bits_of(constant.dtype()) % 8 != 0) return false;
+  if (!broadcasts_into(TensorType::of(constant.dtype(), constant.dims()), type)) return false;
+  const Cut own = cut_of(constant, static_cast<size_t>(type.rank()));
   const int64_t each = static_cast<int64_t>(constant.bytes()) / (own.outer * own.inner);
   return each <= kMostBytes / (type.dims[0].extent * type.dims[1].extent);
 }
@@ -88,22 +82,18 @@ class CutSinker {
     if (joining == NodeId::none || !is_plain_reshape(graph_.node(joining))) return;
     if (graph_.node(joining).inputs[0] != graph_.node(user).outputs[0]) return;
     const ValueId result = graph_.node(joining).outputs[0];
-    if (!same_dims(graph_.value(result).type, graph_.value(whole).type)) return;
+    if (!same_shape(graph_.value(result).type, graph_.value(whole).type)) return;
     move(id, user, joining, *cut);
   }
 
  private:
-  static bool same_dims(const TensorType& a, const TensorType& b) {
-    return a.has_rank && b.has_rank && std::equal(a.dims.begin(), a.dims.end(), b.dims.begin(), b.dims.end(), same_dim);
-  }
-
   // Pointwise, of the value and constants.
   bool can_follow(NodeId id, ValueId shaped) const {
     const Node& node = graph_.node(id);
     const TensorType& type = graph_.value(shaped).type;
     if (!is_one_of(node, {"Add", "Sub", "Mul", "Where"}) || node.epilogue || node.attributes.has("broadcast"))
       return false;
-    return same_dims(graph_.value(node.outputs[0]).type, type) &&
+    return same_shape(graph_.value(node.outputs[0]).type, type) &&
            std::all_of(node.inputs.begin(), node.inputs.end(),
                        [&](ValueId input) { return input == shaped || can_join(graph_.value(input).constant, type); });
   }

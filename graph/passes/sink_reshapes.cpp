@@ -34,8 +34,6 @@ std::optional<size_t> lone_operand(const Graph& graph, const Node& node) {
   return lone;
 }
 
-bool is_plain_reshape(const Node& node) { return is_reshape(node) && !node.epilogue; }
-
 // One element along one axis may be the other operand.
 bool has_axes(const TensorType& type) { return type.has_rank && type.rank() > 0; }
 

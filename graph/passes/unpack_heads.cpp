@@ -167,8 +167,8 @@ std::optional<Columns> columns_of(const Rewriter& rewriter, const Graph& graph, 
   if (split == NodeId::none || !rewriter.is_live(split) || !is_op(graph.node(split), "Split")) return std::nullopt;
   const Node& node = graph.node(split);
   const TensorType& type = graph.value(node.inputs[0]).type;
-  const int64_t axis = node.attributes.get_int("axis", 0);
-  if (!type.has_rank || type.rank() < 2 || (axis != -1 && axis != type.rank() - 1)) return std::nullopt;
+  if (!type.has_rank || type.rank() < 2) return std::nullopt;
+  if (!is_axis(graph, node.inputs[0], node.attributes.get_int("axis", 0), type.rank() - 1)) return std::nullopt;
   Columns found{node.inputs[0]};
   for (const ValueId output : node.outputs) {
     if (output == ValueId::none || graph.value(output).type.rank() != type.rank()) return std::nullopt;

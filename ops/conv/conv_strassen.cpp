@@ -199,8 +199,7 @@ StrassenConv::StrassenConv(ConvProblem problem, Isa isa, int threads, std::vecto
 }
 
 std::string StrassenConv::packing() const {
-  return fmt::format("conv strassen.1 {} {} {}", core_.shape().scheme->name, core_.shape().width(),
-                     problem_.is_transposed ? "transposed" : "");
+  return fmt::format("conv {} {}", core_.packing(), problem_.is_transposed ? "transposed" : "");
 }
 
 void StrassenConv::pack(const float* weights, float* packed) const {

@@ -132,7 +132,7 @@ void StrassenProduct::pack(const MatrixView& matrix, float scale, float* packed)
 
 int64_t StrassenProduct::sums_elements() const {
   constexpr int64_t kLineFloats = 16;
-  return divide_up(core_.sums_elements(), kLineFloats) * kLineFloats;
+  return round_up(core_.sums_elements(), kLineFloats);
 }
 
 // A thread's pieces of all waves are neighbours: it finds rows that it wrote in the step before.

@@ -1,6 +1,7 @@
 #pragma once
 // A matrix product by fewer products of blocks: what a step calls.
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "ops/gemm/gemm_plan.h"
@@ -23,6 +24,8 @@ class StrassenProduct {
   const GemmPlan& plan() const { return plan_; }
   int64_t packed_elements() const { return parts_ * core_.packed_elements(); }
   void pack(const MatrixView& matrix, float scale, float* packed) const;
+  // Names the order of what is packed, which is the same for all numbers of rows and ways to share them.
+  std::string packing() const { return core_.packing(); }
 
   // The rows of A come in waves, so that the sums of its blocks stay near: each wave has two rounds, in which all
   // threads make sums and then read them. So has each part of k within a wave, where the scheme needs C from one pass:

@@ -17,6 +17,8 @@ struct BoundProduct : ProductBuffers {
   std::shared_ptr<const GemmProduct> product;
   NextWeights next_weights;
 
+  static constexpr BufferId sums = BufferId::none;
+
   const GemmPlan& plan() const { return product->plan(); }
   bool visits_once(int64_t k) const { return k <= plan().k_block; }
   static int rounds() { return 1; }
@@ -49,14 +51,13 @@ struct BoundStrassen : ProductBuffers {
 };
 
 template <class Bound>
-void add_step(const LowerContext& context, const GemmProblem& problem, Bound bound, const Tensor& weights,
-              BufferId shared = BufferId::none) {
+void add_step(const LowerContext& context, const GemmProblem& problem, Bound bound, const Tensor& weights) {
   Step step;
   step.kernel = bound.plan().key();
   step.reads = {bound.a, bound.b};
   for (const ProductInput& input : bound.inputs) step.reads.push_back(input.buffer);
   step.writes = {bound.c};
-  for (const BufferId scratch : {bound.scratch, shared}) {
+  for (const BufferId scratch : {bound.scratch, bound.sums}) {
     if (scratch == BufferId::none) continue;
     step.reads.push_back(scratch);
     step.writes.push_back(scratch);
@@ -143,9 +144,7 @@ EmittedProduct emit_product(const LowerContext& context, const GemmProblem& prob
 void add_block_product(const LowerContext& context, const GemmProblem& problem,
                        const std::shared_ptr<const StrassenProduct>& product, const ConstantMatrix& b,
                        ProductBuffers buffers) {
-  GemmPlan packing = product->plan();  // however the rows are split
-  packing.split = GemmSplit::columns;
-  const std::string text = fmt::format("{} {}x{} {}", packing.key(), problem.k, problem.n, b.text);
+  const std::string text = fmt::format("{} {}x{} {}", product->packing(), problem.k, problem.n, b.text);
   const Tensor weights = context.packed(b.constant, text, [&] {
     Tensor packed = allocate_weights(DType::f32, {product->packed_elements()});
     product->pack(b.view, b.scale, packed.mutable_data<float>());
@@ -154,10 +153,9 @@ void add_block_product(const LowerContext& context, const GemmProblem& problem,
   BoundStrassen bound{std::move(buffers), product, nullptr};
   bound.b = context.constant_buffer(weights);
   const size_t sums_bytes = checked_bytes(DType::f32, {product->sums_elements()});
-  const BufferId sums = product->has_own_sums() ? context.thread_scratch(sums_bytes) : context.scratch(sums_bytes);
-  bound.sums = sums;
+  bound.sums = product->has_own_sums() ? context.thread_scratch(sums_bytes) : context.scratch(sums_bytes);
   add_thread_scratch(context, product->scratch_elements(), bound);
-  add_step(context, problem, std::move(bound), weights, sums);
+  add_step(context, problem, std::move(bound), weights);
 }
 
 }  // namespace lathe

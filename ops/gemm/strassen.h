@@ -11,6 +11,7 @@
 #include <array>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "jit/kernels/gemm/block_sums.h"
@@ -74,6 +75,7 @@ class Strassen {
   const StrassenShape& shape() const { return shape_; }
   int64_t packed_elements() const { return packed_blocks() * block_k_ * shape_.width() * blocks_ * panels(); }
   void pack(const MatrixView& matrix, float scale, float* packed) const;
+  std::string packing() const;  // names the order of what is packed
 
   // Sums of A's blocks: all threads fill them, then all read them.
   int64_t sums_elements() const;

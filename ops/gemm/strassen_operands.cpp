@@ -1,4 +1,5 @@
 // What goes into the products of blocks: the packed panels of B, and the sums of A's blocks.
+#include <fmt/format.h>
 #include <immintrin.h>
 
 #include <algorithm>
@@ -67,6 +68,10 @@ void Strassen::find_sizes(Range rows, const float* a, int64_t row_stride, float*
     sizes[row] = found.size;
     std::memcpy(sizes + shape_.m + 2 * row, &found.scale, sizeof(RowScale));
   }
+}
+
+std::string Strassen::packing() const {
+  return fmt::format("strassen {} {}x{}", scheme().name, block_k_, shape_.width());
 }
 
 // Part by part of k, panel by panel: the panels of all sums, or of all blocks, one behind the other.

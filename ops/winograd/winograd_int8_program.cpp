@@ -19,8 +19,8 @@ constexpr int64_t kLine = 64;  // cache line
 
 // Rows a multiple of a page apart would share the sets of a cache.
 int64_t off_page(int64_t bytes) {
-  const int64_t lines = divide_up(bytes, kLine) * kLine;
-  return lines % 1024 == 0 ? lines + kLine : lines;
+  const int64_t rounded = round_up(bytes, kLine);
+  return rounded % 1024 == 0 ? rounded + kLine : rounded;
 }
 // Of as many matrices as there are frequencies, one line each is in use at a time: in sets of their own.
 int64_t odd_lines(int64_t bytes) { return (divide_up(bytes, kLine) | 1) * kLine; }

@@ -84,12 +84,12 @@ WinogradStem::WinogradStem(ConvProblem problem, const WinogradPlan& plan, int th
   const ConvShape& shape = problem_.phases[0];
   tile_rows_ = divide_up(shape.y.out, form_.outputs);
   tiles_ = divide_up(shape.x.out, form_.outputs);
-  row_floats_ = divide_up((tiles_ - 1) * form_.outputs * form_.stride + stem_window(form_), kStemRow) * kStemRow;
+  row_floats_ = round_up((tiles_ - 1) * form_.outputs * form_.stride + stem_window(form_), kStemRow);
   out_stride_ = problem_.out_blocks() * problem_.lanes;
   out_frequency_ = tiles_ * out_stride_ + problem_.lanes;  // off the page
   own_scratch_ = row_floats_ + tiles_ * kStemRow * (1 + problem_.in_channels * kRing) +
                  tiles_ * stem_tile_floats(form_, problem_.in_channels) + form_.frequencies() * out_frequency_;
-  own_scratch_ = divide_up(own_scratch_, kStemRow) * kStemRow;
+  own_scratch_ = round_up(own_scratch_, kStemRow);
   make_kernels(plan.isa);
 }
 

@@ -323,6 +323,7 @@ TEST(GemmSplit, IsByRowsWhereThereAreManyOrPanelsAreUneven) {
   };
   EXPECT_EQ(split(128, 768, 48), GemmSplit::columns) << "by rows each would stream all of B for few of them";
   EXPECT_EQ(split(1024, 768, 48), GemmSplit::rows) << "by columns each would read what the other wrote";
+  EXPECT_EQ(split(4096, 768, 48, 8), GemmSplit::rows);
   EXPECT_EQ(split(1024, 768, 48, 2, 2), GemmSplit::columns) << "of their own products";
   EXPECT_EQ(split(128, 256, 48), GemmSplit::rows) << "144 columns for one, 112 for the other";
   EXPECT_EQ(split(128, 240, 48), GemmSplit::rows) << "five panels";

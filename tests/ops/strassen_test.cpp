@@ -30,6 +30,19 @@ GemmEpilogue bias_residual_relu() {
 
 class StrassenTest : public ::testing::TestWithParam<Isa> {
  protected:
+  static GemmProblem in_blocks(int64_t m, int64_t n, int64_t k) {
+    GemmProblem problem{1, m, n, k, GemmOperandB::packed, {}, GetParam()};
+    problem.allows_strassen = true;
+    return problem;
+  }
+  static GemmPlan plan_by(FastProduct fast, int rows, int vecs = GemmPlan().vecs) {
+    GemmPlan plan;
+    plan.fast = fast;
+    plan.rows = rows;
+    plan.vecs = vecs;
+    return plan;
+  }
+
   std::vector<float> numbers(int64_t count) {
     std::vector<float> values(static_cast<size_t>(count));
     for (float& value : values) value = std::uniform_real_distribution<float>(-1, 1)(random_);
@@ -139,14 +152,10 @@ TEST_P(StrassenTest, MatchesPlainLoopsOverRandomShapes) {
 
 TEST_P(StrassenTest, HasSumsOfAWaveOfRowsOnly) {
   const auto product = [](int64_t m, int threads, GemmSplit split) {
-    GemmPlan plan;
-    plan.fast = FastProduct::packed_strassen;
-    plan.rows = 4;
-    plan.vecs = 1;
+    GemmPlan plan = plan_by(FastProduct::packed_strassen, 4, 1);
     plan.row_block = 64;
     plan.split = split;
-    GemmProblem problem{1, m, 128, 128, GemmOperandB::packed, {}, GetParam()};
-    problem.allows_strassen = true;
+    GemmProblem problem = in_blocks(m, 128, 128);
     problem.threads = threads;
     return StrassenProduct(problem, plan);
   };
@@ -159,14 +168,34 @@ TEST_P(StrassenTest, HasSumsOfAWaveOfRowsOnly) {
   EXPECT_EQ(product(3, 2, GemmSplit::rows).rounds(), 2) << "no two rows for each";
 }
 
+// Sentences of all lengths share what is packed, and their plans differ.
+TEST_P(StrassenTest, PacksTheSameForAllRowsAndSplits) {
+  for (const FastProduct fast : kSchemes) {
+    GemmPlan plan = plan_by(fast, 4, 1);
+    GemmProblem problem = in_blocks(40, 192, 192);
+    problem.threads = 2;
+    const std::vector<float> b = numbers(problem.k * problem.n);
+    const auto packed = [&] {
+      const StrassenProduct product(problem, plan);
+      std::vector<float> elements(static_cast<size_t>(product.packed_elements()));
+      product.pack({b.data(), problem.k, problem.n, problem.n, 1}, 1, elements.data());
+      return std::pair(product.packing(), elements);
+    };
+    const auto first = packed();
+    problem.m = 97;
+    plan.rows = 6;
+    plan.row_block = 16;
+    plan.split = GemmSplit::rows;
+    EXPECT_EQ(packed(), first) << plan.key();
+    plan.k_block = 96;
+    EXPECT_NE(packed().first, first.first) << plan.key();
+  }
+}
+
 TEST_P(StrassenTest, PacksSumsOfBlocksWhereItsNameSaysSo) {
   const auto packed = [](FastProduct fast) {
-    GemmPlan plan;
-    plan.fast = fast;
-    plan.rows = 4;
-    plan.vecs = 1;
-    GemmProblem problem{1, 8, 192, 192, GemmOperandB::packed, {}, GetParam()};
-    problem.allows_strassen = true;
+    GemmPlan plan = plan_by(fast, 4, 1);
+    GemmProblem problem = in_blocks(8, 192, 192);
     return StrassenProduct(problem, plan).packed_elements();
   };
   constexpr int64_t kElements = 192 * 192;
@@ -177,12 +206,9 @@ TEST_P(StrassenTest, PacksSumsOfBlocksWhereItsNameSaysSo) {
 
 TEST_P(StrassenTest, StaysWithinItsErrorBoundForLongSums) {
   for (const FastProduct fast : kSchemes) {
-    GemmPlan plan;
-    plan.fast = fast;
-    plan.rows = 6;
-    GemmProblem problem{1, 24, 64, 4096, GemmOperandB::packed, {}, GetParam()};
+    GemmPlan plan = plan_by(fast, 6);
+    GemmProblem problem = in_blocks(24, 64, 4096);
     if (fast == FastProduct::hopcroft_kerr) problem.n = 96, problem.k = 4032;
-    problem.allows_strassen = true;
     for (const int k_block : {1024, 4096}) {
       plan.k_block = k_block;
       EXPECT_LT(error_of(problem, plan, 0), 5e-6) << plan.key();
@@ -192,12 +218,9 @@ TEST_P(StrassenTest, StaysWithinItsErrorBoundForLongSums) {
 
 TEST_P(StrassenTest, TakesLongSumsInPartsThatStayNear) {
   for (const FastProduct fast : {FastProduct::strassen, FastProduct::packed_strassen}) {
-    GemmPlan plan;
-    plan.fast = fast;
-    plan.rows = 6;
+    GemmPlan plan = plan_by(fast, 6);
     plan.k_block = 1024;
-    GemmProblem problem{1, 9, 64, 4096, GemmOperandB::packed, {}, GetParam()};
-    problem.allows_strassen = true;
+    GemmProblem problem = in_blocks(9, 64, 4096);
     EXPECT_TRUE(StrassenProduct(problem, plan).visits_once());
     problem.k = 11008;
     problem.epilogue = bias_residual_relu();
@@ -211,13 +234,9 @@ TEST_P(StrassenTest, TakesLongSumsInPartsThatStayNear) {
 TEST_P(StrassenTest, KeepsRowsApart) {
   constexpr int64_t kRows = 23, kDepth = 192, kColumns = 192;
   for (const FastProduct fast : kSchemes) {
-    GemmPlan plan;
-    plan.fast = fast;
-    plan.rows = 4;
-    plan.vecs = 1;
+    GemmPlan plan = plan_by(fast, 4, 1);
     plan.k_block = 96;
-    GemmProblem problem{1, kRows, kColumns, kDepth, GemmOperandB::packed, {}, GetParam()};
-    problem.allows_strassen = true;
+    GemmProblem problem = in_blocks(kRows, kColumns, kDepth);
     SCOPED_TRACE(plan.key());
     std::vector<float> a = numbers(kRows * kDepth);
     const std::vector<float> b = numbers(kDepth * kColumns);
@@ -256,9 +275,7 @@ TEST_P(StrassenTest, IsNotForColumnsOfVeryDifferentSize) {
 }
 
 TEST_P(StrassenTest, IsRefusedWhereTheAccuracyLevelOrTheExtentsForbidIt) {
-  GemmPlan plan;
-  plan.fast = FastProduct::strassen;
-  plan.rows = 2;
+  GemmPlan plan = plan_by(FastProduct::strassen, 2);
   GemmProblem problem{1, 8, 64, 64, GemmOperandB::packed, {}, GetParam()};
   EXPECT_FALSE(is_valid(plan, problem));
   problem.allows_strassen = true;
@@ -286,14 +303,12 @@ TEST_P(StrassenTest, IsTheRuleForLargeProductsOnly) {
   EXPECT_EQ(rule(problem), FastProduct::strassen);
   problem.m = 16;
   EXPECT_EQ(rule(problem), FastProduct::none);
-  problem = {1, 64, 768, 192, GemmOperandB::packed, {}, GetParam()};
-  problem.allows_strassen = true;
+  problem = in_blocks(64, 768, 192);
   EXPECT_EQ(rule(problem), FastProduct::hopcroft_kerr);
   problem.k = 96;  // sums of A and visits to C cost more than is saved
   EXPECT_EQ(rule(problem), FastProduct::none);
   // One panel for two threads.
-  problem = {1, 112, 192, 1536, GemmOperandB::packed, {}, GetParam()};
-  problem.allows_strassen = true;
+  problem = in_blocks(112, 192, 1536);
   if (GetParam() == Isa::avx512) {
     problem.threads = 2;
     EXPECT_NE(rule(problem), FastProduct::hopcroft_kerr);
@@ -302,8 +317,7 @@ TEST_P(StrassenTest, IsTheRuleForLargeProductsOnly) {
 
 TEST_P(StrassenTest, FewThreadsHaveRowsOfTheirOwnWhereThereAreMany) {
   const auto split = [](int64_t m, int threads) {
-    GemmProblem problem{1, m, 768, 768, GemmOperandB::packed, {}, GetParam()};
-    problem.allows_strassen = true;
+    GemmProblem problem = in_blocks(m, 768, 768);
     problem.threads = threads;
     return default_gemm_plan(problem, kOneMultiplier).split;
   };
@@ -314,8 +328,7 @@ TEST_P(StrassenTest, FewThreadsHaveRowsOfTheirOwnWhereThereAreMany) {
 
 TEST_P(StrassenTest, ThreadsWithManyRowsOfTheirOwnTakeSmallGains) {
   const auto rule = [](int64_t m, int threads) {
-    GemmProblem problem{1, m, 512, 256, GemmOperandB::packed, {}, GetParam()};
-    problem.allows_strassen = true;
+    GemmProblem problem = in_blocks(m, 512, 256);
     problem.threads = threads;
     return default_gemm_plan(problem, kOneMultiplier).fast;
   };
@@ -329,8 +342,7 @@ TEST_P(StrassenTest, ThreadsWithManyRowsOfTheirOwnTakeSmallGains) {
 // As of Emerald Rapids: half the bytes from memory, and additions in the multipliers' turns.
 TEST_P(StrassenTest, CoresThatAddInTheMultipliersTurnsTakeLargerProductsOnly) {
   const auto rule = [](int64_t m, int64_t n, int64_t k, const CoreRates& rates) {
-    GemmProblem problem{1, m, n, k, GemmOperandB::packed, {}, GetParam()};
-    problem.allows_strassen = true;
+    GemmProblem problem = in_blocks(m, n, k);
     return default_gemm_plan(problem, rates).fast;
   };
   constexpr CoreRates kOneOfTheClients{.adds_beside = false};
@@ -350,8 +362,7 @@ TEST_P(StrassenTest, CoresThatAddInTheMultipliersTurnsTakeLargerProductsOnly) {
 TEST_P(StrassenTest, TwoMultipliersTakePackedSumsOnlyAndMoreRows) {
   if (!has_avx512(GetParam())) GTEST_SKIP() << "the rule knows no such core";
   const auto rule = [](int64_t m, int64_t n, int64_t k, int threads = 1) {
-    GemmProblem problem{1, m, n, k, GemmOperandB::packed, {}, GetParam()};
-    problem.allows_strassen = true;
+    GemmProblem problem = in_blocks(m, n, k);
     problem.threads = threads;
     return default_gemm_plan(problem, kTwoMultipliers);
   };
