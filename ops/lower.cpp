@@ -153,6 +153,15 @@ Tensor LowerContext::packed(ValueId source, const std::string& format, const std
   return packed_.get(constant, format, pack);
 }
 
+bool LowerContext::is_true_of(ValueId constant, const std::string& question, const std::function<bool()>& find) const {
+  const Tensor answer = packed(constant, question, [&] {
+    Tensor found(DType::boolean, {1});
+    *found.mutable_data<bool>() = find();
+    return found;
+  });
+  return *answer.data<bool>();
+}
+
 void LowerContext::add(Step step) const {
   step.node = node.name;
   step.op = node.origin();

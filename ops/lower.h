@@ -123,6 +123,8 @@ class LowerContext {
   BufferId thread_scratch(size_t bytes) const;    // such a one for every thread: see StepArgs::own
   BufferId constant_buffer(Tensor tensor) const;  // for packed weights and tables; keeps the tensor alive
   Tensor packed(ValueId source, const std::string& format, const std::function<Tensor()>& pack) const;
+  // The answer to a question about a constant's elements, which are read once for all shapes.
+  bool is_true_of(ValueId constant, const std::string& question, const std::function<bool()>& find) const;
 
   // What nodes that are alike have in common, as the layers of a model do: made for the first of them, with the steps
   // that fill it if it is a buffer. `key` names all that it depends on, and its type.

@@ -71,7 +71,7 @@ std::optional<GemmEpilogue> read_gemm_epilogue(TextReader& text) {
   text.expect(" ");
   GemmEpilogue epilogue;
   epilogue.expression = read_expression(text);
-  text.expect(" ");
+  if (!text.done()) text.expect(" ");
   epilogue.inputs = read_accesses<GemmInputAccess>(text, epilogue.expression,
                                                    {{"c", GemmInputAccess::columns}, {"u", GemmInputAccess::uniform}});
   return epilogue;
@@ -93,7 +93,7 @@ GemmProblem read_gemm(TextReader& text) {
   if (text.accept(" lda")) problem.a_stride = read_extent(text);
   if (text.accept(" ldb")) problem.b_stride = read_extent(text);
   problem.allows_strassen = text.accept(" strassen");
-  for (const WeightFormat format : {WeightFormat::bfp20, WeightFormat::f16, WeightFormat::bf16})
+  for (const WeightFormat format : {WeightFormat::bfp20, WeightFormat::f16, WeightFormat::bf16, WeightFormat::bfp24})
     if (text.accept(" " + std::string(name_of(format)))) problem.narrow = format;
   if (text.accept(" sums")) problem.longest_sum = static_cast<int>(text.integer());
   problem.epilogue = read_gemm_epilogue(text);
@@ -205,6 +205,7 @@ ConvProblem read_conv(TextReader& text) {
   if (problem.phases.empty()) text.fail("expected the shape");
   if (text.accept(" frames ")) problem.frames = read_frames(text, problem);
   if (text.accept(" w")) problem.most_winograd = static_cast<int>(text.integer());
+  problem.has_exact_weights = text.accept(" exact");
   if (text.accept(" sums")) problem.longest_sum = static_cast<int>(text.integer());
   text.expect(" | ");
   problem.epilogue = read_conv_epilogue(text);

@@ -7,6 +7,7 @@
 #include "ops/conv/conv_operands.h"
 #include "ops/conv/conv_source.h"
 #include "ops/conv/conv_steps.h"
+#include "ops/gemm/bfp24_pack.h"
 #include "src/base/checked_size.h"
 #include "src/base/divide.h"
 
@@ -84,6 +85,17 @@ BufferId bind_source(const LowerContext& context, const PlannedConv& planned, co
   return planned.adds_zeros ? put_among_zeros(context, source, shape, problem, threads) : source;
 }
 
+// Whether Winograd's weights, which these become, must stay float32 (ConvProblem::has_exact_weights).
+bool has_exact_weights(const LowerContext& context, const ConvProblem& problem) {
+  const int64_t window = problem.window_y * problem.window_x;
+  if (window == 1 || problem.is_transposed) return false;  // nobody asks
+  const Tensor constant = context.constant(1);
+  const int64_t each = problem.in_channels_each() * window;
+  if (!constant.defined() || constant.size() != problem.out_channels * each) return true;
+  const MatrixView by_output{constant.data<float>(), each, problem.out_channels, 1, each};
+  return !context.is_true_of(context.input(1), "windows fit bfp24", [&] { return fits_bfp24(by_output, 1); });
+}
+
 // What the node says about layouts, bias and epilogue.
 void complete(ConvProblem& problem, const LowerContext& context, const ConvEpilogue& epilogue) {
   const int lanes = vector_lanes(context.target.isa);
@@ -91,6 +103,7 @@ void complete(ConvProblem& problem, const LowerContext& context, const ConvEpilo
   problem.has_bias = context.has_input(2);
   problem.epilogue = epilogue;
   set_accuracy(problem, context.target.accuracy);
+  problem.has_exact_weights = has_exact_weights(context, problem);
   // Few channels are read where they lie; a whole block of them is worth being brought together.
   const bool is_plain = context.input_type(0).layout.channel_block == 0;
   int64_t channels = problem.in_channels / problem.frames.joined;

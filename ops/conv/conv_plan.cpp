@@ -141,6 +141,7 @@ bool is_direct_part_equal(ConvPlan a, const ConvPlan& b) {
   a.winograd = b.winograd;
   a.winograd_group = b.winograd_group;
   a.strassen = b.strassen;
+  a.narrow = b.narrow;
   return a == b;
 }
 
@@ -284,6 +285,7 @@ ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads, cons
                                                     stream_waits(problem, best, threads, rates)) {
     best.winograd = winograd.outputs;
     best.winograd_group = winograd.tile_group;
+    best.narrow = winograd.narrow;
   }
   // In narrow groups all channels of a block are multiplied otherwise.
   const bool is_narrow = problem.groups > 1;
@@ -294,6 +296,7 @@ ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads, cons
     best.strassen = prefers_strassen(problem, isa, threads, rates);
   } else if (const auto group = choose_fewer_products(problem, best, threads, rates)) {
     best.strassen = true;
+    best.narrow = false;
     best.winograd_group = *group;
   }
   return best;
@@ -320,7 +323,8 @@ SearchSpace conv_search_space(const ConvProblem& problem, Isa isa, int threads) 
                  {"winograd_group", with_choice({0, 16, 28, 56, 112}, fallback.winograd_group)},
                  {"ahead", {0, 1}},
                  {"dots", off_or_on(dots_plan(problem, isa).has_value())},
-                 {"strassen", off_or_on(can_be_strassen(fallback, problem))}};
+                 {"strassen", off_or_on(can_be_strassen(fallback, problem))},
+                 {"narrow", off_or_on(fallback.winograd > 0 && can_be_narrow(problem))}};
   space.allowed = [problem, isa, fallback](const Candidate& candidate) {
     const ConvPlan plan = plan_of(candidate, isa);
     if (!is_valid(plan, problem)) return false;

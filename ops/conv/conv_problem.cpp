@@ -58,14 +58,15 @@ std::string to_string(const ConvProblem& problem) {
                         frames.stacked, frames.are_outer ? " outer" : "");
   }
   if (problem.most_winograd != ConvProblem().most_winograd) text += fmt::format(" w{}", problem.most_winograd);
+  if (problem.has_exact_weights) text += " exact";
   if (problem.longest_sum > 0) text += fmt::format(" sums{}", problem.longest_sum);
   return text + " | " + to_string(problem.epilogue);
 }
 
 std::string to_string(const ConvPlan& plan) {
   if (plan.winograd > 0)
-    return fmt::format("{} winograd F({}) tiles={}{}", name_of(plan.isa), plan.winograd, plan.winograd_group,
-                       plan.strassen ? " strassen" : "");
+    return fmt::format("{} winograd F({}) tiles={}{}{}", name_of(plan.isa), plan.winograd, plan.winograd_group,
+                       plan.strassen ? " strassen" : "", plan.narrow ? " bfp24" : "");
   if (plan.strassen) return fmt::format("{} strassen", name_of(plan.isa));
   return fmt::format("{} {}x({}x{}) {} unroll={} chunk={} group={}{}{}", name_of(plan.isa), plan.blocks, plan.rows,
                      plan.cols, plan.embedded ? "embedded" : "separate", plan.unroll, plan.chunk, plan.tile_group,
@@ -82,7 +83,7 @@ Candidate to_candidate(const ConvPlan& plan) {
           {"group", plan.tile_group},  {"prefetch", plan.prefetch},
           {"winograd", plan.winograd}, {"winograd_group", plan.winograd_group},
           {"ahead", plan.ahead},       {"dots", plan.dots},
-          {"strassen", plan.strassen}};
+          {"strassen", plan.strassen}, {"narrow", plan.narrow}};
 }
 
 ConvPlan plan_of(const Candidate& candidate, Isa isa) {
@@ -100,7 +101,8 @@ ConvPlan plan_of(const Candidate& candidate, Isa isa) {
           get("winograd_group"),
           get("ahead") != 0,
           get("dots") != 0,
-          get("strassen") != 0};
+          get("strassen") != 0,
+          get("narrow") != 0};
 }
 
 int dots_of(const ConvProblem& problem) {
@@ -115,6 +117,10 @@ bool can_be_strassen(const ConvPlan& plan, const ConvProblem& problem) {
   return plan.winograd > 0 ? can_multiply_fewer(problem, plan.isa, plan.winograd) : is_strassen(problem, plan.isa);
 }
 
+bool can_be_narrow(const ConvProblem& problem) {
+  return !problem.has_exact_weights && problem.in_channels_each() % Bfp24::kGroupRows == 0;
+}
+
 bool is_valid(const ConvPlan& plan, const ConvProblem& problem) {
   if (plan.rows < 0 || plan.cols < 1 || plan.unroll < 1 || plan.chunk < 0 || plan.tile_group < 0) return false;
   if (plan.blocks > blocks_alike(problem)) return false;
@@ -124,6 +130,10 @@ bool is_valid(const ConvPlan& plan, const ConvProblem& problem) {
   if (plan.winograd_group > 0 && is_winograd_stem(problem, plan.winograd)) return false;
   if (plan.ahead && (problem.phases[0].taps() != 1 || plan.rows != 1)) return false;
   if (plan.strassen && !can_be_strassen(plan, problem)) return false;
+  if (plan.narrow && (plan.winograd == 0 || plan.strassen || !can_be_narrow(problem) ||
+                      !is_winograd_of_blocks(problem, plan.winograd))) {
+    return false;
+  }
   ConvKernelPlan kernel;
   if (plan.dots) {
     kernel.dots = dots_of(problem);

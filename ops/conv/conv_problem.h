@@ -37,6 +37,8 @@ struct ConvProblem {
   ConvEpilogue epilogue;
   int most_winograd = 4;  // the largest Winograd output tile that the accuracy level allows; 0: none
 
+  // No weight may be rounded: they are made at run time, or Bfp24 cannot hold what becomes of them.
+  bool has_exact_weights = false;
   int longest_sum = 0;  // products in one float32 sum, at most (a block of channels may have more); 0: any number
 
   // Products by fewer products of blocks: where the accuracy level does not ask for plain sums.
@@ -106,6 +108,7 @@ struct ConvPlan {
   // Fewer products of blocks: instead of all the above (conv_strassen.h), or of Winograd's frequencies
   // (winograd/fewer_products.h).
   bool strassen = false;
+  bool narrow = false;  // Winograd's weights are of 24 bits (jit/kernels/gemm/bfp24.h)
   bool operator==(const ConvPlan&) const = default;
 };
 
@@ -116,6 +119,8 @@ ConvPlan plan_of(const Candidate& candidate, Isa isa);
 bool is_valid(const ConvPlan& plan, const ConvProblem& problem);
 // ConvPlan::strassen, by what else the plan says.
 bool can_be_strassen(const ConvPlan& plan, const ConvProblem& problem);
+// ConvPlan::narrow, of a plan by Winograd's algorithm without `strassen`.
+bool can_be_narrow(const ConvProblem& problem);
 
 // Output blocks [first, first + count) read input blocks [in_first, in_first + in_count) and are computed together.
 struct ConvBlockGroup {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ops/gemm/bfp20_pack.h"
+#include "ops/gemm/bfp24_pack.h"
 #include "ops/gemm/dot_lower.h"
 #include "ops/gemm/gemm_node.h"
 #include "ops/gemm/gemm_pack.h"
@@ -55,6 +56,7 @@ void pack_panels_as(WeightFormat weights, const MatrixView& view, const PanelFor
                     int64_t last, float alpha, float* packed) {
   if (weights == WeightFormat::f32) return pack_panels(view, format, first, last, alpha, packed);
   if (weights == WeightFormat::bfp20) return pack_bfp20(view, format, first, last, alpha, packed);
+  if (weights == WeightFormat::bfp24) return pack_bfp24(view, format, first, last, alpha, packed);
   pack_halves(view, format, first, last, alpha, weights, packed);
 }
 
@@ -135,9 +137,14 @@ BufferId turned_a(LowerContext& context, const ProductNode& product) {
 
 // The format with which the elements of B and the accuracy level agree. Of what caches hold, nobody waits for memory.
 WeightFormat narrow_format(const LowerContext& context, const GemmProblem& problem, const ConstantMatrix& b) {
-  constexpr int64_t kLeastBytes = 1 << 20;
-  if (!problem.has_few_rows() || problem.batches > 1 || b.count > 1 || problem.n * problem.k * 4 < kLeastBytes)
+  constexpr int64_t kLeastBytes = 1 << 20, kMostRows = 48;  // which no core known waits with
+  if (problem.m > kMostRows || problem.batches > 1 || b.count > 1 || problem.n * problem.k * 4 < kLeastBytes)
     return WeightFormat::f32;
+  if (!problem.has_few_rows()) {
+    if (context.target.accuracy == Accuracy::strict || problem.k % Bfp24::kGroupRows != 0) return WeightFormat::f32;
+    const bool fits = is_true_of(context, b, "fits bfp24", [&] { return fits_bfp24(b.view, b.scale); });
+    return fits ? WeightFormat::bfp24 : WeightFormat::f32;
+  }
   for (const WeightFormat halves : {WeightFormat::f16, WeightFormat::bf16}) {
     const std::string question = fmt::format("fits {}", name_of(halves));
     if (is_true_of(context, b, question, [&] { return fits_halves(b.view, b.scale, halves); })) return halves;

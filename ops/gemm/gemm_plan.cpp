@@ -74,7 +74,8 @@ void choose_half_tile(const GemmProblem& problem, GemmPlan& plan) {
 // as long always does.
 bool pays_narrow(const GemmProblem& problem, const CoreRates& rates) {
   if (has_16_bits(problem.narrow)) return true;
-  const double decoding = has_avx512(problem.isa) ? 3 : 6;  // as many multiply-adds take as long
+  // As many multiply-adds take as long.
+  const double decoding = problem.narrow == WeightFormat::bfp24 ? 1 : has_avx512(problem.isa) ? 3 : 6;
   const double cycles = (static_cast<double>(problem.m) + decoding) / products_per_cycle(problem.isa, rates);
   const double bytes = problem.threads > 1 ? rates.all_memory_bytes / problem.threads : rates.memory_bytes;
   return cycles < vector_lanes(problem.isa) * 4 / bytes;
@@ -226,10 +227,12 @@ GemmPlan fast_plan(const GemmProblem& problem, const GemmPlan& plan, const CoreR
 }
 
 bool can_use_narrow(const GemmProblem& problem, const GemmPlan& plan) {
-  if (problem.narrow != plan.weights || problem.b != GemmOperandB::packed || problem.batches != 1 || problem.k == 0 ||
+  if (problem.narrow != plan.weights || problem.b != GemmOperandB::packed || problem.k == 0 ||
       plan.fast != FastProduct::none) {
     return false;
   }
+  if (plan.weights == WeightFormat::bfp24) return problem.k % Bfp24::kGroupRows == 0;
+  if (problem.batches != 1) return false;
   return plan.k_block >= 2 * unit_rows(plan.weights) &&
          (plan.weights != WeightFormat::bfp20 || problem.k % Bfp20::kGroupRows == 0);
 }
@@ -289,7 +292,7 @@ GemmPlan GemmPlan::from_candidate(const Candidate& candidate) {
   plan.row_block = get("row_block", plan.row_block);
   plan.embed_broadcast = get("embed", 0) != 0;
   plan.pack_b = get("pack_b", 0) != 0;
-  plan.weights = static_cast<WeightFormat>(std::clamp(get("weights", 0), 0, static_cast<int>(WeightFormat::bf16)));
+  plan.weights = static_cast<WeightFormat>(std::clamp(get("weights", 0), 0, static_cast<int>(WeightFormat::bfp24)));
   plan.split = get("split_rows", 0) != 0 ? GemmSplit::rows : GemmSplit::columns;
   plan.fast = static_cast<FastProduct>(std::clamp(get("strassen", 0), 0, 3));
   return plan;
@@ -360,6 +363,14 @@ GemmSplit choose_split(const SplitProblem& problem) {
   return by_columns <= by_rows ? GemmSplit::columns : GemmSplit::rows;
 }
 
+GemmPlan bfp24_plan(const GemmProblem& problem, GemmPlan plan) {
+  plan.weights = WeightFormat::bfp24;
+  plan.k_unroll = Bfp24::kGroupRows;
+  plan.rows = has_avx512(problem.isa) ? 14 : 6;
+  plan.vecs = static_cast<int>(std::min<int64_t>(2, divide_up(problem.n, vector_lanes(problem.isa))));
+  return plan;
+}
+
 GemmPlan default_gemm_plan(const GemmProblem& problem, const CoreRates& rates) {
   GemmPlan plan;
   choose_tile(problem, rates, plan);
@@ -374,6 +385,7 @@ GemmPlan default_gemm_plan(const GemmProblem& problem, const CoreRates& rates) {
   plan.pack_b = problem.b == GemmOperandB::row_major && problem.m >= 4 * plan.rows &&
                 (problem.n >= 512 || shares_cache_set(problem.b_stride > 0 ? problem.b_stride : problem.n));
   while (!is_valid(plan, problem) && plan.vecs > 1) --plan.vecs;  // AVX2's mask takes a register
+  if (problem.narrow == WeightFormat::bfp24 && pays_narrow(problem, rates)) return bfp24_plan(problem, plan);
   if (problem.narrow != WeightFormat::f32 && problem.has_few_rows() && pays_narrow(problem, rates)) {
     GemmPlan narrow = plan;
     narrow.weights = problem.narrow;

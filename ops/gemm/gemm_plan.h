@@ -90,6 +90,9 @@ bool halves_last(const GemmProblem& problem, const CoreRates& rates = core_rates
 // loads enough at once by itself, on Zen 5 by vectors of 512 bits two rows, or one of 16 bits; on Zen 4 all do.
 bool fetches_weights(const GemmProblem& problem, WeightFormat weights, const CoreRates& rates = core_rates());
 
+// The plan with weights of 24 bits (jit/kernels/gemm/bfp24.h) instead, for tens of rows.
+GemmPlan bfp24_plan(const GemmProblem& problem, GemmPlan plan);
+
 // The rule for tasks that were never tuned.
 GemmPlan default_gemm_plan(const GemmProblem& problem, const CoreRates& rates = core_rates());
 // Can the plan's kernels be emitted for this problem?

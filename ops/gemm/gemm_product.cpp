@@ -54,7 +54,8 @@ GemmProduct::GemmProduct(const GemmProblem& problem, const GemmPlan& plan, std::
   has_tail_ = tail_lanes_ > 0 || tail_vecs_ != plan.vecs || last_share_ > 1 || half_tail_;
   // A panel is used by so many tile calls: each prefetches its share of the next one.
   const int64_t sharing = std::min(tiles_in_block_, tiles_.count) * together_;
-  const int64_t lines = std::max<int64_t>(1, plan.k_unroll * plan.vecs * lanes_ / kLineFloats);
+  int64_t lines = std::max<int64_t>(1, plan.k_unroll * plan.vecs * lanes_ / kLineFloats);
+  if (plan.weights == WeightFormat::bfp24) lines = divide_up(lines * Bfp24::kGroupWords, Bfp24::kGroupRows);
   prefetch_lines_ = static_cast<int>(lines_of_each(lines, sharing));
   emit_kernels();
   if (problem.b == GemmOperandB::transposed && problem.k > 0) {
@@ -161,13 +162,14 @@ void GemmProduct::run_panel(const GemmOperands& operands, std::span<const GemmOf
     packed = operands.scratch;
   }
   GemmTileArgs args;
+  args.b_scales = packed + words_to(problem_.k) * panel.width;
   for (int64_t block = 0; block < k_blocks_; ++block) {
     panel.k_begin = first_row_of(block);
     panel.k_end = first_row_of(block + 1);
     const bool in_place = problem_.b == GemmOperandB::row_major && !plan_.pack_b;
     panel.b =
-        in_place ? b + panel.k_begin * operands.b_stride + column : packed + packed_rows(panel.k_begin) * panel.width;
-    panel.next = packed + packed_rows(panel.k_end) * panel.width;
+        in_place ? b + panel.k_begin * operands.b_stride + column : packed + words_to(panel.k_begin) * panel.width;
+    panel.next = packed + (block + 1 == k_blocks_ ? packed_rows(problem_.k) : words_to(panel.k_end)) * panel.width;
     if (next && block + 1 == k_blocks_) panel.next = next;
     const int phase = k_blocks_ == 1 ? kOnly : block == 0 ? kFirst : block + 1 == k_blocks_ ? kLast : kMiddle;
     run_chunk(args, operands, offsets, panel, phase);
@@ -184,7 +186,7 @@ void GemmProduct::run_chunk(GemmTileArgs& args, const GemmOperands& operands, st
   args.c_stride_bytes = operands.c_stride * 4;
   args.tail_lanes = tail_lanes_;
   args.prefetch = panel.next;
-  const int64_t chunk_floats = args.k * panel.width;
+  const int64_t chunk_floats = words_to(args.k) * panel.width;
   int64_t prefetching = 0;  // tiles that still prefetch
   if (can_prefetch()) {
     const int64_t share = std::max<int64_t>(1, args.k / plan_.k_unroll) * prefetch_lines_ * kLineFloats;

@@ -92,13 +92,8 @@ void add_thread_scratch(const LowerContext& context, int64_t elements, ProductBu
 
 bool is_true_of(const LowerContext& context, const ConstantMatrix& b, const std::string& question,
                 const std::function<bool()>& find) {
-  const std::string text = fmt::format("{} of {}x{} {}", question, b.view.rows, b.view.columns, b.text);
-  const Tensor answer = context.packed(b.constant, text, [&] {
-    Tensor found(DType::boolean, {1});
-    *found.mutable_data<bool>() = find();
-    return found;
-  });
-  return *answer.data<bool>();
+  return context.is_true_of(b.constant, fmt::format("{} of {}x{} {}", question, b.view.rows, b.view.columns, b.text),
+                            find);
 }
 
 GemmOperands ProductBuffers::bind(const StepArgs& args) const {

@@ -42,7 +42,7 @@ struct ConstantMatrix {
   float scale = 1;
 };
 
-// The answer to a question about B's elements, which are read once, also when B is packed for further shapes.
+// LowerContext::is_true_of() a part of a constant.
 bool is_true_of(const LowerContext& context, const ConstantMatrix& b, const std::string& question,
                 const std::function<bool()>& find);
 

@@ -146,10 +146,7 @@ std::string Int8Problem::key() const {
   std::string text = fmt::format("{} b{} m{} n{} k{} {}{}", to_string(dot), batches, m, n, k, name_of(int8_isa(isa)),
                                  has_rows ? " rows" : "");
   if (a_stride > 0) text += fmt::format(" lda{}", a_stride);
-  if (epilogue) {
-    text += " " + to_string(epilogue->expression) + " ";
-    for (const GemmInputAccess access : epilogue->inputs) text += access == GemmInputAccess::columns ? 'c' : 'u';
-  }
+  if (epilogue) text += " " + to_string(*epilogue);
   return text;
 }
 

@@ -37,8 +37,8 @@ void cut(WinogradForm& form) {
 }  // namespace
 
 std::string to_string(const WinogradPlan& plan) {
-  return fmt::format("{} {} tiles={}{}", name_of(plan.isa), to_string(plan.form), plan.tile_group,
-                     plan.strassen ? " strassen" : "");
+  return fmt::format("{} {} tiles={}{}{}", name_of(plan.isa), to_string(plan.form), plan.tile_group,
+                     plan.strassen ? " strassen" : "", plan.narrow ? " bfp24" : "");
 }
 
 WinogradPlan winograd_plan(const ConvPlan& plan) {
@@ -47,6 +47,7 @@ WinogradPlan winograd_plan(const ConvPlan& plan) {
   made.form.outputs = plan.winograd;
   made.tile_group = plan.winograd_group;
   made.strassen = plan.strassen;
+  made.narrow = plan.narrow;
   return made;
 }
 

@@ -13,6 +13,7 @@ struct WinogradPlan {
   WinogradForm form;
   int tile_group = 0;     // tiles that go through all three parts before the next ones; 0: all, part by part
   bool strassen = false;  // frequencies are multiplied by fewer products of blocks (fewer_products.h)
+  bool narrow = false;    // weights are of 24 bits (jit/kernels/gemm/bfp24.h)
   bool operator==(const WinogradPlan&) const = default;
 };
 std::string to_string(const WinogradPlan& plan);
@@ -41,6 +42,7 @@ bool shares_weights(const ConvProblem& problem, const WinogradForm& form, int th
 struct WinogradChoice {
   int outputs = 0;  // 0: no form fits
   int tile_group = 0;
+  bool narrow = false;
   double cycles = 0;  // of one thread
 };
 WinogradChoice choose_winograd(const ConvProblem& problem, Isa isa, int threads, const CoreRates& rates = core_rates());

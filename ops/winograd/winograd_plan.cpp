@@ -1,5 +1,6 @@
 // When Winograd's convolution pays, and in how large groups: an analytic model for when nobody measured.
 #include <algorithm>
+#include <cmath>
 
 #include "ops/core_cycles.h"
 #include "ops/winograd/winograd_program.h"
@@ -25,6 +26,7 @@ struct Costs {
   double exchange;           // bytes a cycle: frequencies that other threads made
   double own_streams;        // of threads that read the same weights each for itself, over those that share them
   double adding_streams;     // of products that add to sums that were stored
+  double decoding;           // of a vector of 24-bit weights, beside the products
   double near_bytes;         // frequencies of a group, and weights, that stay in L2
   double kept_bytes = 0;     // of frequencies that leave L2, so much stays there
   double passing_bytes = 0;  // of which weights that come by take so much
@@ -33,12 +35,13 @@ struct Costs {
 };
 // Fitted to both forms of 78 tasks, in groups of all sizes, at 1 and 2 threads, on Zen 4; and to 62 on Zen 5, which
 // reads twice while it adds and multiplies twice.
-constexpr Costs kOneProduct = {5.5, 4.4, 66, 66, 80, 0.1, 9500, 14, 1, 1, kNearBytes};
-constexpr Costs kTwoProducts = {6.6, 3.5, 39, 310, 65, 0.2, 10000, 13.5, 1.5, 1.3, 1400 << 10};
+constexpr Costs kOneProduct = {5.5, 4.4, 66, 66, 80, 0.1, 9500, 14, 1, 1, 0.4, kNearBytes};
+constexpr Costs kTwoProducts = {6.6, 3.5, 39, 310, 65, 0.2, 10000, 13.5, 1.5, 1.3, 0.2, 1400 << 10};
 // To seven sizes of groups of 28 tasks at 1 thread, on Emerald Rapids: an L2 of 2 MB, and an L3 that is slow.
 constexpr Costs costs_of_xeons() {
   Costs costs = kTwoProducts;
   costs.again_part = 0.5;
+  costs.decoding = 0.9;  // by the units that multiply
   costs.near_bytes = kNearBytes;
   costs.kept_bytes = 1900 << 10;
   costs.passing_bytes = 600 << 10;
@@ -91,7 +94,17 @@ AxisCount count_of(int64_t outputs, const WinogradForm& form, int phases, Matric
   return count;
 }
 
-double cycles_of(const ConvProblem& problem, Isa isa, int threads, const Extent& extent, bool is_all,
+// Products that weights are streamed for: neither waits only for the other where both take nearly as long.
+double together(double products, double streams) {
+  constexpr double kSharpness = 6;
+  return std::pow(std::pow(products, kSharpness) + std::pow(streams, kSharpness), 1 / kSharpness);
+}
+
+struct Cycles {
+  double plain;
+  double narrow_gain;  // by weights of 24 bits; may be negative
+};
+Cycles cycles_of(const ConvProblem& problem, Isa isa, int threads, const Extent& extent, bool is_all,
                  const CoreRates& rates) {
   const auto in = static_cast<double>(problem.in_channels_each()), in_blocks = static_cast<double>(problem.in_blocks());
   const auto out_blocks = static_cast<double>(problem.out_blocks()), lanes = static_cast<double>(problem.lanes);
@@ -129,7 +142,13 @@ double cycles_of(const ConvProblem& problem, Isa isa, int threads, const Extent&
                            ? weights / rates.l3_bytes * std::max(0.0, groups * part - 1) * costs.again_part
                            : 0;
   const double waits = is_all && threads > 1 ? 2 * costs.join + group_bytes * part / costs.exchange : 0;
-  return std::max((products + starts) * part, streams) + (transforms + traffic) * part + again + waits + 500;
+  const double busy = (products + starts) * part;
+  constexpr double kNarrowPart = static_cast<double>(Bfp24::kGroupWords) / Bfp24::kGroupRows;
+  const double decoding = extent.calls * groups * in * out_blocks *
+                          static_cast<double>(divide_up(extent.group, tile_rows)) * costs.decoding * part;
+  // What adds to sums that were stored waits for these (256 channels of 28x28 pixels with stride 2).
+  const double gain = extent.adds ? 0 : together(busy, streams) - together(busy + decoding, streams * kNarrowPart);
+  return {std::max(busy, streams) + (transforms + traffic) * part + again + waits + 500, gain};
 }
 
 }  // namespace
@@ -144,12 +163,16 @@ bool shares_weights(const ConvProblem& problem, const WinogradForm& form, int th
 }
 
 WinogradChoice choose_winograd(const ConvProblem& problem, Isa isa, int threads, const CoreRates& rates) {
+  // What 24 bits gain is measured on Zen 5, where they let larger forms win: 256 channels of 14x14 pixels at 2 threads
+  // by F(4), in 0.8 of the time that F(2) takes. Elsewhere they only make what is chosen anyway wait less.
+  const bool is_measured = adds_beside_two(isa, rates);
+  const double least_narrow_gain = is_measured ? 0.01 : 0.04;
   const int64_t unit = costs_of(isa, rates).unit;
   WinogradChoice best;
   for (int outputs = 2; outputs <= problem.most_winograd; ++outputs) {
     if (is_winograd_stem(problem, outputs)) {
       const double cycles = winograd_stem_cycles(problem, outputs, isa, threads, rates);
-      if (best.outputs == 0 || cycles < best.cycles) best = {outputs, 0, cycles};
+      if (best.outputs == 0 || cycles < best.cycles) best = {outputs, 0, false, cycles};
     }
     if (!is_winograd_of_blocks(problem, outputs)) continue;
     const ConvShape& shape = problem.phases[0];
@@ -177,9 +200,11 @@ WinogradChoice choose_winograd(const ConvProblem& problem, Isa isa, int threads,
         extent.groups = all ? 1 : divide_up(divide_up(extent.tiles, wanted), threads) * threads;
         extent.groups = std::min(extent.groups, extent.tiles);
         extent.group = divide_up(extent.tiles, extent.groups);
-        const double cycles = cycles_of(problem, isa, threads, extent, all, rates);
+        const auto [plain, narrow_gain] = cycles_of(problem, isa, threads, extent, all, rates);
+        const bool is_narrow = can_be_narrow(problem) && narrow_gain > least_narrow_gain * plain;
+        const double cycles = is_narrow && is_measured ? plain - narrow_gain : plain;
         if (best.outputs > 0 && cycles >= best.cycles) continue;
-        best = {outputs, all ? 0 : static_cast<int>(extent.group), cycles};
+        best = {outputs, all ? 0 : static_cast<int>(extent.group), is_narrow, cycles};
       }
     }
   }

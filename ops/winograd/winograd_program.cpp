@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
+#include "ops/gemm/bfp24_pack.h"
 #include "ops/work_split.h"
 #include "src/base/check.h"
 #include "src/base/divide.h"
@@ -177,14 +179,17 @@ void WinogradProgram::make_products() {
     product.threads = parts() == 1 ? 1 : threads_;
     product.accumulates = part.adds;
     product.zero_columns = static_cast<int>(product.n - problem_.out_channels_each());
+    product.narrow = weight_format();
     if (!part.continues) {
       product.m = std::max<int64_t>(1, product.m);
       plan = default_gemm_plan(product);
+      plan.weights = product.narrow;
+      if (!is_valid(plan, product)) plan = bfp24_plan(product, plan);  // few rows by AVX2
       plan.split = parts_of_form.phases_apart ? GemmSplit::same_columns : GemmSplit::columns;
     }
     part.format = {plan_.strassen ? product.n : int64_t{plan.vecs} * problem_.lanes, problem_.lanes};
     part.weights = part.continues ? classes_.back().weights : packed_size_;
-    if (!part.continues) packed_size_ += part.matrix_count * part.weights_each(problem_);
+    if (!part.continues) packed_size_ += part.matrix_count * problem_.groups * matrix_words(part);
     classes_.push_back(part);
     if (tiles.begin < tiles.end) add_products(product, plan, tiles);
   }
@@ -199,7 +204,7 @@ void WinogradProgram::add_products(GemmProblem product, GemmPlan plan, const Til
       GemmOffsets at;
       at.a = part.frequencies[i] * in_frequency_ + tiles.begin * in_stride_ + part.first_slot * problem_.in_channels +
              group * product.k;
-      at.b = (part.matrices[i] * problem_.groups + group) * product.k * product.n;
+      at.b = (part.matrices[i] * problem_.groups + group) * matrix_words(part);
       at.c = part.frequencies[i] * out_frequency_ + tiles.begin * out_stride_ + group * product.n;
       offsets.push_back(at);
     }
@@ -228,6 +233,7 @@ std::string WinogradProgram::packing() const {
   std::string text = fmt::format("winograd.3 {} c{} ", to_string(plan_.form), problem_.lanes);
   if (problem_.groups > 1) text += fmt::format("groups {} ", problem_.groups);
   if (plan_.strassen) return text + fmt::format("strassen {}", products_[0].fewer_by_count[0].panel_columns());
+  if (plan_.narrow) text += "bfp24 ";
   text += "panels of";
   for (const WinogradClass& part : classes_) {
     if (!part.continues) text += fmt::format(" {}x{}:{}", part.matrix_count, part.slots, part.format.panel_columns);
@@ -236,6 +242,7 @@ std::string WinogradProgram::packing() const {
 }
 
 void WinogradProgram::pack(const float* weights, float* packed) const {
+  if (plan_.narrow) return pack_narrow(weights, packed);
   if (!plan_.strassen) return pack_winograd(problem_, plan_.form, classes_, weights, packed);
   // Matrices row by row first.
   std::vector<float> matrices(static_cast<size_t>(packed_size_));
@@ -243,6 +250,28 @@ void WinogradProgram::pack(const float* weights, float* packed) const {
   const int64_t columns = problem_.out_blocks() * problem_.lanes, depth = classes_[0].slots * problem_.in_channels;
   for (int64_t at = 0; at < packed_size_; at += depth * columns)
     products_[0].fewer_by_count[0].pack({matrices.data() + at, depth, columns, columns, 1}, packed + at);
+}
+
+void WinogradProgram::pack_narrow(const float* weights, float* packed) const {
+  const int64_t columns = columns_of_group(problem_);
+  std::vector<WinogradClass> of_floats = classes_;
+  int64_t floats = 0, begin = 0;
+  for (WinogradClass& part : of_floats) {
+    if (!part.continues) begin = std::exchange(floats, floats + part.matrix_count * part.weights_each(problem_));
+    part.weights = begin;
+    part.format.panel_columns = columns;  // row by row
+  }
+  std::vector<float> matrices(static_cast<size_t>(floats));
+  pack_winograd(problem_, plan_.form, of_floats, weights, matrices.data());
+  for (size_t i = 0; i < classes_.size(); ++i) {
+    const WinogradClass& part = classes_[i];
+    if (part.continues) continue;
+    const int64_t depth = part.slots * problem_.in_channels_each();
+    MatrixView matrix{matrices.data() + of_floats[i].weights, depth, columns, columns, 1};
+    for (int64_t at = 0; at < part.matrix_count * problem_.groups; ++at, matrix.data += depth * columns)
+      pack_bfp24(matrix, part.format, 0, part.format.panels(columns), 1,
+                 packed + part.weights + at * matrix_words(part));
+  }
 }
 
 int64_t WinogradProgram::shared_scratch() const {

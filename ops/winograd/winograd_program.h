@@ -72,6 +72,12 @@ class WinogradProgram {
   Tiles tiles_of(const WinogradClass& part) const;
   void make_kernels();
   void make_products();
+  WeightFormat weight_format() const { return plan_.narrow ? WeightFormat::bfp24 : WeightFormat::f32; }
+  // Of one matrix of a class, packed.
+  int64_t matrix_words(const WinogradClass& part) const {
+    return words_of(weight_format(), part.slots * problem_.in_channels_each()) * columns_of_group(problem_);
+  }
+  void pack_narrow(const float* weights, float* packed) const;
   void add_products(GemmProblem product, GemmPlan plan, const Tiles& tiles);
   template <class Body>
   void for_runs(const Tiles& tiles, Body body) const;

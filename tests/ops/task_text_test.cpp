@@ -81,6 +81,25 @@ TEST(TaskText, RandomProductsOfFloatsAndBytesComeBackAndRun) {
   }
 }
 
+// Scripts strip the lines of a list of tasks.
+TEST(TaskText, ProductsWithEpiloguesOfNoOtherInputsEndInNoBlank) {
+  Expression halved;
+  halved.inputs = {DType::f32};
+  halved.add({ExprOp::mul, halved.add({ExprOp::input, 0}), halved.add({.op = ExprOp::constant, .value = 0.5F})});
+  GemmProblem floats{1, 40, 33, 77, GemmOperandB::packed, {}, usable_isa(), 1, 0, 0};
+  floats.epilogue = {halved, {}};
+  Int8Problem bytes;
+  bytes.isa = int8_isa(usable_isa());
+  bytes.dot = Int8Dot::pairs;
+  bytes.m = bytes.n = bytes.k = 64;
+  bytes.epilogue = {halved, {}};
+  for (const std::string& text : {"gemm " + floats.key(), "gemm_int8 " + bytes.key()}) {
+    EXPECT_FALSE(text.ends_with(' ')) << text;
+    EXPECT_EQ(task_text(parse_task(text, 1)), text);
+    EXPECT_EQ(task_text(parse_task(text + " ", 1)), text) << "as earlier versions wrote it";
+  }
+}
+
 TEST(TaskText, ConvolutionsOfBytesComeBackAndRunWithAnyTile) {
   for (const Isa isa : usable_isas()) {
     for (const bool is_pointwise : {false, true}) {

@@ -1,6 +1,7 @@
-// Which format the weights of one row take: by their elements, their size and the accuracy level.
+// Which format weights take: by their elements, their size and the accuracy level.
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 
 #include "lathe/profile.h"
@@ -13,19 +14,33 @@ namespace {
 constexpr int64_t kDepth = 512;
 
 // The format in the plan's text; empty: float32.
-std::string format_of(const Tensor& weights, Accuracy accuracy) {
-  testing::ModelBuilder model;
-  model.output(model.node("MatMul", {model.input("x", {1, kDepth}), model.weight(weights)}));
+std::string format_of(testing::ModelBuilder& model, const Dims& input, Accuracy accuracy) {
   SessionOptions options;
   options.threads = 1;
   options.use_cache = false;
   options.accuracy = accuracy;
   Profile profile;
-  const std::vector<Tensor> in{testing::random_input({1, kDepth}, 3)};
+  const std::vector<Tensor> in{testing::random_input(input, 3)};
   (void)model.load(options).run_profiled(in, profile);
-  for (const std::string format : {"bfp20", "bf16", "f16"})
-    if (profile.steps.back().kernel.find(" " + format + " ") != std::string::npos) return format;
+  for (const std::string format : {"bfp20", "bfp24", "bf16", "f16"}) {
+    for (const StepTime& step : profile.steps)
+      if ((step.kernel + " ").find(" " + format + " ") != std::string::npos) return format;
+  }
   return "";
+}
+
+std::string format_of(const Tensor& weights, Accuracy accuracy, int64_t rows = 1) {
+  testing::ModelBuilder model;
+  model.output(model.node("MatMul", {model.input("x", {rows, kDepth}), model.weight(weights)}));
+  return format_of(model, {rows, kDepth}, accuracy);
+}
+
+std::string format_of_conv(const Tensor& windows, Accuracy accuracy) {
+  const int64_t channels = windows.dims()[1];
+  testing::ModelBuilder model;
+  model.output(
+      model.node("Conv", {model.input("x", {1, channels, 7, 7}), model.weight(windows)}).with("pads", {1, 1, 1, 1}));
+  return format_of(model, {1, channels, 7, 7}, accuracy);
 }
 
 TEST(WeightFormats, AreThoseOfTheElements) {
@@ -42,6 +57,18 @@ TEST(WeightFormats, AreThoseOfTheElements) {
   EXPECT_EQ(format_of(plain, Accuracy::strict), "");
   EXPECT_EQ(format_of(plain, Accuracy::normal), "bfp20");
   EXPECT_EQ(format_of(testing::random_input({kDepth, 64}, 1), Accuracy::normal), "") << "caches hold it";
+}
+
+// Whether 24 bits pay is another question, which depends on the core.
+TEST(WeightFormats, AreFloat32WhereBlocksCannotHoldAnElementOrTheLevelIsStrict) {
+  Tensor weights = testing::random_input({kDepth, 640}, 1), windows = testing::random_input({512, 512, 3, 3}, 2);
+  EXPECT_EQ(format_of(weights, Accuracy::strict, 12), "");
+  EXPECT_EQ(format_of_conv(windows, Accuracy::strict), "");
+  for (const float other : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    weights.mutable_data<float>()[100] = windows.mutable_data<float>()[100] = other;
+    EXPECT_EQ(format_of(weights, Accuracy::normal, 12), "");
+    EXPECT_EQ(format_of_conv(windows, Accuracy::normal), "");
+  }
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ std::shared_ptr<const CodePages> GemmTileEmitter::emit() {
   zero_accumulators();
   multiply();
   if (shared_.is_on()) part_shared();
+  if (plan_.weights == WeightFormat::bfp24) scale_bfp24();
   add_earlier_blocks();
   finish_tile();
   dec(qword[rsp + kTilesLeft]);
@@ -164,18 +165,22 @@ void GemmTileEmitter::multiply() {
   mov(k_left_, ptr[args_ + offsetof(GemmTileArgs, k)]);
   if (plan_.weights == WeightFormat::bfp20) return multiply_bfp20();
   const auto body = [&](int steps, bool prefetches) { rank1_updates(steps, prefetches ? plan_.prefetch_lines : 0); };
-  plan_.a_in_chunks ? for_chunks(body) : for_steps(k_left_, plan_.k_unroll, body);
+  const bool is_in_groups = plan_.a_in_chunks || plan_.weights == WeightFormat::bfp24;
+  is_in_groups ? for_groups(body) : for_steps(k_left_, plan_.k_unroll, body);
   if (plan_.prefetch_lines) mov(ptr[rsp + kPrefetch], prefetch_);
 }
 
 template <class Body>
-void GemmTileEmitter::for_chunks(Body body) {
-  Xbyak::Label next;
+void GemmTileEmitter::for_groups(Body body) {
+  Xbyak::Label next, done;
+  test(k_left_, k_left_);
+  jz(done, T_NEAR);
   align(32);
   L(next);
-  body(lanes(), true);
-  sub(k_left_, lanes());
+  body(plan_.k_unroll, true);
+  sub(k_left_, plan_.k_unroll);
   jg(next, T_NEAR);
+  L(done);
 }
 
 void GemmTileEmitter::rank1_updates(int steps, int lines) {
@@ -253,7 +258,8 @@ void GemmTileEmitter::update_holding_a(int k, Pace pace) {
     pace();
   }
   for (int v = 0; v < plan_.vecs; ++v) {
-    const bool is_as_it_lies = !(plan_.b_in_place && is_partial(v)) && plan_.b_sign == 0 && !has_16_bits(plan_.weights);
+    const bool is_as_it_lies =
+        !(plan_.b_in_place && is_partial(v)) && plan_.b_sign == 0 && plan_.weights == WeightFormat::f32;
     if (plan_.rows == 1 && is_as_it_lies) {
       multiply_add(0, v, work_[0], ptr[b_at(k, v)]);
       continue;
@@ -265,6 +271,7 @@ void GemmTileEmitter::update_holding_a(int k, Pace pace) {
 }
 
 void GemmTileEmitter::load_b(const Vec& into, int k, int v) {
+  if (plan_.weights == WeightFormat::bfp24) return load_bfp24(into, k, v);
   if (plan_.weights == WeightFormat::f16) return vcvtph2ps(into, ptr[b_at(k, v)]);
   if (plan_.weights == WeightFormat::bf16) {
     vpmovzxwd(into, ptr[b_at(k, v)]);

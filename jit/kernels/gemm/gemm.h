@@ -67,7 +67,8 @@ struct GemmTilePlan {
   // pair of each column; k counts pairs (AVX512-BF16).
   bool bf16 = false;
   bool widens = false;  // with bf16: C is float32
-  // Of a packed B. With bfp20 k is a multiple of its groups, and k_unroll is not read.
+  // Of a packed B. With bfp20 and bfp24 k is a multiple of their groups, and k_unroll is not read or is a group;
+  // GemmTileArgs::b_scales are bfp24's.
   WeightFormat weights = WeightFormat::f32;
   bool weights_to_l2 = false;  // they are fetched ahead of their use, without prefetch_lines
   std::optional<GemmEpilogue> epilogue;
@@ -104,6 +105,7 @@ struct GemmTileArgs {
   int64_t tiles;  // >= 1: row tiles, one below the other
   int64_t a_stride_bytes, b_stride_bytes, c_stride_bytes;
   int64_t a_chunk_bytes, b_second_bytes, c_vector_bytes;
+  const float* b_scales;
   const void* prefetch;  // first line to prefetch; on return the first one not yet prefetched
   float* fetch;          // rows of the first matrix to fetch for writing, if the plan does so; overwritten
   int64_t fetch_left;    // rows that are left; overwritten

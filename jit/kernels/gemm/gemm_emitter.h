@@ -54,14 +54,17 @@ class GemmTileEmitter : public RowTileEmitter {
   void add_rows(Frame matrix, size_t stride);
   void multiply();
   template <class Body>
-  void for_chunks(Body body);
+  void for_groups(Body body);  // of k_unroll steps
   // acc[row][v] += A[row][k] * B[k][v] for the next `steps` values of k, with `lines` prefetches spread among them.
   void rank1_updates(int steps, int lines);
   int chunk_bytes() const { return plan_.rows * vec_bytes(); }
   Xbyak::RegExp element_of_a(int row, int k) const {
     return plan_.a_in_chunks ? a_[0] + (row * vec_bytes() + k * kF32) : a_at(row, k);
   }
-  int b_vec_bytes() const { return has_16_bits(plan_.weights) ? vec_bytes() / 2 : vec_bytes(); }
+  int b_vec_bytes() const {
+    if (plan_.weights == WeightFormat::bfp24) return vec_bytes() * Bfp24::kGroupWords / Bfp24::kGroupRows;
+    return has_16_bits(plan_.weights) ? vec_bytes() / 2 : vec_bytes();
+  }
   Xbyak::RegExp b_at(int k, int v) const { return b_ + ((plan_.b_in_place ? 0 : k * plan_.vecs) + v) * b_vec_bytes(); }
   bool is_partial(int v) const { return plan_.masked && v == plan_.vecs - 1; }
 
@@ -83,6 +86,11 @@ class GemmTileEmitter : public RowTileEmitter {
   const Vec& bfp_upper_mask() const { return work_[2]; }
   const Vec& bfp_lower_mask() const { return work_[3]; }
   const Vec& bfp_scale(int v) const { return work_[static_cast<size_t>(4 + v)]; }
+  // gemm_bfp24.cpp
+  void load_bfp24(const Vec& into, int row, int v);
+  void gather_bytes(const Vec& into, const Xbyak::RegExp& group);
+  void scale_bfp24();
+  const Vec& bfp_bytes() const { return work_[work_.size() - (plan_.embed_broadcast ? 1 : 2)]; }
   // Half a vector takes half the time on cores with one multiplier of whole ones.
   Vec used(const Vec& vec, int v) const {
     return plan_.half_last && v == plan_.vecs - 1 ? Vec(Xbyak::Ymm(vec.getIdx())) : vec;

@@ -24,8 +24,7 @@ std::string GemmInt8TilePlan::key() const {
                   prefetch_lines, prefetches_on ? " on" : "", has_rows ? " rows" : "", masked ? " masked" : "");
   if (row_groups > 0) text += fmt::format(" {} groups a row", row_groups);
   if (epilogue) {
-    text += " " + to_string(epilogue->expression) + " ";
-    for (const GemmInputAccess access : epilogue->inputs) text += access == GemmInputAccess::columns ? 'c' : 'u';
+    text += " " + to_string(*epilogue);
     if (requantizes()) text += " " + to_string(store);
   }
   return text;

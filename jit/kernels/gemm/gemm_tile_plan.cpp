@@ -22,8 +22,9 @@ bool GemmTilePlan::holds_a() const { return !embed_broadcast && rows < vecs; }
 int GemmTilePlan::work_registers() const {
   constexpr int kDecoding = 4;  // and the scales
   if (weights == WeightFormat::bfp20) return vecs + kDecoding;
-  if (embed_broadcast) return vecs;
-  return holds_a() ? rows + 1 : vecs + 1;
+  const int decoding = weights == WeightFormat::bfp24 ? 1 : 0;
+  if (embed_broadcast) return vecs + decoding;
+  return (holds_a() ? rows + 1 : vecs + 1) + decoding;
 }
 
 int GemmTilePlan::fold_count() const {
@@ -70,17 +71,18 @@ bool GemmTilePlan::is_valid() const {
                folds_product())) {
     return false;
   }
-  if (weights != WeightFormat::f32 &&
-      (prefetch_lines > 0 || b_in_place || b_sign != 0 || last_share > 1 || bf16 || a_in_chunks || folds_product())) {
+  if (weights != WeightFormat::f32 && ((prefetch_lines > 0 && weights != WeightFormat::bfp24) || b_in_place ||
+                                       b_sign != 0 || last_share > 1 || bf16 || a_in_chunks || folds_product())) {
     return false;
   }
   if (weights == WeightFormat::bfp20 && embed_broadcast) return false;
+  if (weights == WeightFormat::bfp24 && k_unroll != Bfp24::kGroupRows) return false;
   if (weights_to_l2 && (prefetch_lines > 0 || b_in_place)) return false;
   return vec_registers_needed(*this) <= vector_registers(isa);
 }
 
 std::string to_string(const GemmEpilogue& epilogue) {
-  std::string text = to_string(epilogue.expression) + " ";
+  std::string text = to_string(epilogue.expression) + (epilogue.inputs.empty() ? "" : " ");
   for (const GemmInputAccess access : epilogue.inputs) text += "cua"[static_cast<size_t>(access)];
   return text;
 }
