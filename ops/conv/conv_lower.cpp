@@ -5,6 +5,7 @@
 #include "ops/conv/conv_axes.h"
 #include "ops/conv/conv_node.h"
 #include "ops/conv/conv_operands.h"
+#include "ops/conv/conv_rows.h"
 #include "ops/conv/conv_source.h"
 #include "ops/conv/conv_steps.h"
 #include "ops/gemm/bfp24_pack.h"
@@ -188,6 +189,7 @@ bool lower_conv(LowerContext& context, ConvProblem problem, const std::optional<
   if ((in_block != 0 && in_block != lanes) || (out_block != 0 && out_block != lanes)) return false;
   const std::optional<BoundEpilogue> bound = bind_conv_epilogue(context, out_type.extents(), lanes);
   if (!bound) return false;
+  if (!shuffle && frames.frames.empty() && lower_rows(context, problem, *bound)) return true;
   complete(problem, context, bound->epilogue);
   const int threads = conv_threads(problem.flop(), context.target);
   std::optional<PlannedConv> planned = plan_conv(context, problem, threads, bound->batch_bytes);

@@ -259,7 +259,9 @@ bool lower_strided_product(LowerContext& context, const StridedProduct& strided)
   if (product.shape.batches() > kMostBatches) return false;
 
   GemmProblem problem = problem_of(context, product, is_packed);
-  if (lower_thin_product(context, product, problem,
+  problem.epilogue = strided.epilogue;
+  if (!problem.epilogue &&
+      lower_thin_product(context, product, problem,
                          {strided.a, strided.b, strided.c, is_packed ? strided.constant_b : ValueId::none})) {
     return true;
   }
@@ -272,6 +274,7 @@ bool lower_strided_product(LowerContext& context, const StridedProduct& strided)
   buffers.a = strided.a;
   buffers.b = strided.b;
   buffers.c = strided.c;
+  buffers.inputs = strided.inputs;
   set_strides(product, buffers.operands);
   add_steps(context, problem, *emitted, b, std::move(buffers));
   return true;

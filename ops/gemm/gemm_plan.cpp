@@ -74,8 +74,9 @@ void choose_half_tile(const GemmProblem& problem, GemmPlan& plan) {
 // as long always does.
 bool pays_narrow(const GemmProblem& problem, const CoreRates& rates) {
   if (has_16_bits(problem.narrow)) return true;
-  // As many multiply-adds take as long.
-  const double decoding = problem.narrow == WeightFormat::bfp24 ? 1 : has_avx512(problem.isa) ? 3 : 6;
+  // As many multiply-adds take as long. Zen 5 converts beside them.
+  const bool is_cheap = problem.narrow == WeightFormat::bfp24 && adds_beside_two(problem.isa, rates);
+  const double decoding = is_cheap ? 1 : problem.narrow == WeightFormat::bfp24 || has_avx512(problem.isa) ? 3 : 6;
   const double cycles = (static_cast<double>(problem.m) + decoding) / products_per_cycle(problem.isa, rates);
   const double bytes = problem.threads > 1 ? rates.all_memory_bytes / problem.threads : rates.memory_bytes;
   return cycles < vector_lanes(problem.isa) * 4 / bytes;
@@ -226,6 +227,11 @@ GemmPlan fast_plan(const GemmProblem& problem, const GemmPlan& plan, const CoreR
   return plan;
 }
 
+GemmSplit split_of(const GemmProblem& problem, const GemmPlan& plan) {
+  const int64_t panel_columns = int64_t{plan.vecs} * vector_lanes(problem.isa);
+  return choose_split({problem.batches, problem.m, problem.n, panel_columns, plan.rows, problem.threads});
+}
+
 bool can_use_narrow(const GemmProblem& problem, const GemmPlan& plan) {
   if (problem.narrow != plan.weights || problem.b != GemmOperandB::packed || problem.k == 0 ||
       plan.fast != FastProduct::none) {
@@ -368,6 +374,7 @@ GemmPlan bfp24_plan(const GemmProblem& problem, GemmPlan plan) {
   plan.k_unroll = Bfp24::kGroupRows;
   plan.rows = has_avx512(problem.isa) ? 14 : 6;
   plan.vecs = static_cast<int>(std::min<int64_t>(2, divide_up(problem.n, vector_lanes(problem.isa))));
+  plan.split = split_of(problem, plan);
   return plan;
 }
 
@@ -375,8 +382,7 @@ GemmPlan default_gemm_plan(const GemmProblem& problem, const CoreRates& rates) {
   GemmPlan plan;
   choose_tile(problem, rates, plan);
   if (problem.longest_sum > 0) plan.k_block = std::min(plan.k_block, problem.longest_sum);
-  const int64_t panel_columns = int64_t{plan.vecs} * vector_lanes(problem.isa);
-  plan.split = choose_split({problem.batches, problem.m, problem.n, panel_columns, plan.rows, problem.threads});
+  plan.split = split_of(problem, plan);
   // A block of A's rows shall stay in L2 beside two panels of B.
   constexpr int64_t kRowBlockFloats = 96 << 10;
   plan.row_block = static_cast<int>(

@@ -401,6 +401,26 @@ TEST(Convolution, AgreesWithTheReferenceOnShapesOfRealModels) {
   }
 }
 
+TEST(Convolution, PicturesOfOnePixelAreRowsOfAProduct) {
+  std::mt19937 random(20261128);
+  const auto pick = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  for (int i = 0; i < 60; ++i) {
+    ConvCase c{.in = {pick(1, 20), pick(6, 16) * 32, 1, 1}, .kernel = {1, 1}, .out_channels = pick(8, 12) * 16};
+    if (pick(0, 2) == 0) c.in[1] -= 5;
+    if (pick(0, 2) == 0) c.out_channels -= 3;
+    c.has_bias = pick(0, 1) == 1;
+    c.is_constant = pick(0, 3) > 0;
+    c.in_blocked = pick(0, 2) > 0;
+    c.out_blocked = pick(0, 2) > 0;
+    c.residual = static_cast<int>(pick(0, 5));
+    c.threads = static_cast<int>(pick(1, 3));
+    for (const Isa isa : isas_here()) check(c, isa, random, i % 3 == 0);
+    if (HasFatalFailure()) return;
+  }
+}
+
 // Of many channels, the pixels that are read are brought together first.
 TEST(Convolution, PointwiseOnesOfManyChannelsTakeThePixelsOfAStride) {
   std::mt19937 random(34);
