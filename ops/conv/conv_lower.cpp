@@ -89,7 +89,7 @@ BufferId bind_source(const LowerContext& context, const PlannedConv& planned, co
 // Whether Winograd's weights, which these become, must stay float32 (ConvProblem::has_exact_weights).
 bool has_exact_weights(const LowerContext& context, const ConvProblem& problem) {
   const int64_t window = problem.window_y * problem.window_x;
-  if (window == 1 || problem.is_transposed) return false;  // nobody asks
+  if (window == 1 || problem.is_transposed || problem.most_winograd == 0) return false;  // nobody asks
   const Tensor constant = context.constant(1);
   const int64_t each = problem.in_channels_each() * window;
   if (!constant.defined() || constant.size() != problem.out_channels * each) return true;

@@ -3,33 +3,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <vector>
 
 #include "jit/kernels/gemm/bfp20.h"
+#include "ops/gemm/largest_elements.h"
 
 namespace lathe {
 namespace {
 
 // Scales are this by 2^-31, and normal numbers.
 constexpr float kLeastLargest = 0x1p-90F;
-
-// Of each column. NaN where one is in it.
-void find_largest(const MatrixView& block, std::vector<float>& largest) {
-  std::fill(largest.begin(), largest.end(), 0.F);
-  const auto larger = [](float a, float b) { return a > b || std::isnan(a) ? a : b; };
-  if (block.column_stride == 1) {
-    for (int64_t row = 0; row < block.rows; ++row) {
-      const float* in = block.data + row * block.row_stride;
-      for (size_t c = 0; c < largest.size(); ++c) largest[c] = larger(largest[c], std::abs(in[c]));
-    }
-    return;
-  }
-  for (size_t c = 0; c < largest.size(); ++c) {
-    const float* in = block.data + static_cast<int64_t>(c) * block.column_stride;
-    for (int64_t row = 0; row < block.rows; ++row) largest[c] = larger(largest[c], std::abs(in[row]));
-  }
-}
 
 // Dense rows of a panel to codes; `codes` has room for as many.
 void round_rows(const float* block, int64_t rows, int64_t width, float* scales, int32_t* codes) {
@@ -65,17 +48,7 @@ void write_group(const int32_t* codes, int64_t width, int64_t lanes, float* out)
 
 }  // namespace
 
-bool fits_bfp20(const MatrixView& b, float scale) {
-  std::vector<float> largest(static_cast<size_t>(b.columns));
-  for (int64_t row = 0; row < b.rows; row += Bfp20::kBlockRows) {
-    find_largest(rows_of(b, row, std::min(b.rows, row + Bfp20::kBlockRows)), largest);
-    for (const float each : largest) {
-      const float scaled = std::abs(each * scale);
-      if (!(scaled == 0 || (scaled >= kLeastLargest && scaled <= std::numeric_limits<float>::max()))) return false;
-    }
-  }
-  return true;
-}
+bool fits_bfp20(const MatrixView& b, float scale) { return fits_blocks(b, scale, Bfp20::kBlockRows, kLeastLargest); }
 
 void pack_bfp20(const MatrixView& b, const PanelFormat& format, int64_t first, int64_t last, float scale, float* out) {
   const auto block_elements = static_cast<size_t>(Bfp20::kBlockRows * format.panel_columns);

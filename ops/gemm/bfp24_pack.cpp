@@ -1,13 +1,11 @@
 #include "ops/gemm/bfp24_pack.h"
 
-#include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstring>
-#include <limits>
 #include <vector>
 
 #include "jit/kernels/gemm/bfp24.h"
+#include "ops/gemm/largest_elements.h"
 
 namespace lathe {
 namespace {
@@ -40,10 +38,7 @@ void write_group(const float* rows, int64_t width, int64_t columns, const double
 
 void pack_panel(const float* panel, int64_t rows, int64_t width, int64_t lanes, float* out) {
   std::vector<float> largest(static_cast<size_t>(width));
-  for (int64_t row = 0; row < rows; ++row) {
-    const float* in = panel + row * width;
-    for (size_t c = 0; c < largest.size(); ++c) largest[c] = std::max(largest[c], std::abs(in[c]));
-  }
+  find_largest({panel, rows, width, width, 1}, largest);
   std::vector<double> units(largest.size());
   float* scales = out + Bfp24::row_words(rows) * width;
   for (size_t c = 0; c < largest.size(); ++c) {
@@ -59,21 +54,7 @@ void pack_panel(const float* panel, int64_t rows, int64_t width, int64_t lanes, 
 
 }  // namespace
 
-bool fits_bfp24(const MatrixView& b, float scale) {
-  std::vector<float> largest(static_cast<size_t>(b.columns)), sums(largest.size());
-  const bool is_by_row = b.column_stride == 1;
-  for (int64_t i = 0; i < (is_by_row ? b.rows : b.columns); ++i) {
-    for (int64_t j = 0; j < (is_by_row ? b.columns : b.rows); ++j) {
-      const int64_t row = is_by_row ? i : j, column = is_by_row ? j : i;
-      const float each = b.data[row * b.row_stride + column * b.column_stride] * scale;
-      largest[static_cast<size_t>(column)] = std::max(largest[static_cast<size_t>(column)], std::abs(each));
-      sums[static_cast<size_t>(column)] += each * 0;  // NaN of an infinity, too
-    }
-  }
-  const auto fits = [](float each) { return each == 0 || each >= kLeastLargest; };
-  return std::all_of(largest.begin(), largest.end(), fits) &&
-         std::all_of(sums.begin(), sums.end(), [](float each) { return each == 0; });
-}
+bool fits_bfp24(const MatrixView& b, float scale) { return fits_blocks(b, scale, b.rows, kLeastLargest); }
 
 void pack_bfp24(const MatrixView& b, const PanelFormat& format, int64_t first, int64_t last, float scale, float* out) {
   std::vector<float> dense(static_cast<size_t>(b.rows * format.panel_columns));

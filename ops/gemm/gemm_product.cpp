@@ -54,8 +54,7 @@ GemmProduct::GemmProduct(const GemmProblem& problem, const GemmPlan& plan, std::
   has_tail_ = tail_lanes_ > 0 || tail_vecs_ != plan.vecs || last_share_ > 1 || half_tail_;
   // A panel is used by so many tile calls: each prefetches its share of the next one.
   const int64_t sharing = std::min(tiles_in_block_, tiles_.count) * together_;
-  int64_t lines = std::max<int64_t>(1, plan.k_unroll * plan.vecs * lanes_ / kLineFloats);
-  if (plan.weights == WeightFormat::bfp24) lines = divide_up(lines * Bfp24::kGroupWords, Bfp24::kGroupRows);
+  const int64_t lines = std::max<int64_t>(1, words_to(plan.k_unroll) * plan.vecs * lanes_ / kLineFloats);
   prefetch_lines_ = static_cast<int>(lines_of_each(lines, sharing));
   emit_kernels();
   if (problem.b == GemmOperandB::transposed && problem.k > 0) {

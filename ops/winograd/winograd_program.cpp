@@ -242,35 +242,30 @@ std::string WinogradProgram::packing() const {
 }
 
 void WinogradProgram::pack(const float* weights, float* packed) const {
-  if (plan_.narrow) return pack_narrow(weights, packed);
-  if (!plan_.strassen) return pack_winograd(problem_, plan_.form, classes_, weights, packed);
+  if (!plan_.strassen && !plan_.narrow) return pack_winograd(problem_, plan_.form, classes_, weights, packed);
   // Matrices row by row first.
-  std::vector<float> matrices(static_cast<size_t>(packed_size_));
-  pack_winograd(problem_, plan_.form, classes_, weights, matrices.data());
-  const int64_t columns = problem_.out_blocks() * problem_.lanes, depth = classes_[0].slots * problem_.in_channels;
-  for (int64_t at = 0; at < packed_size_; at += depth * columns)
-    products_[0].fewer_by_count[0].pack({matrices.data() + at, depth, columns, columns, 1}, packed + at);
-}
-
-void WinogradProgram::pack_narrow(const float* weights, float* packed) const {
   const int64_t columns = columns_of_group(problem_);
-  std::vector<WinogradClass> of_floats = classes_;
+  std::vector<WinogradClass> by_row = classes_;
   int64_t floats = 0, begin = 0;
-  for (WinogradClass& part : of_floats) {
+  for (WinogradClass& part : by_row) {
     if (!part.continues) begin = std::exchange(floats, floats + part.matrix_count * part.weights_each(problem_));
     part.weights = begin;
-    part.format.panel_columns = columns;  // row by row
+    part.format.panel_columns = columns;
   }
   std::vector<float> matrices(static_cast<size_t>(floats));
-  pack_winograd(problem_, plan_.form, of_floats, weights, matrices.data());
+  pack_winograd(problem_, plan_.form, by_row, weights, matrices.data());
   for (size_t i = 0; i < classes_.size(); ++i) {
     const WinogradClass& part = classes_[i];
     if (part.continues) continue;
     const int64_t depth = part.slots * problem_.in_channels_each();
-    MatrixView matrix{matrices.data() + of_floats[i].weights, depth, columns, columns, 1};
-    for (int64_t at = 0; at < part.matrix_count * problem_.groups; ++at, matrix.data += depth * columns)
-      pack_bfp24(matrix, part.format, 0, part.format.panels(columns), 1,
-                 packed + part.weights + at * matrix_words(part));
+    MatrixView matrix{matrices.data() + by_row[i].weights, depth, columns, columns, 1};
+    float* to = packed + part.weights;
+    for (int64_t left = part.matrix_count * problem_.groups; left > 0; --left) {
+      plan_.strassen ? products_[0].fewer_by_count[0].pack(matrix, to)
+                     : pack_bfp24(matrix, part.format, 0, part.format.panels(columns), 1, to);
+      matrix.data += depth * columns;
+      to += matrix_words(part);
+    }
   }
 }
 

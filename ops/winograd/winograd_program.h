@@ -77,7 +77,6 @@ class WinogradProgram {
   int64_t matrix_words(const WinogradClass& part) const {
     return words_of(weight_format(), part.slots * problem_.in_channels_each()) * columns_of_group(problem_);
   }
-  void pack_narrow(const float* weights, float* packed) const;
   void add_products(GemmProblem product, GemmPlan plan, const Tiles& tiles);
   template <class Body>
   void for_runs(const Tiles& tiles, Body body) const;

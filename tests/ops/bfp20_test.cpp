@@ -11,8 +11,8 @@
 
 #include "ops/gemm/bfp20_pack.h"
 #include "ops/gemm/gemm_product.h"
-#include "tests/jit/guarded_floats.h"
 #include "tests/ops/core_rates.h"
+#include "tests/ops/rounded_product.h"
 
 namespace lathe::testing {
 namespace {
@@ -29,12 +29,6 @@ GemmEpilogue bias_and_relu() {
   return epilogue;
 }
 
-struct Case {
-  int64_t m, n, k, gap;  // gap: elements between rows of A and C
-  bool is_turned, has_epilogue;
-  int threads;
-};
-
 // Columns of sizes far apart: each has scales of its own.
 float element(std::mt19937& random, int64_t column) {
   return std::ldexp(std::normal_distribution<float>()(random), static_cast<int>(column % 40) - 20);
@@ -48,22 +42,13 @@ void multiply(const GemmProduct& product, const MatrixView& b, float scale, Gemm
   for (int share = 0; share < threads; ++share) product.run(operands, share, threads);
 }
 
-void check(Isa isa, const Case& test, unsigned seed) {
+void check(Isa isa, const RoundedCase& test, unsigned seed) {
   std::mt19937 random(seed);
-  const int64_t stride = test.k + test.gap, c_stride = test.n + test.gap;
-  GuardedFloats a(static_cast<size_t>((test.m - 1) * stride + test.k)),
-      c(static_cast<size_t>((test.m - 1) * c_stride + test.n));
-  GuardedFloats b(static_cast<size_t>(test.k * test.n)), bias(static_cast<size_t>(test.n));
-  a.randomize(random, -1, 1);
-  c.randomize(random, -1, 1);
+  RoundedOperands matrices(test, random, element);
+  const auto& [stride, c_stride, columns, a, b, c, view, before] = matrices;
+  const auto place = [&](int64_t row, int64_t column) { return matrices.place(row, column); };
+  GuardedFloats bias(static_cast<size_t>(test.n));
   bias.randomize(random, -1, 1);
-  const MatrixView view{b.data(), test.k, test.n, test.is_turned ? 1 : test.n, test.is_turned ? test.k : 1};
-  const auto place = [&](int64_t row, int64_t column) {
-    return static_cast<size_t>(row * view.row_stride + column * view.column_stride);
-  };
-  for (int64_t row = 0; row < test.k; ++row)
-    for (int64_t column = 0; column < test.n; ++column) b[place(row, column)] = element(random, column);
-  const std::vector<float> before(c.data(), c.data() + c.size());
 
   GemmProblem problem{1, test.m, test.n, test.k, GemmOperandB::packed, {}, isa, test.threads};
   problem.narrow = WeightFormat::bfp20;
@@ -75,7 +60,7 @@ void check(Isa isa, const Case& test, unsigned seed) {
   constexpr float kScale = -2;
   ASSERT_TRUE(fits_bfp20(view, kScale));
   multiply(product, view, kScale,
-           {.a = a.data(), .c = c.data(), .a_stride = stride, .c_stride = c_stride, .inputs = {bias.data()}},
+           {.a = a.data(), .c = matrices.c.data(), .a_stride = stride, .c_stride = c_stride, .inputs = {bias.data()}},
            test.threads);
 
   for (int64_t row = 0; row < test.m; ++row) {
@@ -99,17 +84,15 @@ void check(Isa isa, const Case& test, unsigned seed) {
       }
       ASSERT_NEAR(c[static_cast<size_t>(row * c_stride + column)], sum, allowed) << row << ", " << column;
     }
-    for (int64_t i = row * c_stride + test.n;
-         i < std::min<int64_t>((row + 1) * c_stride, static_cast<int64_t>(c.size())); ++i)
-      ASSERT_EQ(c[static_cast<size_t>(i)], before[static_cast<size_t>(i)]) << "behind row " << row;
   }
+  matrices.check_gaps();
 }
 
 TEST_P(Bfp20Test, IsWithinHalfAUnitOfEachBlocksLargest) {
   std::mt19937 random(2026);
   const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
   for (int round = 0; round < 120; ++round) {
-    const Case test{
+    const RoundedCase test{
         pick(1, 8),      pick(1, 150), pick(1, 60) * Bfp20::kGroupRows, pick(0, 1) * pick(1, 20), pick(0, 1) == 1,
         pick(0, 1) == 1, pick(1, 3)};
     SCOPED_TRACE(::testing::Message() << test.m << "x" << test.k << "x" << test.n << " gap " << test.gap << " turned "
@@ -119,7 +102,7 @@ TEST_P(Bfp20Test, IsWithinHalfAUnitOfEachBlocksLargest) {
   }
 }
 
-TEST_P(Bfp20Test, AddsUpSeveralBlocksOfK) { check(GetParam(), {3, 37, 4104, 0, true, true, 1}, 1); }
+TEST_P(Bfp20Test, AddsUpSeveralBlocksOfK) { check(GetParam(), RoundedCase{3, 37, 4104, 0, true, true, 1}, 1); }
 
 // Rows of A with a single one read the elements as they were rounded.
 TEST_P(Bfp20Test, EveryElementIsWithinHalfAUnit) {

@@ -12,8 +12,8 @@
 #include "ops/gemm/bfp24_pack.h"
 #include "ops/gemm/gemm_product.h"
 #include "tests/isas_here.h"
-#include "tests/jit/guarded_floats.h"
 #include "tests/ops/core_rates.h"
+#include "tests/ops/rounded_product.h"
 
 namespace lathe::testing {
 namespace {
@@ -43,27 +43,11 @@ GemmProblem problem_of(int64_t m, int64_t n, int64_t k, Isa isa, int threads = 1
   return problem;
 }
 
-struct Case {
-  int64_t m, n, k, gap;  // gap: elements between rows of A and C
-  bool is_turned, has_epilogue;
-  int threads;
-};
-
 // `plan`: of any tile.
-void check(const Case& test, const GemmProblem& problem, const GemmPlan& plan, std::mt19937& random) {
-  const int64_t stride = test.k + test.gap, c_stride = test.n + test.gap;
-  GuardedFloats a(static_cast<size_t>((test.m - 1) * stride + test.k)),
-      c(static_cast<size_t>((test.m - 1) * c_stride + test.n));
-  GuardedFloats b(static_cast<size_t>(test.k * test.n));
-  a.randomize(random, -1, 1);
-  c.randomize(random, -1, 1);
-  const MatrixView view{b.data(), test.k, test.n, test.is_turned ? 1 : test.n, test.is_turned ? test.k : 1};
-  const auto place = [&](int64_t row, int64_t column) {
-    return static_cast<size_t>(row * view.row_stride + column * view.column_stride);
-  };
-  for (int64_t row = 0; row < test.k; ++row)
-    for (int64_t column = 0; column < test.n; ++column) b[place(row, column)] = element(random, column);
-  const std::vector<float> before(c.data(), c.data() + c.size());
+void check(const RoundedCase& test, const GemmProblem& problem, const GemmPlan& plan, std::mt19937& random) {
+  RoundedOperands matrices(test, random, element);
+  const auto& [stride, c_stride, columns, a, b, c, view, before] = matrices;
+  const auto place = [&](int64_t row, int64_t column) { return matrices.place(row, column); };
   constexpr float kScale = -2;
   ASSERT_TRUE(fits_bfp24(view, kScale));
   const GemmProduct product(problem, plan);
@@ -72,7 +56,7 @@ void check(const Case& test, const GemmProblem& problem, const GemmPlan& plan, s
   GemmOperands operands;
   operands.a = a.data();
   operands.b = packed.data();
-  operands.c = c.data();
+  operands.c = matrices.c.data();
   operands.a_stride = stride;
   operands.c_stride = c_stride;
   for (int share = 0; share < test.threads; ++share) product.run(operands, share, test.threads);
@@ -94,10 +78,7 @@ void check(const Case& test, const GemmProblem& problem, const GemmPlan& plan, s
       ASSERT_NEAR(c[static_cast<size_t>(row * c_stride + column)], sum, allowed) << row << ", " << column;
     }
   }
-  for (size_t i = 0; i < c.size(); ++i) {
-    if (static_cast<int64_t>(i) % c_stride < test.n) continue;
-    ASSERT_EQ(c[i], before[i]) << "between rows";
-  }
+  matrices.check_gaps();
 }
 
 TEST_P(Bfp24Test, IsWithinHalfAUnitOfEachColumnsLargest) {
@@ -105,7 +86,7 @@ TEST_P(Bfp24Test, IsWithinHalfAUnitOfEachColumnsLargest) {
   const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
   int checked = 0;
   for (int round = 0; round < 150; ++round) {
-    const Case test{
+    const RoundedCase test{
         pick(1, 40),     pick(1, 150), pick(1, 60) * Bfp24::kGroupRows, pick(0, 1) * pick(1, 20), pick(0, 1) == 1,
         pick(0, 1) == 1, pick(1, 3)};
     GemmProblem problem = problem_of(test.m, test.n, test.k, GetParam(), test.threads);
