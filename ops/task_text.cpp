@@ -204,6 +204,7 @@ ConvProblem read_conv(TextReader& text) {
   }
   if (problem.phases.empty()) text.fail("expected the shape");
   if (text.accept(" frames ")) problem.frames = read_frames(text, problem);
+  if (text.accept(" wsums")) problem.longest_winograd_sum = static_cast<int>(text.integer());
   if (text.accept(" w")) problem.most_winograd = static_cast<int>(text.integer());
   problem.has_exact_weights = text.accept(" exact");
   if (text.accept(" sums")) problem.longest_sum = static_cast<int>(text.integer());

@@ -172,9 +172,9 @@ ConvProblem conv_problem_of(const LowerContext& context) {
 }
 
 void set_accuracy(ConvProblem& problem, Accuracy accuracy) {
-  // The larger a form, the more digits it loses; next to short sums even the smallest does.
-  static constexpr int kMostWinograd[] = {0, 4, 6};  // by Accuracy
-  problem.most_winograd = kMostWinograd[static_cast<size_t>(accuracy)];
+  // Next to short sums even the smallest form loses digits.
+  problem.most_winograd = accuracy == Accuracy::strict ? 0 : ConvProblem().most_winograd;
+  problem.longest_winograd_sum = accuracy == Accuracy::fast ? 0 : ConvProblem().longest_winograd_sum;
   problem.longest_sum = longest_convolution_sum(accuracy);
 }
 

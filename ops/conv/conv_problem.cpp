@@ -57,6 +57,8 @@ std::string to_string(const ConvProblem& problem) {
     text += fmt::format(" frames {}>{} step{} join{} stack{}{}", frames.in, frames.out, frames.step, frames.joined,
                         frames.stacked, frames.are_outer ? " outer" : "");
   }
+  if (problem.longest_winograd_sum != ConvProblem().longest_winograd_sum)
+    text += fmt::format(" wsums{}", problem.longest_winograd_sum);
   if (problem.most_winograd != ConvProblem().most_winograd) text += fmt::format(" w{}", problem.most_winograd);
   if (problem.has_exact_weights) text += " exact";
   if (problem.longest_sum > 0) text += fmt::format(" sums{}", problem.longest_sum);

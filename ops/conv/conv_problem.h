@@ -35,7 +35,9 @@ struct ConvProblem {
   std::vector<ConvShape> phases;  // together they write every output once
   bool has_bias = false;
   ConvEpilogue epilogue;
-  int most_winograd = 4;  // the largest Winograd output tile that the accuracy level allows; 0: none
+  int most_winograd = 6;  // the largest Winograd output tile that the accuracy level allows; 0: none
+  // Products in one float32 sum of a form of more than six points (WinogradForm::size()), at most; 0: any number.
+  int longest_winograd_sum = 32;
 
   // No weight may be rounded: they are made at run time, or Bfp24 cannot hold what becomes of them.
   bool has_exact_weights = false;

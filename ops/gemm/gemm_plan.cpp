@@ -306,7 +306,6 @@ GemmPlan GemmPlan::from_candidate(const Candidate& candidate) {
 
 bool is_valid(const GemmPlan& plan, const GemmProblem& problem) {
   if (plan.k_block < 1 || plan.row_block < 1 || problem.m < 1 || problem.n < 1 || problem.k < 0) return false;
-  if (problem.longest_sum > 0 && std::min<int64_t>(plan.k_block, problem.k) > problem.longest_sum) return false;
   if (plan.weights != WeightFormat::f32 && !can_use_narrow(problem, plan)) return false;
   if (plan.fast != FastProduct::none && !can_use_strassen(problem, plan)) return false;
   GemmTilePlan tile;
@@ -314,6 +313,7 @@ bool is_valid(const GemmPlan& plan, const GemmProblem& problem) {
   tile.rows = plan.rows;
   tile.vecs = plan.vecs;
   tile.k_unroll = plan.k_unroll;
+  tile.longest_sum = problem.longest_sum;
   tile.embed_broadcast = plan.embed_broadcast;
   tile.weights = plan.weights;
   tile.b_in_place = problem.b == GemmOperandB::row_major && !plan.pack_b;
@@ -381,7 +381,6 @@ GemmPlan bfp24_plan(const GemmProblem& problem, GemmPlan plan) {
 GemmPlan default_gemm_plan(const GemmProblem& problem, const CoreRates& rates) {
   GemmPlan plan;
   choose_tile(problem, rates, plan);
-  if (problem.longest_sum > 0) plan.k_block = std::min(plan.k_block, problem.longest_sum);
   plan.split = split_of(problem, plan);
   // A block of A's rows shall stay in L2 beside two panels of B.
   constexpr int64_t kRowBlockFloats = 96 << 10;

@@ -78,6 +78,7 @@ GemmTilePlan GemmProduct::tile_plan(int rows, int phase, bool is_tail, bool pref
   tile.rows = rows;
   tile.vecs = is_tail ? tail_vecs_ : plan_.vecs;
   tile.k_unroll = plan_.k_unroll;
+  if (std::min<int64_t>(plan_.k_block, problem_.k) > problem_.longest_sum) tile.longest_sum = problem_.longest_sum;
   tile.prefetch_lines = prefetches ? prefetch_lines_ : 0;
   tile.embed_broadcast = plan_.embed_broadcast;
   tile.weights = plan_.weights;

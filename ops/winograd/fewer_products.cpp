@@ -42,8 +42,8 @@ bool can_multiply_fewer(const ConvProblem& problem, Isa isa, int outputs) {
   constexpr int64_t kFewestTiles = 2;
   if (!problem.allows_sums_of_blocks() || !is_winograd_of_blocks(problem, outputs) || problem.groups > 1) return false;
   const WinogradForm form = winograd_form(problem, outputs);
-  return form.stride == 1 && problem.lanes == vector_lanes(isa) && problem.in_channels % problem.lanes == 0 &&
-         whole_tiles(problem, form) >= kFewestTiles &&
+  return form.stride == 1 && longest_sum_of(form, problem) == 0 && problem.lanes == vector_lanes(isa) &&
+         problem.in_channels % problem.lanes == 0 && whole_tiles(problem, form) >= kFewestTiles &&
          has_quadrants(shape_in_blocks(kStrassen222, isa, kFewestTiles, columns_of(problem), depth_of(problem, form)));
 }
 

@@ -61,6 +61,10 @@ WinogradForm winograd_form(const ConvProblem& problem, int outputs) {
   return form;
 }
 
+int longest_sum_of(const WinogradForm& form, const ConvProblem& problem) {
+  return is_large(form) ? problem.longest_winograd_sum : 0;
+}
+
 bool is_winograd_of_blocks(const ConvProblem& problem, int outputs) {
   if (problem.phases.size() != 1 || problem.is_transposed) return false;
   const ConvAxis &y = problem.phases[0].y, &x = problem.phases[0].x;
@@ -70,8 +74,6 @@ bool is_winograd_of_blocks(const ConvProblem& problem, int outputs) {
   const WinogradForm form = winograd_form(problem, outputs);
   if (form.taps < 3 || !has_plain_taps(y) || !has_plain_taps(x)) return false;
   if (y.stride != (form.is_line ? 1 : form.stride) || (!form.is_line && y.taps.size() != x.taps.size())) return false;
-  constexpr int kFast = 6, kMostExact = 6;  // forms of accuracy levels; points along an axis, before digits get lost
-  if (form.size() > kMostExact && problem.most_winograd < kFast) return false;
   // What a frequency's product reads of a group's channels lies together, in whole blocks.
   const auto has_whole_blocks = [&](int64_t channels) { return channels % problem.lanes == 0; };
   const bool are_whole = has_whole_blocks(problem.in_channels_each()) && has_whole_blocks(problem.out_channels_each());

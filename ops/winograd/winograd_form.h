@@ -33,6 +33,10 @@ inline bool is_winograd(const ConvProblem& problem, int outputs) {
 }
 // Requires: is_winograd().
 WinogradForm winograd_form(const ConvProblem& problem, int outputs);
+// More than six points along an axis: the transforms lose so many digits that few are left for sums to lose.
+inline bool is_large(const WinogradForm& form) { return form.size() > 6; }
+// Products that one float32 sum of a frequency may have; 0: any number.
+int longest_sum_of(const WinogradForm& form, const ConvProblem& problem);
 
 // Whether phases of a single tap, and with them all, shall be multiplied apart to have their weights once: where
 // threads that share the columns have enough of them. `is_all`: of all tiles at once.

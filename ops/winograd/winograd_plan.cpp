@@ -12,12 +12,15 @@ namespace {
 
 constexpr int64_t kNearBytes = 1200 << 10;  // frequencies of a group that stay in L2, for the most part
 constexpr int64_t kFewestTiles = 14;        // rows of a matrix product that keep the multipliers busy
-constexpr int64_t kGoodTiles[] = {16, 28, 56};
+constexpr int64_t kGoodTiles[] = {16, 28, 56, 84};
+constexpr double kAddingUp = 20;  // cycles in which a tile of products adds one of its short sums to those before
 
 // In cycles, as the model of direct convolutions (conv_plan.cpp).
 struct Costs {
-  double input;              // of one vector through the input transform
-  double output;             // of one frequency's vector through the output transform
+  double input;        // of one vector through the input transform
+  double output;       // of one frequency's vector through the output transform
+  double large_input;  // the same of forms of more than six points
+  double large_output;
   double tile_call;          // start and store of one register tile of products
   double adding_call;        // of one that adds to sums that were stored
   double product;            // start of one frequency's product
@@ -31,12 +34,24 @@ struct Costs {
   double kept_bytes = 0;     // of frequencies that leave L2, so much stays there
   double passing_bytes = 0;  // of which weights that come by take so much
   double traffic = 2;        // bytes moved for each byte that does not stay
+  double far_bytes = 0;      // frequencies of a group that stay in L3
+  double far_traffic = 0;    // bytes moved for each that does not
   int64_t unit = 1;          // tiles of a group are a multiple of it, but for the division of all tiles into groups
 };
 // Fitted to both forms of 78 tasks, in groups of all sizes, at 1 and 2 threads, on Zen 4; and to 62 on Zen 5, which
 // reads twice while it adds and multiplies twice.
-constexpr Costs kOneProduct = {5.5, 4.4, 66, 66, 80, 0.1, 9500, 14, 1, 1, 0.4, kNearBytes};
-constexpr Costs kTwoProducts = {6.6, 3.5, 39, 310, 65, 0.2, 10000, 13.5, 1.5, 1.3, 0.2, 1400 << 10};
+// Those of large forms: to 45 tasks on Zen 5.
+constexpr Costs kOneProduct = {5.5, 4.4, 6.1, 8.8, 66, 66, 80, 0.1, 9500, 14, 1, 1, 0.4, kNearBytes};
+constexpr Costs kTwoProducts = {6.6, 3.5, 8, 6, 39, 310, 65, 0.2, 10000, 13.5, 1.5, 1.3, 0.2, 1400 << 10};
+// An L3 as fast as L2 nearly.
+constexpr Costs costs_of_zen5() {
+  Costs costs = kTwoProducts;
+  costs.traffic = 0.35;
+  costs.far_bytes = 4300 << 10;
+  costs.far_traffic = 0.9;
+  return costs;
+}
+constexpr Costs kZen5 = costs_of_zen5();
 // To seven sizes of groups of 28 tasks at 1 thread, on Emerald Rapids: an L2 of 2 MB, and an L3 that is slow.
 constexpr Costs costs_of_xeons() {
   Costs costs = kTwoProducts;
@@ -57,7 +72,7 @@ constexpr double kGroupProduct = 200;
 
 const Costs& costs_of(Isa isa, const CoreRates& rates) {
   if (!has_two_wide_products(isa, rates)) return kOneProduct;
-  return rates.adds_beside ? kTwoProducts : kXeons;
+  return rates.adds_beside ? kZen5 : kXeons;
 }
 
 // What an algorithm handles, for one channel or one pair of channels.
@@ -68,7 +83,9 @@ struct Extent {
   double products;     // multiplications of all tiles; those that are left out do not count
   double matrices;     // of weights
   double calls;        // of products
-  bool adds;           // these add to sums that were stored
+  double sums;         // that a product is cut into
+  bool adds;           // products add to sums that were stored
+  bool is_large;       // a form of more than six points
 };
 
 // Transformed values along one axis, of all its tiles. Of all tiles at once, one that is not whole saves frequencies.
@@ -123,9 +140,10 @@ Cycles cycles_of(const ConvProblem& problem, Isa isa, int threads, const Extent&
   const auto calls = static_cast<double>(divide_up(extent.group, tile_rows) * panels);
   const double call = extent.adds ? costs.adding_call : costs.tile_call;
   const double start = problem.groups > 1 ? kGroupProduct * static_cast<double>(problem.groups) : costs.product;
-  const double starts = extent.calls * groups * (calls * call + start);
-  const double transforms =
-      tiles * (extent.inputs * in_blocks * costs.input + extent.frequencies * out_blocks * costs.output);
+  const double starts = extent.calls * groups * (calls * (call + (extent.sums - 1) * kAddingUp) + start);
+  const double input = extent.is_large ? costs.large_input : costs.input;
+  const double output = extent.is_large ? costs.large_output : costs.output;
+  const double transforms = tiles * (extent.inputs * in_blocks * input + extent.frequencies * out_blocks * output);
   // The longest thread's part.
   const double part = is_all ? 1.0 / threads : static_cast<double>(divide_up(extent.groups, threads)) / groups;
   const double weights = extent.matrices * in * out_blocks * lanes * 4;
@@ -133,10 +151,11 @@ Cycles cycles_of(const ConvProblem& problem, Isa isa, int threads, const Extent&
   const double streams = slower * weights / (threads > 1 ? rates.all_memory_bytes : rates.memory_bytes);
   const double group_bytes =
       static_cast<double>(extent.group) * (extent.inputs * in_blocks + extent.frequencies * out_blocks) * lanes * 4;
-  const double leaving =
-      group_bytes + std::min(weights, costs.passing_bytes) - costs.kept_bytes * (is_all ? threads : 1);
-  const double traffic = group_bytes / (is_all ? threads : 1) > costs.near_bytes
-                             ? costs.traffic * std::max(0.0, leaving) * groups / rates.l3_bytes
+  const double caches = is_all ? threads : 1;
+  const double leaving = group_bytes + std::min(weights, costs.passing_bytes) - costs.kept_bytes * caches;
+  const double far = costs.far_traffic * std::max(0.0, group_bytes - costs.far_bytes * caches) / rates.memory_bytes;
+  const double traffic = group_bytes > costs.near_bytes * caches
+                             ? (costs.traffic * std::max(0.0, leaving) / rates.l3_bytes + far) * groups
                              : 0;
   const double again = weights + group_bytes > costs.near_bytes
                            ? weights / rates.l3_bytes * std::max(0.0, groups * part - 1) * costs.again_part
@@ -189,6 +208,9 @@ WinogradChoice choose_winograd(const ConvProblem& problem, Isa isa, int threads,
       extent.matrices = y.matrices * x.matrices;
       extent.calls = shares ? extent.inputs : extent.frequencies;
       extent.adds = shares;
+      extent.is_large = is_large(form);
+      const int64_t longest_sum = longest_sum_of(form, problem), steps = problem.in_channels_each();
+      extent.sums = longest_sum == 0 ? 1 : static_cast<double>(divide_up(steps, longest_sum));
       const double tile_bytes = (extent.inputs * static_cast<double>(problem.in_blocks()) +
                                  extent.frequencies * static_cast<double>(problem.out_blocks())) *
                                 problem.lanes * 4;

@@ -180,6 +180,7 @@ void WinogradProgram::make_products() {
     product.accumulates = part.adds;
     product.zero_columns = static_cast<int>(product.n - problem_.out_channels_each());
     product.narrow = weight_format();
+    product.longest_sum = longest_sum_of(plan_.form, problem_);
     if (!part.continues) {
       product.m = std::max<int64_t>(1, product.m);
       plan = default_gemm_plan(product);
@@ -277,8 +278,16 @@ int64_t WinogradProgram::shared_scratch() const {
 int64_t WinogradProgram::own_scratch() const { return own_frequencies() + sums_; }
 
 int64_t WinogradProgram::own_frequencies() const {
-  if (parts() == 1) return plan_.form.frequencies() * (in_frequency_ + out_frequency_);
+  if (parts() == 1) return inputs_of_group() + plan_.form.frequencies() * in_frequency_;
   return has_own_inputs_ ? plan_.form.frequencies() * in_frequency_ : 0;
+}
+
+// Products are stored over frequencies that were multiplied, one before the one that they come of, where frequencies
+// follow each other: a group takes half of what is near.
+int64_t WinogradProgram::inputs_of_group() const {
+  const int64_t frequencies = plan_.form.frequencies();
+  if (classes_.size() > 1) return frequencies * out_frequency_;
+  return std::max(out_frequency_, frequencies * out_frequency_ - (frequencies - 1) * in_frequency_);
 }
 
 WinogradProgram::Tiles WinogradProgram::group_of(int64_t group) const {
@@ -426,24 +435,23 @@ void WinogradProgram::transform_output(const ConvArguments& arguments, const flo
 
 void WinogradProgram::run_part(int part, const ConvArguments& arguments, const ConvScratch& scratch, int share,
                                int thread) const noexcept {
-  const int64_t in_floats = plan_.form.frequencies() * in_frequency_;
   const int64_t in_blocks = problem_.in_blocks(), out_blocks = problem_.out_blocks();
   if (parts() == 1) {
-    float* own = scratch.of(thread);
+    float *products = scratch.of(thread), *inputs = products + inputs_of_group();
     const Range mine = split_evenly(static_cast<long>(groups_), share, shares_);
     for (int64_t group = mine.begin; group < mine.end; ++group) {
       const Tiles tiles = group_of(group);
       // A group that follows begins with the same weights again.
       const void* next = group + 1 < mine.end ? arguments.weights : arguments.next_weights;
-      transform_input(arguments, own, tiles, 0, in_blocks);
-      multiply(arguments, own, own + in_floats, own + own_frequencies(), tiles, next, 0, 1);
-      transform_output(arguments, own + in_floats, tiles, 0, out_blocks);
+      transform_input(arguments, inputs, tiles, 0, in_blocks);
+      multiply(arguments, inputs, products, products + own_frequencies(), tiles, next, 0, 1);
+      transform_output(arguments, products, tiles, 0, out_blocks);
     }
     return;
   }
   const Tiles all{0, tiles_};
   const Range all_blocks{0, static_cast<long>(in_blocks)};
-  float* products = scratch.shared + (has_own_inputs_ ? 0 : in_floats);
+  float* products = scratch.shared + (has_own_inputs_ ? 0 : plan_.form.frequencies() * in_frequency_);
   if (part == 0) {
     const Range mine = has_own_inputs_ ? all_blocks : split_evenly(all_blocks.end, share, threads_);
     transform_input(arguments, has_own_inputs_ ? scratch.of(share) : scratch.shared, all, mine.begin, mine.end);

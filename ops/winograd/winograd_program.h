@@ -85,6 +85,7 @@ class WinogradProgram {
   void for_runs_of_blocks(const Tiles& tiles, int64_t first_block, int64_t last_block, Body body) const;
   Tiles group_of(int64_t group) const;
   int64_t own_frequencies() const;  // floats of each thread
+  int64_t inputs_of_group() const;  // from its products on
   void transform_input(const ConvArguments& arguments, float* frequencies, const Tiles& tiles, int64_t first_block,
                        int64_t last_block) const noexcept;
   void pad_tiles(float* frequencies, int64_t tiles, int64_t first_block, int64_t last_block) const noexcept;

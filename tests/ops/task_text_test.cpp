@@ -168,6 +168,7 @@ TEST(TaskText, ConvolutionsComeBack) {
   problem.phases = {{testing::axis(14, 3, 1, 1), testing::axis(17, 3, 1, 1, 2), lanes}};
   problem.epilogue = {silu_and_add(), {ConvOperand::full}};
   problem.most_winograd = 2;
+  problem.longest_winograd_sum = 0;
   problem.longest_sum = 256;
   const std::string text = task_text(conv_tuning_task(problem, usable_isa(), 1));
   EXPECT_EQ(task_text(parse_task(text, 1)), text);

@@ -4,7 +4,7 @@
 
 namespace lathe::testing {
 
-// With a bias, and at an accuracy level that allows each form.
+// With a bias, and at the accuracy level that allows each form with sums of any length.
 inline ConvProblem problem_of(int64_t batch, int64_t in, int64_t out, int taps, const ConvAxis& y, const ConvAxis& x,
                               Isa isa) {
   ConvProblem problem;
@@ -14,7 +14,7 @@ inline ConvProblem problem_of(int64_t batch, int64_t in, int64_t out, int taps, 
   problem.window_y = problem.window_x = taps;
   problem.lanes = vector_lanes(isa);
   problem.has_bias = true;
-  problem.most_winograd = 6;
+  problem.longest_winograd_sum = 0;
   problem.phases = {{y, x, problem.lanes}};
   return problem;
 }

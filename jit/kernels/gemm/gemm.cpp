@@ -35,7 +35,7 @@ std::shared_ptr<const CodePages> GemmTileEmitter::emit() {
 
 void GemmTileEmitter::open_frame() {
   mov(tmp_, rsp);
-  sub(rsp, kSpill + (spills_ ? plan_.rows * plan_.vecs * vec_bytes() : 0));
+  sub(rsp, kSpill + (spills_ || plan_.longest_sum > 0 ? rows_x_vecs() * vec_bytes() : 0));
   and_(rsp, -kCacheLine);
   mov(ptr[rsp + kOldStack], tmp_);
 }
@@ -164,10 +164,41 @@ void GemmTileEmitter::multiply() {
   if (plan_.b_sign != 0) mov(tmp_, ptr[args_ + offsetof(GemmTileArgs, b_second_bytes)]);
   mov(k_left_, ptr[args_ + offsetof(GemmTileArgs, k)]);
   if (plan_.weights == WeightFormat::bfp20) return multiply_bfp20();
+  plan_.longest_sum > 0 ? multiply_in_short_sums() : multiply_steps();
+  if (plan_.prefetch_lines) mov(ptr[rsp + kPrefetch], prefetch_);
+}
+
+void GemmTileEmitter::multiply_steps() {
   const auto body = [&](int steps, bool prefetches) { rank1_updates(steps, prefetches ? plan_.prefetch_lines : 0); };
   const bool is_in_groups = plan_.a_in_chunks || plan_.weights == WeightFormat::bfp24;
   is_in_groups ? for_groups(body) : for_steps(k_left_, plan_.k_unroll, body);
-  if (plan_.prefetch_lines) mov(ptr[rsp + kPrefetch], prefetch_);
+}
+
+// Rounding errors of a sum grow with its length. Nothing of the next one waits for what is kept of those before.
+void GemmTileEmitter::multiply_in_short_sums() {
+  Xbyak::Label next_sum, done;
+  const Xbyak::Address steps_left = qword[rsp + kStepsLeft];
+  const auto multiply_next = [&] {
+    mov(tmp_, plan_.longest_sum);
+    cmp(k_left_, tmp_);
+    cmovg(k_left_, tmp_);
+    sub(steps_left, k_left_);
+    multiply_steps();
+  };
+  mov(steps_left, k_left_);
+  multiply_next();
+  mov(k_left_, steps_left);
+  test(k_left_, k_left_);
+  jz(done, T_NEAR);
+  L(next_sum);
+  for (size_t i = 0; i < acc_.size(); ++i) vmovups(kept(i), acc_[i]);
+  zero_accumulators();
+  multiply_next();
+  for (size_t i = 0; i < acc_.size(); ++i) vaddps(acc_[i], acc_[i], kept(i));
+  mov(k_left_, steps_left);
+  test(k_left_, k_left_);
+  jnz(next_sum, T_NEAR);
+  L(done);
 }
 
 template <class Body>

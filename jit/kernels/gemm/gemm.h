@@ -43,6 +43,7 @@ struct GemmTilePlan {
   int rows = 1;
   int vecs = 1;
   int k_unroll = 4;
+  int longest_sum = 0;           // steps of k, a multiple of k_unroll; partial sums are added up. 0: any number
   int prefetch_lines = 0;        // of the coming weights, for each k_unroll steps
   bool embed_broadcast = false;  // FMA with a broadcast memory operand: no register for A (AVX-512)
   bool accumulate = false;       // add C, as it was before

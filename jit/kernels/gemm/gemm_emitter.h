@@ -31,8 +31,18 @@ class GemmTileEmitter : public RowTileEmitter {
   std::shared_ptr<const CodePages> emit();
 
  private:
-  // --- The frame: state that changes from tile to tile, then room for accumulators.
-  enum Frame { kOldStack = 0, kTilesLeft = 8, kA = 16, kC = 24, kPrefetch = 32, kRowsLeft = 40, kInputs = 64 };
+  // --- The frame: state that changes from tile to tile, then room for accumulators, whose partial sums it keeps
+  // before.
+  enum Frame {
+    kOldStack = 0,
+    kTilesLeft = 8,
+    kA = 16,
+    kC = 24,
+    kPrefetch = 32,
+    kRowsLeft = 40,
+    kStepsLeft = 48,
+    kInputs = 64
+  };
   static constexpr int kF32 = sizeof(float);
   static constexpr int kSpill = kInputs + 8 * kMaxGemmInputs;
 
@@ -53,8 +63,11 @@ class GemmTileEmitter : public RowTileEmitter {
   void add_earlier_blocks();
   void add_rows(Frame matrix, size_t stride);
   void multiply();
+  void multiply_steps();  // k_left_ of them
+  void multiply_in_short_sums();
   template <class Body>
   void for_groups(Body body);  // of k_unroll steps
+  Xbyak::Address kept(size_t i) const { return ptr[rsp + (kSpill + static_cast<int>(i) * vec_bytes())]; }
   // acc[row][v] += A[row][k] * B[k][v] for the next `steps` values of k, with `lines` prefetches spread among them.
   void rank1_updates(int steps, int lines);
   int chunk_bytes() const { return plan_.rows * vec_bytes(); }

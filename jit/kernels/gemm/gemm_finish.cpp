@@ -50,7 +50,7 @@ void GemmTileEmitter::finish_rows_in_registers(const std::vector<Gpr>& inputs, s
 }
 
 void GemmTileEmitter::finish_rows_in_loop(const std::vector<Gpr>& inputs, std::vector<Vec> temps) {
-  for (size_t i = 0; i < acc_.size(); ++i) store(rsp + kSpill + static_cast<int>(i) * vec_bytes(), acc_[i]);
+  for (size_t i = 0; i < acc_.size(); ++i) vmovups(kept(i), acc_[i]);
   temps.insert(temps.end(), acc_.begin() + 1, acc_.end());
   Vec mask = mask_vec(Vec());
   if (needs_late_mask()) {

@@ -48,6 +48,8 @@ bool GemmTilePlan::has_fitting_epilogue() const {
 
 bool GemmTilePlan::is_valid() const {
   if (rows < 1 || rows > kMostRows || vecs < 1 || k_unroll < 1 || k_unroll > 16) return false;
+  if (longest_sum < 0 || longest_sum % k_unroll != 0) return false;
+  if (longest_sum > 0 && (bf16 || weights == WeightFormat::bfp20 || b_sign != 0)) return false;
   if (prefetch_lines < 0 || (embed_broadcast && !has_avx512(isa))) return false;
   if (epilogue && epilogue->inputs.size() > static_cast<size_t>(kMaxGemmInputs)) return false;
   if (std::any_of(folds.begin() + fold_count(), folds.end(), [](GemmFold fold) { return fold != GemmFold::none; })) {
@@ -106,6 +108,7 @@ std::string GemmTilePlan::key() const {
   if (bf16) text += widens ? " bf16 to f32" : " bf16";
   if (weights != WeightFormat::f32) text += fmt::format(" {}", name_of(weights));
   if (weights_to_l2) text += " to L2";
+  if (longest_sum > 0) text += fmt::format(" sums{}", longest_sum);
   if (b_sign != 0) text += b_sign > 0 ? " B+" : " B-";
   if (epilogue) text += " " + to_string(*epilogue);
   return text;
