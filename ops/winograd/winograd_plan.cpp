@@ -1,6 +1,7 @@
 // When Winograd's convolution pays, and in how large groups: an analytic model for when nobody measured.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "ops/core_cycles.h"
 #include "ops/winograd/winograd_program.h"
@@ -34,9 +35,11 @@ struct Costs {
   double kept_bytes = 0;     // of frequencies that leave L2, so much stays there
   double passing_bytes = 0;  // of which weights that come by take so much
   double traffic = 2;        // bytes moved for each byte that does not stay
-  double far_bytes = 0;      // frequencies of a group that stay in L3
-  double far_traffic = 0;    // bytes moved for each that does not
-  int64_t unit = 1;          // tiles of a group are a multiple of it, but for the division of all tiles into groups
+  // Of transformed inputs: more have left the L2 of the threads that made them, and come as soon as one's own.
+  double most_exchanged = std::numeric_limits<double>::infinity();
+  double far_bytes = 0;    // frequencies of a group that stay in L3
+  double far_traffic = 0;  // bytes moved for each that does not
+  int64_t unit = 1;        // tiles of a group are a multiple of it, but for the division of all tiles into groups
 };
 // Fitted to both forms of 78 tasks, in groups of all sizes, at 1 and 2 threads, on Zen 4; and to 62 on Zen 5, which
 // reads twice while it adds and multiplies twice.
@@ -49,6 +52,7 @@ constexpr Costs costs_of_zen5() {
   costs.traffic = 0.35;
   costs.far_bytes = 4300 << 10;
   costs.far_traffic = 0.9;
+  costs.most_exchanged = 1 << 20;
   return costs;
 }
 constexpr Costs kZen5 = costs_of_zen5();
@@ -160,7 +164,9 @@ Cycles cycles_of(const ConvProblem& problem, Isa isa, int threads, const Extent&
   const double again = weights + group_bytes > costs.near_bytes
                            ? weights / rates.l3_bytes * std::max(0.0, groups * part - 1) * costs.again_part
                            : 0;
-  const double waits = is_all && threads > 1 ? 2 * costs.join + group_bytes * part / costs.exchange : 0;
+  const double made = tiles * extent.inputs * in_blocks * lanes * 4;
+  const double exchange = made <= costs.most_exchanged ? group_bytes * part / costs.exchange : 0;
+  const double waits = is_all && threads > 1 ? 2 * costs.join + exchange : 0;
   const double busy = (products + starts) * part;
   constexpr double kNarrowPart = static_cast<double>(Bfp24::kGroupWords) / Bfp24::kGroupRows;
   const double decoding = extent.calls * groups * in * out_blocks *
