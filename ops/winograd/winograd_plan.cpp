@@ -1,7 +1,6 @@
 // When Winograd's convolution pays, and in how large groups: an analytic model for when nobody measured.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "ops/core_cycles.h"
 #include "ops/winograd/winograd_program.h"
@@ -35,8 +34,8 @@ struct Costs {
   double kept_bytes = 0;     // of frequencies that leave L2, so much stays there
   double passing_bytes = 0;  // of which weights that come by take so much
   double traffic = 2;        // bytes moved for each byte that does not stay
-  // Of transformed inputs: more have left the L2 of the threads that made them, and come as soon as one's own.
-  double most_exchanged = std::numeric_limits<double>::infinity();
+  // The same as `exchange` of inputs that have left the L2 of the threads that made them; 0: no other.
+  double far_exchange = 0;
   double far_bytes = 0;    // frequencies of a group that stay in L3
   double far_traffic = 0;  // bytes moved for each that does not
   int64_t unit = 1;        // tiles of a group are a multiple of it, but for the division of all tiles into groups
@@ -52,7 +51,7 @@ constexpr Costs costs_of_zen5() {
   costs.traffic = 0.35;
   costs.far_bytes = 4300 << 10;
   costs.far_traffic = 0.9;
-  costs.most_exchanged = 1 << 20;
+  costs.far_exchange = 30;  // no end where two threads share an L3, 10 where they do not: either may be met
   return costs;
 }
 constexpr Costs kZen5 = costs_of_zen5();
@@ -164,8 +163,9 @@ Cycles cycles_of(const ConvProblem& problem, Isa isa, int threads, const Extent&
   const double again = weights + group_bytes > costs.near_bytes
                            ? weights / rates.l3_bytes * std::max(0.0, groups * part - 1) * costs.again_part
                            : 0;
-  const double made = tiles * extent.inputs * in_blocks * lanes * 4;
-  const double exchange = made <= costs.most_exchanged ? group_bytes * part / costs.exchange : 0;
+  constexpr double kL2Bytes = 1 << 20;
+  const bool is_far = costs.far_exchange > 0 && tiles * extent.inputs * in_blocks * lanes * 4 > kL2Bytes;
+  const double exchange = group_bytes * part / (is_far ? costs.far_exchange : costs.exchange);
   const double waits = is_all && threads > 1 ? 2 * costs.join + exchange : 0;
   const double busy = (products + starts) * part;
   constexpr double kNarrowPart = static_cast<double>(Bfp24::kGroupWords) / Bfp24::kGroupRows;
