@@ -122,7 +122,7 @@ class Bench {
 
 TuningTask conv_tuning_task(const ConvProblem& problem, Isa isa, int threads) {
   TuningTask task;
-  task.family = "conv.9";
+  task.family = "conv.10";
   task.key = std::string(name_of(isa)) + " " + to_string(problem);
   task.threads = threads;
   task.flop = problem.flop();

@@ -68,6 +68,38 @@ TEST_P(GemmTileTest, MatchesPlainLoopsOverRandomShapes) {
   EXPECT_GE(check_tiles(GetParam(), 20240611, 250, [](TileCase&, const auto&) {}), 200);
 }
 
+TEST_P(GemmTileTest, AddsUpShortSums) {
+  const int tried = check_tiles(GetParam(), 20261129, 250, [](TileCase& test, const auto& pick) {
+    test.plan.longest_sum = test.plan.k_unroll * pick(1, 8);
+    test.k = pick(0, 120);
+    if (pick(0, 3) > 0 || test.plan.vecs < 2) return;
+    test.plan.embed_broadcast = test.plan.b_in_place = false;
+    pick(0, 1) == 0 ? void(test.plan.half_last = true) : void(test.plan.last_share = 2);
+    test.tail_lanes = test.plan.masked ? pick(1, 8) : 0;
+  });
+  EXPECT_GE(tried, 100);
+}
+
+TEST_P(GemmTileTest, LosesFewerDigitsByShortSums) {
+  constexpr int kTerms = 1 << 14;
+  const std::vector<float> ones(kTerms * static_cast<size_t>(vector_lanes(GetParam())), 0.1F);
+  const auto error_at = [&](int longest_sum) {
+    GemmTilePlan plan;
+    plan.isa = GetParam();
+    plan.longest_sum = longest_sum;
+    std::vector<float> sum(static_cast<size_t>(vector_lanes(plan.isa)));
+    GemmTileArgs args = {};
+    args.a = args.b = ones.data();
+    args.c = sum.data();
+    args.k = kTerms;
+    args.tiles = 1;
+    gemm_tile(plan).entry()(&args);
+    const double term = static_cast<double>(0.1F) * static_cast<double>(0.1F);
+    return std::abs(static_cast<double>(sum[0]) - kTerms * term);
+  };
+  EXPECT_LT(error_at(64), error_at(0) / 4);
+}
+
 TEST_P(GemmTileTest, SharesRegistersForFewColumnsOfTheLastVector) {
   if (!has_avx512(GetParam())) GTEST_SKIP();
   const int tried = check_tiles(GetParam(), 20261124, 150, [](TileCase& test, const auto& pick) {

@@ -402,7 +402,6 @@ TEST(Winograd, KeepsTheErrorBoundOfTheDefaultLevelByLargeForms) {
         SCOPED_TRACE(to_string(problem) + " " + to_string(plan));
         ASSERT_GT(winograd_form(problem, outputs).size(), 6);
         const auto [error, largest] = run_and_compare(problem, plan, 1, random);
-        printf("%d %d %s %.2e\n", taps, outputs, name_of(isa).data(), error / largest);
         EXPECT_LE(error, 1e-5 * largest);
       }
     }
