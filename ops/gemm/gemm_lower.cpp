@@ -13,6 +13,7 @@
 #include "ops/gemm/gemm_product.h"
 #include "ops/gemm/half_pack.h"
 #include "ops/gemm/product_steps.h"
+#include "ops/gemm/sparse_row_lower.h"
 #include "ops/work_split.h"
 #include "src/base/checked_size.h"
 #include "src/base/thread_team.h"
@@ -231,6 +232,7 @@ bool lower_product(LowerContext& context, const MatMulShape& shape, const Produc
   std::optional<ConstantMatrix> b;
   if (is_packed) b = constant_b(context, product);
   if (b) problem.narrow = narrow_format(context, problem, *b);
+  if (b && lower_sparse_row(context, product, problem, *b)) return true;
   const std::optional<EmittedProduct> emitted = emit(context, product, problem, b);
   if (!emitted) return false;
   ProductBuffers buffers = bind_buffers(context, product);

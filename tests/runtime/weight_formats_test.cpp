@@ -1,6 +1,9 @@
 // Which format weights take: by their elements, their size and the accuracy level.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <functional>
 #include <limits>
 #include <string>
 
@@ -69,6 +72,49 @@ TEST(WeightFormats, AreFloat32WhereBlocksCannotHoldAnElementOrTheLevelIsStrict) 
     EXPECT_EQ(format_of(weights, Accuracy::normal, 12), "");
     EXPECT_EQ(format_of_conv(windows, Accuracy::normal), "");
   }
+}
+
+// Of a row behind `before`: whether rows of the weights that meet zeros stay in memory.
+bool leaves_rows(const std::function<std::string(testing::ModelBuilder&, std::string)>& before,
+                 Accuracy accuracy = Accuracy::normal) {
+  testing::ModelBuilder model;
+  const std::string row = before(model, model.input("x", {1, kDepth}));
+  model.output(model.node("MatMul", {row, model.weight(testing::random_input({kDepth, 640}, 1))}));
+  const std::vector<Tensor> in{testing::random_input({1, kDepth}, 3)};
+  SessionOptions options;
+  options.threads = 2;
+  options.use_cache = false;
+  options.accuracy = Accuracy::strict;
+  const std::vector<Tensor> exact = model.load(options).run(in);
+  options.accuracy = accuracy;
+  Profile profile;
+  const std::vector<Tensor> out = model.load(options).run_profiled(in, profile);
+  float largest = 0;
+  for (const float each : exact[0].elements<float>()) largest = std::max(largest, std::abs(each));
+  for (int64_t i = 0; i < out[0].size(); ++i)
+    EXPECT_NEAR(out[0].data<float>()[i], exact[0].data<float>()[i], 1e-5F * largest);
+  return std::any_of(profile.steps.begin(), profile.steps.end(),
+                     [](const StepTime& step) { return step.kernel.find("sparse row") != std::string::npos; });
+}
+
+TEST(WeightFormats, LeaveRowsInMemoryThatMeetARectifiersZeros) {
+  using Model = testing::ModelBuilder;
+  EXPECT_TRUE(leaves_rows([](Model& model, const std::string& x) { return model.node("Relu", {x}); }));
+  EXPECT_FALSE(
+      leaves_rows([](Model& model, const std::string& x) { return model.node("Relu", {x}); }, Accuracy::strict));
+  // Fused, moved and cut off above.
+  EXPECT_TRUE(leaves_rows([](Model& model, const std::string& x) {
+    const std::string sum = model.node("Add", {x, model.random_weight({1, kDepth})});
+    return model.node("Flatten", {model.node("Relu", {sum})}).result();
+  }));
+  EXPECT_TRUE(leaves_rows([](Model& model, const std::string& x) {
+    Tensor zero(DType::f32, {}), six(DType::f32, {});
+    zero.mutable_data<float>()[0] = 0;
+    six.mutable_data<float>()[0] = 6;
+    return model.node("Clip", {x, model.weight(zero), model.weight(six)});
+  }));
+  EXPECT_FALSE(leaves_rows([](Model&, const std::string& x) { return x; }));
+  EXPECT_FALSE(leaves_rows([](Model& model, const std::string& x) { return model.node("Tanh", {x}); }));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Products with a B of block floating point (bfp20.h), whose elements become float32 in registers.
-#include "jit/kernels/gemm/bfp20.h"
+#include "jit/kernels/gemm/bfp20_decode.h"
 #include "jit/kernels/gemm/gemm_emitter.h"
 
 namespace lathe {
@@ -37,24 +37,11 @@ void GemmTileEmitter::multiply_bfp20() {
 // Row k of a group.
 void GemmTileEmitter::add_bfp20_row(int k) {
   const Vec &weights = bfp_weights(), &lower = bfp_lower();
+  const Bfp20Decoder decoder{*this, has_masks(), vec_bytes(), bfp_upper_mask(), bfp_lower_mask()};
   prefetch_bfp20(k);
   for (int v = 0; v < plan_.vecs; ++v) {
     const Xbyak::RegExp group = b_ + v * static_cast<int>(Bfp20::kGroupWords) * vec_bytes();
-    const Xbyak::RegExp upper = group + (1 + k / 2) * vec_bytes();
-    if (k % 2 == 0) {
-      shift_words(weights, upper, 16);
-    } else {
-      vandps(weights, bfp_upper_mask(), ptr[upper]);
-    }
-    shift_words(lower, group, Bfp20::kCodeAt - k * Bfp20::kLowerBits);
-    if (has_masks()) {
-      constexpr uint8_t kOrOfAnd = 0xF8;
-      vpternlogd(weights, lower, bfp_lower_mask(), kOrOfAnd);
-    } else {
-      vpand(lower, lower, bfp_lower_mask());
-      vpor(weights, weights, lower);
-    }
-    vcvtdq2ps(weights, weights);
+    decoder.emit(weights, lower, group, k);
     vmulps(weights, weights, bfp_scale(v));
     for (int row = 0; row < plan_.rows; ++row) {
       if (has_masks()) {
@@ -75,18 +62,6 @@ void GemmTileEmitter::prefetch_bfp20(int k) {
   const int end = (k + 1) * bytes / group_rows;
   for (int at = round_up(k * bytes / group_rows, kCacheLine); at < end; at += kCacheLine)
     plan_.weights_to_l2 ? prefetcht1(ptr[b_ + kAheadOfL2 + at]) : prefetcht0(ptr[b_ + kAhead + at]);
-}
-
-// 32 bits each, to the left; to the right where `left` is negative.
-void GemmTileEmitter::shift_words(const Vec& into, const Xbyak::RegExp& from, int left) {
-  const auto by = static_cast<uint8_t>(left > 0 ? left : -left);
-  if (has_masks() && left != 0) {
-    left > 0 ? vpslld(into, ptr[from], by) : vpsrld(into, ptr[from], by);
-    return;
-  }
-  load(into, from);
-  if (left > 0) vpslld(into, into, by);
-  if (left < 0) vpsrld(into, into, by);
 }
 
 }  // namespace lathe

@@ -2,6 +2,7 @@
 // sums are scaled when they are complete.
 #include <cstddef>
 
+#include "jit/kernels/gemm/bfp20_decode.h"
 #include "jit/kernels/gemm/bfp24.h"
 #include "jit/kernels/gemm/gemm_emitter.h"
 
@@ -18,7 +19,9 @@ void GemmTileEmitter::load_bfp24(const Vec& into, int row, int v) {
 void GemmTileEmitter::gather_bytes(const Vec& into, const Xbyak::RegExp& group) {
   constexpr int kAll = 32;
   const auto at = [&](int i) { return group + i * vec_bytes(); };
-  const auto lowest_byte = [&](const Vec& vec, int i) { shift_words(vec, at(i), kAll - Bfp24::kByte); };
+  const auto lowest_byte = [&](const Vec& vec, int i) {
+    shift_words(*this, has_masks(), vec, at(i), kAll - Bfp24::kByte);
+  };
   const Vec& byte_of_word = bfp_bytes();
   lowest_byte(into, Bfp24::kGroupWords - 1);
   for (int i = 0; i + 1 < Bfp24::kGroupWords; ++i) {

@@ -93,7 +93,6 @@ class GemmTileEmitter : public RowTileEmitter {
   void multiply_bfp20();
   void add_bfp20_row(int k);
   void prefetch_bfp20(int k);
-  void shift_words(const Vec& into, const Xbyak::RegExp& from, int left);
   const Vec& bfp_weights() const { return work_[0]; }
   const Vec& bfp_lower() const { return work_[1]; }
   const Vec& bfp_upper_mask() const { return work_[2]; }
