@@ -106,10 +106,11 @@ WinogradProgram::WinogradProgram(ConvProblem problem, const WinogradPlan& plan, 
   make_areas();
   make_products();
   walks_frequencies_ = come_from_memory(plan_, packed_size_);
-  // What leaves L2 is soonest there again if it was written once: with 512 channels of 28x28 pixels or 128 of 56x56, two
-  // threads take 5 to 15 % less (Zen 5).
+  // What leaves L2 is soonest there again if it was written once: with 512 channels of 28x28 pixels or 128 of 56x56,
+  // two threads take 5 to 15 % less (Zen 5).
   const auto bytes = static_cast<size_t>(form.frequencies() * in_frequency_ * 4);
-  has_own_inputs_ = parts() > 1 && pays_own_copies(threads_) && bytes <= cpu_facts().l2_bytes;
+  const bool stays = bytes <= cpu_facts().l2_bytes && !walks_frequencies_;
+  has_own_inputs_ = parts() > 1 && pays_own_copies(threads_) && stays;
   make_kernels();
 }
 
