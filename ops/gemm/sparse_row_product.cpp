@@ -131,7 +131,7 @@ void SparseRowProduct::multiply(const float* a, const float* packed, float* sums
   for (int64_t row = mine.begin; row < mine.end; ++row) {
     rows[count] = static_cast<int32_t>(row);
     factors[count] = a[row];
-    count += a[row] != 0 ? 1 : 0;  // a NaN is none
+    count += a[row] != 0 ? 1 : 0;  // a NaN is taken, too
   }
   const float* strip = packed + sum_elements();
   for (int64_t i = 0; i < strips_; ++i, strip += problem_.k * row_words())
