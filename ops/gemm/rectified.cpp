@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "graph/op_schema.h"
 #include "graph/passes/fusion.h"
@@ -15,17 +16,23 @@ bool is_constant(const Expression& expression, int node, float low, float high) 
   return of.op == ExprOp::constant && of.value >= low && of.value <= high;
 }
 
-// max(x, 0), perhaps cut off above.
+// max(x, 0), perhaps cut off above, squared, or times something, as a gate is.
 bool ends_in_rectifier(const Expression& expression) {
   constexpr float kMost = 1e30F;
-  for (int i = static_cast<int>(expression.nodes.size()) - 1; i >= 0;) {
-    const ExprNode& node = expression.nodes[static_cast<size_t>(i)];
-    if (node.op == ExprOp::max) return is_constant(expression, node.a, 0, 0) || is_constant(expression, node.b, 0, 0);
-    if (node.op != ExprOp::min) return false;
-    if (!is_constant(expression, node.a, 0, kMost) && !is_constant(expression, node.b, 0, kMost)) return false;
-    i = is_constant(expression, node.b, 0, kMost) ? node.a : node.b;
+  std::vector<bool> is_rectified;  // by node
+  for (const ExprNode& node : expression.nodes) {
+    const auto is_either = [&](float low, float high) {
+      return is_constant(expression, node.a, low, high) || is_constant(expression, node.b, low, high);
+    };
+    const auto was = [&](int operand) { return is_rectified[static_cast<size_t>(operand)]; };
+    bool is = false;
+    if (node.op == ExprOp::max) is = is_either(0, 0);
+    if (node.op == ExprOp::min) is = is_either(0, kMost) && (was(node.a) || was(node.b));
+    if (node.op == ExprOp::mul) is = was(node.a) || was(node.b);
+    if (node.op == ExprOp::pow) is = was(node.a) && is_constant(expression, node.b, 0.5F, kMost);
+    is_rectified.push_back(is);
   }
-  return false;
+  return !is_rectified.empty() && is_rectified.back();
 }
 
 bool moves_or_chooses(const Node& node) {

@@ -113,6 +113,14 @@ TEST(WeightFormats, LeaveRowsInMemoryThatMeetARectifiersZeros) {
     six.mutable_data<float>()[0] = 6;
     return model.node("Clip", {x, model.weight(zero), model.weight(six)});
   }));
+  // A gate, and a square.
+  EXPECT_TRUE(leaves_rows([](Model& model, const std::string& x) {
+    return model.node("Mul", {model.node("Relu", {x}), model.random_weight({1, kDepth})});
+  }));
+  EXPECT_TRUE(leaves_rows([](Model& model, const std::string& x) {
+    const std::string rectified = model.node("Relu", {x});
+    return model.node("Mul", {rectified, rectified});
+  }));
   EXPECT_FALSE(leaves_rows([](Model&, const std::string& x) { return x; }));
   EXPECT_FALSE(leaves_rows([](Model& model, const std::string& x) { return model.node("Tanh", {x}); }));
 }
