@@ -24,19 +24,20 @@ void round_rows(const float* block, int64_t rows, int64_t width, float* scales, 
     scales[c] = std::ldexp(largest[c] / kLargest, -Bfp20::kCodeAt);
   }
   for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t c = 0; c < width; ++c) {
-      const float in_units = block[row * width + c] * units[static_cast<size_t>(c)];
-      codes[row * width + c] = static_cast<int32_t>(in_units + (in_units < 0 ? -0.5F : 0.5F));
-    }
+    for (int64_t c = 0; c < width; ++c)
+      codes[row * width + c] = bfp20_code(block[row * width + c] * units[static_cast<size_t>(c)]);
   }
 }
 
-// One group of rows of one vector of columns.
-void write_group(const int32_t* codes, int64_t width, int64_t lanes, float* out) {
+}  // namespace
+
+bool fits_bfp20(const MatrixView& b, float scale) { return fits_blocks(b, scale, Bfp20::kBlockRows, kLeastLargest); }
+
+void write_bfp20_group(const int32_t* codes, int64_t stride, int64_t lanes, float* out) {
   for (int64_t lane = 0; lane < lanes; ++lane) {
     uint32_t lower = 0, upper[Bfp20::kGroupWords - 1] = {};
     for (int row = 0; row < Bfp20::kGroupRows; ++row) {
-      const auto code = static_cast<uint32_t>(codes[row * width + lane]);
+      const auto code = static_cast<uint32_t>(codes[row * stride + lane]);
       lower |= (code & Bfp20::kLowerMask) << (row * Bfp20::kLowerBits);
       upper[row / 2] |= (code >> Bfp20::kLowerBits & 0xFFFFu) << (row % 2 * 16);
     }
@@ -45,10 +46,6 @@ void write_group(const int32_t* codes, int64_t width, int64_t lanes, float* out)
       std::memcpy(out + (1 + i) * lanes + lane, &upper[i], sizeof lower);
   }
 }
-
-}  // namespace
-
-bool fits_bfp20(const MatrixView& b, float scale) { return fits_blocks(b, scale, Bfp20::kBlockRows, kLeastLargest); }
 
 void pack_bfp20(const MatrixView& b, const PanelFormat& format, int64_t first, int64_t last, float scale, float* out) {
   const auto block_elements = static_cast<size_t>(Bfp20::kBlockRows * format.panel_columns);
@@ -63,7 +60,7 @@ void pack_bfp20(const MatrixView& b, const PanelFormat& format, int64_t first, i
       out += width;
       for (int64_t group = 0; group < end - row; group += Bfp20::kGroupRows) {
         for (int64_t c = 0; c < width; c += format.lanes, out += Bfp20::kGroupWords * format.lanes)
-          write_group(codes.data() + group * width + c, width, format.lanes, out);
+          write_bfp20_group(codes.data() + group * width + c, width, format.lanes, out);
       }
     }
   }

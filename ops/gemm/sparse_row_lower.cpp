@@ -32,19 +32,17 @@ struct BoundRow {
   }
 };
 
-bool is_wanted(const LowerContext& context, const ProductNode& product, const GemmProblem& problem,
-               const ConstantMatrix& b) {
+bool is_wanted(const LowerContext& context, const ProductNode& product, const GemmProblem& problem) {
   constexpr int64_t kFewestColumns = 256;  // shorter rows come with their neighbours
   if (problem.m != 1 || problem.narrow != WeightFormat::bfp20 || product.form.transpose_a) return false;
-  if (problem.n < kFewestColumns || !is_rectified(context.graph, context.input(0))) return false;
-  return is_true_of(context, b, "fits a sparse row", [&] { return fits_sparse_row(b.view, b.scale); });
+  return problem.n >= kFewestColumns && is_rectified(context.graph, context.input(0));
 }
 
 }  // namespace
 
 bool lower_sparse_row(const LowerContext& context, const ProductNode& product, const GemmProblem& problem,
                       const ConstantMatrix& b) {
-  if (!is_wanted(context, product, problem, b)) return false;
+  if (!is_wanted(context, product, problem)) return false;
   BoundRow bound;
   try {
     bound.product = std::make_shared<const SparseRowProduct>(

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 #include <vector>
 
+#include "ops/gemm/bfp20_pack.h"
 #include "ops/gemm/largest_elements.h"
 #include "src/base/thread_team.h"
 
@@ -15,37 +15,26 @@ namespace {
 // A row that is left out shall be long: memory is fetched ahead of what is asked for, and pages are opened. Sums of so
 // many columns stay in L1.
 constexpr int64_t kStripColumns = 4096;
-// Units are this by 2^-31, and normal numbers.
-constexpr float kLeastLargest = 0x1p-90F;
 // Of the largest in their column; smaller ones, in a group of a row that has no others, are zeros.
 constexpr float kLeastOfColumn = 0x1p-40F;
 constexpr int64_t kLongestSum = 1024;
 
 // One group of one row, of elements that are within [-1, 1]; its scale.
 float write_group(const float* row, int64_t lanes, float* out) {
+  constexpr int kMostLanes = 16;
+  int32_t codes[SparseRow::kVecs * kMostLanes];
   const int64_t columns = SparseRow::kVecs * lanes;
   float largest = 0;
   for (int64_t c = 0; c < columns; ++c) largest = std::max(largest, std::abs(row[c]));
   const bool counts = largest >= kLeastOfColumn;
   constexpr auto kLargestCode = static_cast<float>(Bfp20::kLargestCode);
   const float units = counts ? kLargestCode / largest : 0;
-  for (int64_t lane = 0; lane < lanes; ++lane) {
-    uint32_t lower = 0, upper[Bfp20::kGroupWords - 1] = {};
-    for (int v = 0; v < SparseRow::kVecs; ++v) {
-      const float in_units = row[v * lanes + lane] * units;
-      const auto code = static_cast<uint32_t>(static_cast<int32_t>(in_units + (in_units < 0 ? -0.5F : 0.5F)));
-      lower |= (code & Bfp20::kLowerMask) << (v * Bfp20::kLowerBits);
-      upper[v / 2] |= (code >> Bfp20::kLowerBits & 0xFFFFU) << (v % 2 * 16);
-    }
-    std::memcpy(out + lane, &lower, sizeof lower);
-    for (int64_t i = 0; i < Bfp20::kGroupWords - 1; ++i) std::memcpy(out + (1 + i) * lanes + lane, &upper[i], 4);
-  }
+  for (int64_t c = 0; c < columns; ++c) codes[c] = bfp20_code(row[c] * units);
+  write_bfp20_group(codes, lanes, lanes, out);  // vectors of columns take the place of rows
   return counts ? std::ldexp(largest / kLargestCode, -Bfp20::kCodeAt) : 0;
 }
 
 }  // namespace
-
-bool fits_sparse_row(const MatrixView& b, float scale) { return fits_blocks(b, scale, b.rows, kLeastLargest); }
 
 SparseRowProduct::SparseRowProduct(SparseRowProblem problem) : problem_(std::move(problem)) {
   problem_.isa = has_avx512(problem_.isa) ? Isa::avx512 : Isa::avx2;

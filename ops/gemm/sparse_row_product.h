@@ -19,10 +19,6 @@ struct SparseRowProblem {
   std::optional<GemmEpilogue> epilogue;
 };
 
-// Can B times `scale` have 20 bits an element? Not with an infinity or NaN, nor where a column's largest element is so
-// small that a unit would have no full precision.
-bool fits_sparse_row(const MatrixView& b, float scale);
-
 class SparseRowProduct {
  public:
   // Throws JitError.
@@ -30,7 +26,8 @@ class SparseRowProduct {
 
   const SparseRowProblem& problem() const { return problem_; }
   int64_t packed_words() const;
-  // An element is off by 2^-20 of its column's largest at most. Requires: fits_sparse_row().
+  // An element is off by 2^-20 of its column's largest at most. Requires: fits_bfp20(), by which
+  // columns have units, too.
   // `has_packed` is told of the bytes now and then.
   void pack(const MatrixView& b, float scale, float* packed, const std::function<void(size_t bytes)>& has_packed) const;
 

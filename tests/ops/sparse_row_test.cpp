@@ -6,9 +6,10 @@
 #include <random>
 #include <vector>
 
+#include "ops/gemm/bfp20_pack.h"
 #include "ops/gemm/sparse_row_product.h"
 #include "tests/isas_here.h"
-#include "tests/jit/guarded_floats.h"
+#include "tests/ops/rounded_product.h"
 
 namespace lathe::testing {
 namespace {
@@ -26,6 +27,11 @@ GemmEpilogue rectified_with_bias() {
   return epilogue;
 }
 
+// Columns of sizes far apart; one of zeros.
+float element(std::mt19937& random, int64_t column) {
+  return column == 3 ? 0 : std::ldexp(std::normal_distribution<float>()(random), static_cast<int>(column % 40) - 20);
+}
+
 struct Case {
   int64_t n, k;
   int shares;
@@ -41,33 +47,22 @@ std::ostream& operator<<(std::ostream& out, const Case& test) {
 class SparseRowTest : public ::testing::TestWithParam<Isa> {
  protected:
   // Operands of a case, all at guard pages.
-  struct Bench {
+  struct Bench : RoundedOperands {
     Bench(const Case& test, Isa isa, std::mt19937& random)
-        : product({test.n, test.k, isa, test.shares,
+        : RoundedOperands({1, test.n, test.k, 0, test.is_turned, test.has_epilogue, test.shares}, random, element),
+          product({test.n, test.k, isa, test.shares,
                    test.has_epilogue ? std::optional(rectified_with_bias()) : std::nullopt}),
-          a(static_cast<size_t>(test.k)),
-          b(static_cast<size_t>(test.k * test.n)),
-          c(static_cast<size_t>(test.n)),
           bias(static_cast<size_t>(test.n)),
           uniform(1),
           packed(static_cast<size_t>(product.packed_words())),
-          sums(static_cast<size_t>(product.sum_elements() * test.shares)),
-          view{b.data(), test.k, test.n, test.is_turned ? 1 : test.n, test.is_turned ? test.k : 1} {
-      std::normal_distribution<float> normal;
-      for (int64_t row = 0; row < test.k; ++row) {
-        a[static_cast<size_t>(row)] =
-            std::uniform_real_distribution<double>()(random) < test.zeros ? 0 : normal(random);
-        // Columns of sizes far apart; one of zeros.
-        for (int64_t column = 0; column < test.n; ++column)
-          at(row, column) = column == 3 ? 0 : std::ldexp(normal(random), static_cast<int>(column % 40) - 20);
-      }
+          sums(static_cast<size_t>(product.sum_elements() * test.shares)) {
+      for (size_t row = 0; row < a.size(); ++row)
+        if (std::uniform_real_distribution<double>()(random) < test.zeros) a[row] = 0;
       bias.randomize(random, -1, 1);
       uniform[0] = 0.25F;
     }
 
-    float& at(int64_t row, int64_t column) {
-      return b[static_cast<size_t>(row * view.row_stride + column * view.column_stride)];
-    }
+    float& at(int64_t row, int64_t column) { return b[place(row, column)]; }
     void run(float scale = 1) {
       product.pack(view, scale, packed.data(), [](size_t) {});
       const int shares = product.problem().shares;
@@ -80,15 +75,14 @@ class SparseRowTest : public ::testing::TestWithParam<Isa> {
     }
 
     SparseRowProduct product;
-    GuardedFloats a, b, c, bias, uniform, packed, sums;
-    MatrixView view;
+    GuardedFloats bias, uniform, packed, sums;
   };
 
   static void check(const Case& test, std::mt19937& random) {
     SCOPED_TRACE(test);
     constexpr float kScale = -2;
     Bench bench(test, GetParam(), random);
-    ASSERT_TRUE(fits_sparse_row(bench.view, kScale));
+    ASSERT_TRUE(fits_bfp20(bench.view, kScale));
     bench.run(kScale);
     for (int64_t column = 0; column < test.n; ++column) {
       double sum = 0, magnitude = 0, largest = 0, taken = 0;
@@ -145,14 +139,14 @@ TEST_P(SparseRowTest, TakesWhatIsNotFiniteAndNoOtherRow) {
 TEST_P(SparseRowTest, IsForElementsThatHaveAUnit) {
   std::mt19937 random(7);
   Bench bench({64, 16, 1, 0, true, false}, GetParam(), random);
-  EXPECT_TRUE(fits_sparse_row(bench.view, 1));
+  EXPECT_TRUE(fits_bfp20(bench.view, 1));
   for (const float other : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     const float before = bench.at(7, 9);
     bench.at(7, 9) = other;
-    EXPECT_FALSE(fits_sparse_row(bench.view, 1));
+    EXPECT_FALSE(fits_bfp20(bench.view, 1));
     bench.at(7, 9) = before;
   }
-  EXPECT_FALSE(fits_sparse_row(bench.view, 0x1p-100F)) << "units without full precision";
+  EXPECT_FALSE(fits_bfp20(bench.view, 0x1p-100F)) << "units without full precision";
 }
 
 INSTANTIATE_TEST_SUITE_P(Isas, SparseRowTest, ::testing::ValuesIn(isas_here()));

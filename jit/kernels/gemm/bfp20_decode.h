@@ -10,8 +10,10 @@ void shift_words(Xbyak::CodeGenerator& code, bool has_masks, const Xbyak::Xmm& i
                  int left);
 
 // Code `i` of a group, of as many columns or rows as a vector has lanes, as a float32 number of 2^-12 of a unit.
-// `spare` is clobbered; the masks are 0xFFFF0000 and Bfp20::kLowerMask << Bfp20::kCodeAt in all words.
+// `spare` is clobbered; the masks hold kUpperMask and kLowerMask in all words.
 struct Bfp20Decoder {
+  static constexpr uint32_t kUpperMask = 0xFFFF0000, kLowerMask = Bfp20::kLowerMask << Bfp20::kCodeAt;
+
   Xbyak::CodeGenerator& code;
   bool has_masks;
   int vec_bytes;

@@ -13,8 +13,8 @@ constexpr int kAhead = 4096;
 
 void GemmTileEmitter::multiply_bfp20() {
   constexpr auto block_rows = static_cast<int>(Bfp20::kBlockRows), group_rows = static_cast<int>(Bfp20::kGroupRows);
-  fill(bfp_upper_mask(), 0xFFFF0000, tmp_);
-  fill(bfp_lower_mask(), Bfp20::kLowerMask << Bfp20::kCodeAt, tmp_);
+  fill(bfp_upper_mask(), Bfp20Decoder::kUpperMask, tmp_);
+  fill(bfp_lower_mask(), Bfp20Decoder::kLowerMask, tmp_);
   Xbyak::Label next_block, next_group;
   L(next_block);
   for (int v = 0; v < plan_.vecs; ++v) load(bfp_scale(v), b_ + v * vec_bytes());

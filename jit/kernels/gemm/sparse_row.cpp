@@ -49,8 +49,8 @@ class SparseRowEmitter : public Emitter {
     }
     mov(target_, ptr[args_ + offsetof(SparseRowArgs, sums)]);
     mov(groups_, ptr[args_ + offsetof(SparseRowArgs, groups)]);
-    fill(upper_mask_, 0xFFFF0000, scale_);
-    fill(lower_mask_, Bfp20::kLowerMask << Bfp20::kCodeAt, scale_);
+    fill(upper_mask_, Bfp20Decoder::kUpperMask, scale_);
+    fill(lower_mask_, Bfp20Decoder::kLowerMask, scale_);
     mov(group_, ptr[args_ + offsetof(SparseRowArgs, scale_bytes)]);
     xor_(scale_.cvt32(), scale_.cvt32());
   }
