@@ -11,8 +11,12 @@ namespace lathe {
 
 struct StepChain {
   std::vector<NodeId> nodes;  // in order; what all but the last make, others of them read, and nobody else
-  // Adds steps for all nodes. False, and nothing is added: not as they are; lower the first by itself.
-  bool (*lower)(std::span<const LowerContext> nodes);
+  // Adds steps for all nodes. False, and nothing is added: not as they are.
+  using Lower = bool (*)(std::span<const LowerContext> nodes);
+  std::vector<Lower> ways;  // to be tried in turn
+
+  // False: by none of the ways; lower the first by itself.
+  bool lower(std::span<const LowerContext> contexts) const;
 };
 
 class StepChains {
@@ -25,8 +29,8 @@ class StepChains {
   const StepChain* ending_at(NodeId id) const;
 
  private:
-  // Unless one of its nodes is in a chain already.
-  void add(std::vector<NodeId> nodes, bool (*lower)(std::span<const LowerContext>));
+  // Unless one of its nodes is in a chain of other nodes already.
+  void add(std::vector<NodeId> nodes, StepChain::Lower lower);
 
   std::unordered_set<NodeId> inner_;
   std::unordered_map<NodeId, StepChain> by_last_;

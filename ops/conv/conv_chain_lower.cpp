@@ -61,6 +61,16 @@ class ChainFinder {
     return largest > kLarge ? chain : std::vector<NodeId>();
   }
 
+  // A convolution and the pool behind it; none: they are not such.
+  std::vector<NodeId> pooled(NodeId pool) const {
+    if (!is_known_pool(pool) || !is_of_halves(graph_.node(pool))) return {};
+    const NodeId conv = graph_.value(graph_.node(pool).inputs[0]).producer;
+    if (conv == NodeId::none || !is_known_conv(conv) || only_reader(conv) != pool || is_depthwise(conv)) return {};
+    const TensorType& weights = type(graph_.node(conv).inputs[1]);
+    if (weights.dims[2].extent == 1 || weights.dims[3].extent == 1) return {};
+    return is_blocked(graph_.node(conv).inputs[0]) ? std::vector<NodeId>{conv, pool} : std::vector<NodeId>();
+  }
+
  private:
   const TensorType& type(ValueId id) const { return graph_.value(id).type; }
   bool is_blocked(ValueId id) const { return type(id).layout.channel_block == lanes_; }
@@ -76,6 +86,17 @@ class ChainFinder {
     return has_simple_operands(id) ? reader : NodeId::none;
   }
 
+  // Windows of 2x2 that lie side by side inside of the picture.
+  bool is_of_halves(const Node& pool) const {
+    const Dims in = type(pool.inputs[0]).extents(), out = type(pool.outputs[0]).extents();
+    const Window window = read_pool(pool, in);
+    for (size_t i = 0; i < window.axes(); ++i) {
+      if (window.kernel[i] != 2 || window.strides[i] != 2 || window.dilations[i] != 1 || window.pads_begin[i] != 0 ||
+          out[i + 2] * 2 > in[i + 2])
+        return false;
+    }
+    return true;
+  }
   // Nothing that has rows.
   bool has_simple_operands(NodeId id) const {
     const Node& node = graph_.node(id);
@@ -283,6 +304,16 @@ std::vector<std::vector<NodeId>> conv_chains(const Graph& graph, const SoleReade
     if (chain.size() > 1) chains.push_back(std::move(chain));
   }
   return chains;
+}
+
+std::vector<std::vector<NodeId>> pooled_convs(const Graph& graph, const SoleReaders& readers, const Target& target) {
+  const ChainFinder finder(graph, readers, target);
+  std::vector<std::vector<NodeId>> pairs;
+  for (const NodeId id : graph.order()) {
+    std::vector<NodeId> pair = finder.pooled(id);
+    if (!pair.empty()) pairs.push_back(std::move(pair));
+  }
+  return pairs;
 }
 
 bool lower_conv_chain(std::span<const LowerContext> nodes) {

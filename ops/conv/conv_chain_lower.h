@@ -13,6 +13,9 @@ namespace lathe {
 // They may have nodes in common.
 std::vector<std::vector<NodeId>> conv_chains(const Graph& graph, const SoleReaders& readers, const Target& target);
 
+// A convolution and the MaxPool of 2x2 pixels, side by side, that alone reads it (lower_pooled_conv()).
+std::vector<std::vector<NodeId>> pooled_convs(const Graph& graph, const SoleReaders& readers, const Target& target);
+
 // Adds one step for the nodes of a chain. False: no kernels can be emitted; lower each by itself.
 bool lower_conv_chain(std::span<const LowerContext> nodes);
 

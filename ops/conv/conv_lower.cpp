@@ -216,6 +216,31 @@ bool lower_conv(LowerContext& context, ConvProblem problem, const std::optional<
   return true;
 }
 
+bool lower_pooled_conv(std::span<const LowerContext> nodes) {
+  const LowerContext &conv = nodes.front(), &pool = nodes.back();
+  const int lanes = vector_lanes(conv.target.isa);
+  if (!has_float_types(conv)) return false;
+  const std::optional<BoundEpilogue> bound = bind_conv_epilogue(conv, conv.output_type(0).extents(), lanes);
+  if (!bound || bound->epilogue.has_residual()) return false;
+  ConvProblem problem = conv_problem_of(conv);
+  complete(problem, conv, bound->epilogue);
+  // A last row or column that no window reads is not computed.
+  const Dims pooled = pool.output_type(0).extents();
+  ConvShape& shape = problem.phases[0];
+  shape.y.out = shape.y.out_extent = 2 * pooled[2];
+  shape.x.out = shape.x.out_extent = 2 * pooled[3];
+  const int threads = conv_threads(problem.flop(), conv.target);
+  const std::optional<ConvPrograms> programs = make_pooled_programs(conv, problem, threads, bound->batch_bytes);
+  if (!programs) return false;
+  ConvBuffers buffers;
+  buffers.operands = bound->buffers;
+  if (problem.has_bias) buffers.bias = bind_bias(conv, problem.out_channels, lanes);
+  buffers.source = conv.buffer(conv.input(0));
+  buffers.target = pool.buffer(pool.output(0));
+  add_conv_steps(conv, *programs, threads, buffers);
+  return true;
+}
+
 std::optional<BufferId> lower_bare_conv(const LowerContext& context, ConvProblem problem) {
   const int in_block = context.input_type(0).layout.channel_block;
   if (!has_float_types(context) || (in_block != 0 && in_block != vector_lanes(context.target.isa))) return std::nullopt;

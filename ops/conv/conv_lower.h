@@ -2,6 +2,7 @@
 // Shared by the operators of def/convolution.cpp and def/conv_transpose.cpp: from a node to the steps of
 // a float convolution.
 #include <optional>
+#include <span>
 
 #include "ops/conv/conv_problem.h"
 #include "ops/conv/conv_volume.h"
@@ -26,6 +27,9 @@ int conv_threads(double flop, const Target& target);
 // VolumeConv has them. False: not these types.
 bool lower_conv(LowerContext& context, ConvProblem problem, const std::optional<PixelShuffle>& shuffle = std::nullopt,
                 const FrameOrder& frames = {});
+// A convolution and the MaxPool of 2x2 pixels, side by side, that alone reads it, both in blocks: as one step (or its
+// parts), if it is one for Winograd's algorithm. False: it is not, or not these types.
+bool lower_pooled_conv(std::span<const LowerContext> nodes);
 // The same without the node's bias and epilogue: the buffer where results lie in blocks of channels. nullopt: as false.
 std::optional<BufferId> lower_bare_conv(const LowerContext& context, ConvProblem problem);
 

@@ -209,6 +209,26 @@ std::optional<ConvPrograms> make_conv_programs(const LowerContext& context, cons
   }
 }
 
+std::optional<ConvPrograms> make_pooled_programs(const LowerContext& context, const ConvProblem& problem, int threads,
+                                                 const std::vector<int64_t>& operand_batch_bytes) {
+  const ConvPlan plan =
+      plan_of(context.plans.choose(conv_tuning_task(problem, context.target.isa, threads)), context.target.isa);
+  if (plan.winograd == 0) return std::nullopt;
+  const std::string key = fmt::format("pooled conv {} threads {} operands {}", to_string(problem), threads,
+                                      fmt::join(operand_batch_bytes, " "));
+  try {
+    return *context.shared<ConvPrograms>(key, [&] {
+      ConvPrograms programs;
+      programs.winograd =
+          std::make_shared<const WinogradProgram>(problem, winograd_plan(plan), threads, operand_batch_bytes, 2);
+      programs.plan = to_string(plan) + " max pool";
+      return programs;
+    });
+  } catch (const JitError&) {
+    return std::nullopt;
+  }
+}
+
 void add_conv_steps(const LowerContext& context, const ConvPrograms& programs, int threads,
                     const ConvBuffers& buffers) {
   if (programs.depthwise) add_conv_step(context, programs.depthwise, programs.plan, threads, buffers);

@@ -32,6 +32,10 @@ struct ConvPrograms {
 // nullopt: no kernel can be emitted.
 std::optional<ConvPrograms> make_conv_programs(const LowerContext& context, const ConvProblem& problem, int threads,
                                                const std::vector<int64_t>& operand_batch_bytes);
+// The same with the maxima of 2x2 outputs for results (WinogradOutputPlan::pool). nullopt: or another algorithm is
+// faster.
+std::optional<ConvPrograms> make_pooled_programs(const LowerContext& context, const ConvProblem& problem, int threads,
+                                                 const std::vector<int64_t>& operand_batch_bytes);
 // Binds the weights, input 1, too. `buffers`: as the problem has them.
 void add_conv_steps(const LowerContext& context, const ConvPrograms& programs, int threads, const ConvBuffers& buffers);
 

@@ -73,16 +73,19 @@ WinogradProgram::Axis WinogradProgram::make_axis(const ConvAxis& axis, const std
 }
 
 WinogradProgram::WinogradProgram(ConvProblem problem, const WinogradPlan& plan, int threads,
-                                 std::vector<int64_t> operand_batch_bytes)
+                                 std::vector<int64_t> operand_batch_bytes, int pool)
     : problem_(std::move(problem)),
       plan_(plan),
       threads_(threads),
+      pool_(pool),
       operand_batch_bytes_(std::move(operand_batch_bytes)) {
   if (!is_winograd_of_blocks(problem_, plan_.form.outputs)) throw JitError("not possible here: " + to_string(plan_));
   operand_batch_bytes_.resize(problem_.epilogue.operands.size());
   const ConvShape& shape = problem_.phases[0];
   WinogradForm& form = plan_.form;
   form = winograd_form(problem_, form.outputs);
+  if (form.outputs % pool_ != 0 || form.out_rows() % pool_ != 0 || shape.y.out % pool_ != 0 || shape.x.out % pool_ != 0)
+    throw JitError("pooled windows would lie in several tiles: " + to_string(plan));
   std::vector<int> rows, columns;
   for (int phase = 0; phase < form.row_phases(); ++phase) rows.push_back(form.rows(phase));
   for (int phase = 0; phase < form.column_phases(); ++phase) columns.push_back(form.size(phase));
@@ -160,7 +163,7 @@ void WinogradProgram::make_kernels() {
       }
       out_.back().push_back(
           winograd_output({plan_.isa, piece, y_.stored[row], x_.stored[column], problem_.has_bias, problem_.epilogue,
-                           has_part_tiles(), fetches_ahead(problem_), walks_frequencies_}));
+                           has_part_tiles(), fetches_ahead(problem_), walks_frequencies_, pool_}));
     }
   }
 }
@@ -413,17 +416,19 @@ void WinogradProgram::transform_output(const ConvArguments& arguments, const flo
                                        int64_t first_block, int64_t last_block) const noexcept {
   const int lanes = problem_.lanes;
   WinogradCall call;
-  call.row_bytes = x_.outputs * lanes * 4;
+  const int64_t row_pixels = x_.outputs / pool_, tile_pixels = x_.tile_outputs / pool_, pooled = int64_t{pool_} * pool_;
+  call.row_bytes = row_pixels * lanes * 4;
   call.frequency_bytes = out_frequency_ * 4;
   call.source_step_bytes = out_stride_ * 4;
-  call.target_step_bytes = int64_t{x_.tile_outputs} * lanes * 4;
+  call.target_step_bytes = tile_pixels * lanes * 4;
   for_runs_of_blocks(tiles, first_block, last_block, [&](const Run& run, size_t row, size_t column, int64_t block) {
     if (problem_.has_bias) call.bias = arguments.bias + block * lanes;
-    const int64_t pixel = run.y * y_.tile_outputs * x_.outputs + run.x * x_.tile_outputs;
-    const int64_t plane = block * problem_.target_block_bytes() + problem_.target_frame(run.image) + pixel * lanes * 4;
+    const int64_t pixel = run.y * y_.tile_outputs / pool_ * row_pixels + run.x * tile_pixels;
+    const int64_t frame = block * problem_.target_block_bytes() + problem_.target_frame(run.image);
+    const int64_t plane = frame / pooled + pixel * lanes * 4;
     call.source = frequencies + run.first * out_stride_ + block * out_block_;
-    call.target =
-        reinterpret_cast<float*>(reinterpret_cast<char*>(arguments.target) + problem_.target_volume(run.image) + plane);
+    call.target = reinterpret_cast<float*>(reinterpret_cast<char*>(arguments.target) +
+                                           problem_.target_volume(run.image) / pooled + plane);
     call.tiles = run.count;
     for (size_t i = 0; i < problem_.epilogue.operands.size(); ++i) {
       const char* at =

@@ -15,9 +15,10 @@ namespace lathe {
 
 class WinogradProgram {
  public:
-  // Requires: is_winograd_of_blocks(problem, plan.form.outputs). Throws JitError.
+  // Requires: is_winograd_of_blocks(problem, plan.form.outputs). `pool`: as of WinogradOutputPlan; if 2, outputs are
+  // even along both axes. Throws JitError.
   WinogradProgram(ConvProblem problem, const WinogradPlan& plan, int threads,
-                  std::vector<int64_t> operand_batch_bytes = {});
+                  std::vector<int64_t> operand_batch_bytes = {}, int pool = 1);
 
   const ConvProblem& problem() const { return problem_; }
   // Names the order of the packed weights.
@@ -97,6 +98,7 @@ class WinogradProgram {
   ConvProblem problem_;
   WinogradPlan plan_;
   int threads_, shares_ = 1;
+  int pool_;
   bool has_own_inputs_ = false;     // each thread transforms all of the input
   bool walks_frequencies_ = false;  // transforms go from line to line of each
   std::vector<int64_t> operand_batch_bytes_;

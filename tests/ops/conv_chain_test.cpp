@@ -255,6 +255,33 @@ TEST(ConvChain, TakesAConvolutionWithThePoolBehindIt) {
   }
 }
 
+size_t pooled_in(const LoweredGraph& lowered) {
+  return static_cast<size_t>(std::count_if(lowered.steps.begin(), lowered.steps.end(), [](const Step& step) {
+    return step.kernel.find("winograd") != std::string::npos && step.kernel.find(" max pool") != std::string::npos;
+  }));
+}
+
+TEST(ConvChain, PoolsOutputsOfWinogradsWhereTheyAreMade) {
+  size_t pooled = 0;
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    for (const Isa isa : isas_here()) {
+      SCOPED_TRACE(::testing::Message() << "seed " << seed << " " << name_of(isa));
+      Net net(isa, seed);
+      Picker pick(seed);
+      // Odd extents lose their last row or column, tiles are whole and not, groups of tiles and all at once.
+      const ValueId x = net.input({pick(1, 2), 16 * pick(1, 9), pick(8, 41), pick(8, 41)});
+      const Window2 window{3, 1, 1, {pick(0, 1), pick(0, 1), 1, 1}};
+      const ValueId y = net.conv(x, 16 * pick(1, 9) - pick(0, 2), 1, window, pick(0, 1) == 0 ? "clip" : "scale");
+      net.output(net.max_pool(y, {2, 2, 1, {0, 0, 0, 0}}));
+      const LoweredGraph lowered = net.lowered(static_cast<int>(pick(1, 3)), kNear);
+      pooled += pooled_in(lowered) > 0 ? 1 : 0;
+      net.check(lowered);
+      if (HasFatalFailure()) return;
+    }
+  }
+  EXPECT_GT(pooled, 30 * isas_here().size()) << "hardly anything was pooled in registers";
+}
+
 TEST(ConvChain, LeavesWhatSomebodyElseReads) {
   Net net(isas_here().back(), 3);
   const ValueId x = net.input({1, 16, 40, 40});

@@ -26,4 +26,7 @@ struct ConvEpilogue {
 
 std::string to_string(const ConvEpilogue& epilogue);  // for kernel keys
 
+// A larger accumulator never has a smaller result, whatever the operands are, so that a maximum may come before.
+bool never_decreases(const ConvEpilogue& epilogue);
+
 }  // namespace lathe

@@ -218,10 +218,15 @@ class OutputEmitter : public TransformEmitter {
         reads_column_(needed_points(across_matrix_)),
         down_(*this, plan.isa, down_matrix_),
         across_(*this, plan.isa, across_matrix_),
-        epilogue_(*this, plan.isa, plan.epilogue) {
+        epilogue_(*this, plan.isa, plan.epilogue),
+        finishes_maxima_(never_decreases(plan.epilogue)) {
     if (epilogue_.temps_needed() > kMostTemps) throw JitError("the epilogue needs too many registers");
     epilogue_temps_ = claim_vecs("epilogue", epilogue_.temps_needed());
     if (plan.has_bias) bias_ = claim_vec("bias");
+    if (plan.pool > 1) {
+      maxima_ = claim_vecs("maximum", plan.columns / plan.pool);
+      seen_.resize(maxima_.size());
+    }
     claim_grid(plan.rows, form_.size(), 0);
   }
 
@@ -271,28 +276,55 @@ class OutputEmitter : public TransformEmitter {
   // moving_: bytes from the target to the row.
   void transform_rows() {
     for (int row = 0; row < plan_.rows; ++row) {
-      if (row == 0) {
-        xor_(moving_.cvt32(), moving_.cvt32());
-      } else {
-        add(moving_, row_bytes_);
-      }
-      if (plan_.fetches_ahead) {
-        lea(scratch_, ptr[target_ + moving_]);
-        fetch(Xbyak::RegExp(scratch_), 0, plan_.columns, vec_bytes());
-      }
+      if (row % plan_.pool == 0) enter_row(row);
       std::vector<Input> values;
       for (int column = 0; column < form_.size(); ++column)
         values.push_back(get(row, column, line_[static_cast<size_t>(column)]));
-      across_.emit(values, temps_, [&](int column, const Vec& value) { finish_pixel(column, value); });
+      across_.emit(values, temps_, [&](int column, const Vec& value) {
+        plan_.pool > 1 ? pool_pixel(column, value) : finish_pixel(column, value);
+      });
     }
+  }
+
+  void enter_row(int row) {
+    if (row == 0) {
+      xor_(moving_.cvt32(), moving_.cvt32());
+    } else {
+      add(moving_, row_bytes_);
+    }
+    if (!plan_.fetches_ahead) return;
+    lea(scratch_, ptr[target_ + moving_]);
+    fetch(Xbyak::RegExp(scratch_), 0, plan_.columns / plan_.pool, vec_bytes());
+  }
+
+  void apply_epilogue(const Xbyak::RegExp& at, const Vec& value) {
+    if (bias_) vaddps(value, value, *bias_);
+    if (!epilogue_.is_empty())
+      epilogue_.apply(value, epilogue_temps_, call_ + offsetof(WinogradCall, operands), scratch_, at, 0);
   }
 
   void finish_pixel(int column, const Vec& value) {
     const Xbyak::RegExp at = moving_ + column * vec_bytes();
-    if (bias_) vaddps(value, value, *bias_);
-    if (!epilogue_.is_empty())
-      epilogue_.apply(value, epilogue_temps_, call_ + offsetof(WinogradCall, operands), scratch_, at, 0);
+    apply_epilogue(at, value);
     store(target_ + at, value);
+  }
+
+  // Of a window, whose pixels come in any order, the last one ends it.
+  void pool_pixel(int column, const Vec& value) {
+    const int window = column / plan_.pool;
+    const Vec& maximum = maxima_[static_cast<size_t>(window)];
+    const Xbyak::RegExp at = moving_ + window * vec_bytes();
+    if (!finishes_maxima_) apply_epilogue(at, value);
+    int& seen = seen_[static_cast<size_t>(window)];
+    if (seen == 0) {
+      vmovaps(maximum, value);
+    } else {
+      vmaxps(maximum, maximum, value);
+    }
+    if (++seen < plan_.pool * plan_.pool) return;
+    seen = 0;
+    if (finishes_maxima_) apply_epilogue(at, maximum);
+    store(target_ + at, maximum);
   }
 
   void step() {
@@ -315,6 +347,9 @@ class OutputEmitter : public TransformEmitter {
   const std::vector<Vec> temps_ = claim_vecs("temp", LineTransform::kTemps);
   std::vector<Vec> epilogue_temps_;
   std::optional<Vec> bias_;
+  const bool finishes_maxima_;  // the epilogue of a maximum is the maximum of epilogues
+  std::vector<Vec> maxima_;     // of windows in two rows, and how many of their pixels were there
+  std::vector<int> seen_;
 };
 
 }  // namespace
@@ -355,9 +390,10 @@ std::string to_string(const WinogradInputPlan& plan) {
 }
 
 std::string to_string(const WinogradOutputPlan& plan) {
-  return fmt::format("winograd_output {} {} {}x{}{}{}{} bias={} then {}", name_of(plan.isa), to_string(plan.form),
+  return fmt::format("winograd_output {} {} {}x{}{}{}{}{} bias={} then {}", name_of(plan.isa), to_string(plan.form),
                      plan.rows, plan.columns, plan.is_part ? " part" : "", plan.fetches_ahead ? " fetches" : "",
-                     plan.fetches_frequencies ? " frequencies" : "", plan.has_bias ? 1 : 0, to_string(plan.epilogue));
+                     plan.fetches_frequencies ? " frequencies" : "", plan.pool > 1 ? " pool" : "",
+                     plan.has_bias ? 1 : 0, to_string(plan.epilogue));
 }
 
 WinogradKernel winograd_input(const WinogradInputPlan& plan) {

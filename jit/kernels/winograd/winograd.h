@@ -86,6 +86,9 @@ struct WinogradOutputPlan {
   bool is_part = false;              // on the points that these pixels need, as the inputs were
   bool fetches_ahead = false;        // where tiles that come later will be stored, into L2
   bool fetches_frequencies = false;  // the second line behind each that is read
+  // 2: what is stored are the maxima of 2 x 2 pixels, and the call's target has these; rows and columns are even, and
+  // no operand is of kind full.
+  int pool = 1;
 };
 std::string to_string(const WinogradOutputPlan& plan);
 
