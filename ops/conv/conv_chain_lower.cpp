@@ -156,6 +156,17 @@ class ChainFinder {
   size_t near_cache_bytes_;
 };
 
+std::vector<std::vector<NodeId>> find_chains(const Graph& graph, const SoleReaders& readers, const Target& target,
+                                             std::vector<NodeId> (ChainFinder::*find)(NodeId) const) {
+  const ChainFinder finder(graph, readers, target);
+  std::vector<std::vector<NodeId>> chains;
+  for (const NodeId id : graph.order()) {
+    std::vector<NodeId> chain = (finder.*find)(id);
+    if (chain.size() > 1) chains.push_back(std::move(chain));
+  }
+  return chains;
+}
+
 // Rows of the last stage for which everything in between takes about `bytes`, but at least one.
 int64_t rows_within(const std::vector<ChainStage>& stages, int64_t bytes) {
   const int64_t most = stages.back().problem.phases[0].y.out;
@@ -297,23 +308,11 @@ void add_chain_step(std::span<const LowerContext> nodes, const std::shared_ptr<c
 }  // namespace
 
 std::vector<std::vector<NodeId>> conv_chains(const Graph& graph, const SoleReaders& readers, const Target& target) {
-  const ChainFinder finder(graph, readers, target);
-  std::vector<std::vector<NodeId>> chains;
-  for (const NodeId id : graph.order()) {
-    std::vector<NodeId> chain = finder.around(id);
-    if (chain.size() > 1) chains.push_back(std::move(chain));
-  }
-  return chains;
+  return find_chains(graph, readers, target, &ChainFinder::around);
 }
 
 std::vector<std::vector<NodeId>> pooled_convs(const Graph& graph, const SoleReaders& readers, const Target& target) {
-  const ChainFinder finder(graph, readers, target);
-  std::vector<std::vector<NodeId>> pairs;
-  for (const NodeId id : graph.order()) {
-    std::vector<NodeId> pair = finder.pooled(id);
-    if (!pair.empty()) pairs.push_back(std::move(pair));
-  }
-  return pairs;
+  return find_chains(graph, readers, target, &ChainFinder::pooled);
 }
 
 bool lower_conv_chain(std::span<const LowerContext> nodes) {

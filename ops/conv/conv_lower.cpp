@@ -221,7 +221,7 @@ bool lower_pooled_conv(std::span<const LowerContext> nodes) {
   const int lanes = vector_lanes(conv.target.isa);
   if (!has_float_types(conv)) return false;
   const std::optional<BoundEpilogue> bound = bind_conv_epilogue(conv, conv.output_type(0).extents(), lanes);
-  if (!bound || bound->epilogue.has_residual()) return false;
+  if (!bound) return false;
   ConvProblem problem = conv_problem_of(conv);
   complete(problem, conv, bound->epilogue);
   // A last row or column that no window reads is not computed.
@@ -230,7 +230,7 @@ bool lower_pooled_conv(std::span<const LowerContext> nodes) {
   shape.y.out = shape.y.out_extent = 2 * pooled[2];
   shape.x.out = shape.x.out_extent = 2 * pooled[3];
   const int threads = conv_threads(problem.flop(), conv.target);
-  const std::optional<ConvPrograms> programs = make_pooled_programs(conv, problem, threads, bound->batch_bytes);
+  const std::optional<ConvPrograms> programs = make_conv_programs(conv, problem, threads, bound->batch_bytes, 2);
   if (!programs) return false;
   ConvBuffers buffers;
   buffers.operands = bound->buffers;

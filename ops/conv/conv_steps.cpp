@@ -164,10 +164,10 @@ std::shared_ptr<const StrassenConv> make_strassen(const ConvProblem& problem, co
 // Of WinogradProgram and WinogradStem.
 template <class Program>
 std::shared_ptr<const Program> make_winograd(const ConvProblem& problem, const ConvPlan& plan, int threads,
-                                             const std::vector<int64_t>& operand_batch_bytes) {
+                                             const std::vector<int64_t>& operand_batch_bytes, auto... pool) {
   if (plan.winograd == 0) return nullptr;
   try {
-    return std::make_shared<const Program>(problem, winograd_plan(plan), threads, operand_batch_bytes);
+    return std::make_shared<const Program>(problem, winograd_plan(plan), threads, operand_batch_bytes, pool...);
   } catch (const JitError&) {
     return nullptr;
   }
@@ -175,15 +175,22 @@ std::shared_ptr<const Program> make_winograd(const ConvProblem& problem, const C
 
 // Throws JitError.
 ConvPrograms programs_of(const ConvProblem& problem, Isa isa, int threads,
-                         const std::vector<int64_t>& operand_batch_bytes, PlanSource& plans) {
+                         const std::vector<int64_t>& operand_batch_bytes, int pool, PlanSource& plans) {
+  constexpr const char* kPoolsNot = "only Winograd's algorithm pools what it computes";
   ConvPrograms programs;
+  if (pool > 1 && is_depthwise(problem)) throw JitError(kPoolsNot);
   if (is_depthwise(problem)) {
     programs.depthwise = std::make_shared<const DepthwiseProgram>(problem, isa, threads, operand_batch_bytes);
     programs.plan = programs.depthwise->plan_text();
     return programs;
   }
   ConvPlan plan = plan_of(plans.choose(conv_tuning_task(problem, isa, threads)), isa);
-  programs.winograd = make_winograd<WinogradProgram>(problem, plan, threads, operand_batch_bytes);
+  programs.winograd = make_winograd<WinogradProgram>(problem, plan, threads, operand_batch_bytes, pool);
+  if (pool > 1) {
+    if (!programs.winograd) throw JitError(kPoolsNot);
+    programs.plan = to_string(plan) + " max pool";
+    return programs;
+  }
   programs.stem = make_winograd<WinogradStem>(problem, plan, threads, operand_batch_bytes);
   programs.strassen = make_strassen(problem, plan, threads, operand_batch_bytes);
   if (!programs.winograd && !programs.stem && !programs.strassen) {
@@ -198,31 +205,12 @@ ConvPrograms programs_of(const ConvProblem& problem, Isa isa, int threads,
 }  // namespace
 
 std::optional<ConvPrograms> make_conv_programs(const LowerContext& context, const ConvProblem& problem, int threads,
-                                               const std::vector<int64_t>& operand_batch_bytes) {
-  const std::string key =
-      fmt::format("conv {} threads {} operands {}", to_string(problem), threads, fmt::join(operand_batch_bytes, " "));
-  try {
-    return *context.shared<ConvPrograms>(
-        key, [&] { return programs_of(problem, context.target.isa, threads, operand_batch_bytes, context.plans); });
-  } catch (const JitError&) {
-    return std::nullopt;
-  }
-}
-
-std::optional<ConvPrograms> make_pooled_programs(const LowerContext& context, const ConvProblem& problem, int threads,
-                                                 const std::vector<int64_t>& operand_batch_bytes) {
-  const ConvPlan plan =
-      plan_of(context.plans.choose(conv_tuning_task(problem, context.target.isa, threads)), context.target.isa);
-  if (plan.winograd == 0) return std::nullopt;
-  const std::string key = fmt::format("pooled conv {} threads {} operands {}", to_string(problem), threads,
-                                      fmt::join(operand_batch_bytes, " "));
+                                               const std::vector<int64_t>& operand_batch_bytes, int pool) {
+  const std::string key = fmt::format("conv {} threads {} operands {} pool {}", to_string(problem), threads,
+                                      fmt::join(operand_batch_bytes, " "), pool);
   try {
     return *context.shared<ConvPrograms>(key, [&] {
-      ConvPrograms programs;
-      programs.winograd =
-          std::make_shared<const WinogradProgram>(problem, winograd_plan(plan), threads, operand_batch_bytes, 2);
-      programs.plan = to_string(plan) + " max pool";
-      return programs;
+      return programs_of(problem, context.target.isa, threads, operand_batch_bytes, pool, context.plans);
     });
   } catch (const JitError&) {
     return std::nullopt;

@@ -29,13 +29,9 @@ struct ConvPrograms {
   std::string plan;
 };
 
-// nullopt: no kernel can be emitted.
+// `pool`: as of WinogradProgram. nullopt: no kernel can be emitted, or none that pools.
 std::optional<ConvPrograms> make_conv_programs(const LowerContext& context, const ConvProblem& problem, int threads,
-                                               const std::vector<int64_t>& operand_batch_bytes);
-// The same with the maxima of 2x2 outputs for results (WinogradOutputPlan::pool). nullopt: or another algorithm is
-// faster.
-std::optional<ConvPrograms> make_pooled_programs(const LowerContext& context, const ConvProblem& problem, int threads,
-                                                 const std::vector<int64_t>& operand_batch_bytes);
+                                               const std::vector<int64_t>& operand_batch_bytes, int pool = 1);
 // Binds the weights, input 1, too. `buffers`: as the problem has them.
 void add_conv_steps(const LowerContext& context, const ConvPrograms& programs, int threads, const ConvBuffers& buffers);
 

@@ -86,6 +86,7 @@ WinogradProgram::WinogradProgram(ConvProblem problem, const WinogradPlan& plan, 
   form = winograd_form(problem_, form.outputs);
   if (form.outputs % pool_ != 0 || form.out_rows() % pool_ != 0 || shape.y.out % pool_ != 0 || shape.x.out % pool_ != 0)
     throw JitError("pooled windows would lie in several tiles: " + to_string(plan));
+  if (pool_ > 1 && problem_.epilogue.has_residual()) throw JitError("pooled outputs take no operand of their own size");
   std::vector<int> rows, columns;
   for (int phase = 0; phase < form.row_phases(); ++phase) rows.push_back(form.rows(phase));
   for (int phase = 0; phase < form.column_phases(); ++phase) columns.push_back(form.size(phase));
