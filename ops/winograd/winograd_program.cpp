@@ -27,13 +27,15 @@ bool fetches_ahead(const ConvProblem& problem) {
   return problem.source_bytes() + problem.target_bytes() > problem.batch * kNearBytes;
 }
 
-// Frequencies of all tiles are in memory when weights of so many bytes have gone through the caches since they were
-// last used. Each is then walked from its first line to its last, with lines fetched ahead: 512 channels of 28x28
-// pixels are transformed in 0.7 of the time by AVX2 (Zen 3), which else meets each line twice, for a half. Where a
-// vector fills a line there was no gain (Zen 4, Zen 5).
-bool come_from_memory(const WinogradPlan& plan, int64_t packed_size) {
+// Frequencies of all tiles are in memory, or in L3, when weights of so many bytes have gone through the caches since
+// they were last used. By AVX2, which else meets each line twice, for a half, each is then walked from its first line
+// to its last: 512 channels of 28x28 pixels are transformed in 0.7 of the time (Zen 3). Where a vector fills a line,
+// tiles are fetched ahead instead: 256 channels of 56x56 pixels in 0.70 of the time, 512 of 28x28 in 0.85, with two
+// threads in 0.68 and 0.90 (Zen 5). Groups of tiles did not gain.
+FrequencyFetch fetch_of(const WinogradPlan& plan, int64_t packed_size) {
   constexpr int64_t kFarFloats = 1 << 20;
-  return plan.tile_group == 0 && !has_avx512(plan.isa) && packed_size >= kFarFloats;
+  if (plan.tile_group > 0 || packed_size < kFarFloats) return FrequencyFetch::none;
+  return has_avx512(plan.isa) ? FrequencyFetch::tiles : FrequencyFetch::lines;
 }
 
 // Pixels of a phase, of which number i is pixel `first` + i * stride, that lie in a picture.
@@ -109,11 +111,11 @@ WinogradProgram::WinogradProgram(ConvProblem problem, const WinogradPlan& plan, 
   out_frequency_ = off_page(plan_.strassen ? problem_.out_blocks() * out_block_ : group_tiles_ * out_stride_, lanes);
   make_areas();
   make_products();
-  walks_frequencies_ = come_from_memory(plan_, packed_size_);
+  fetch_ = fetch_of(plan_, packed_size_);
   // What leaves L2 is soonest there again if it was written once: with 512 channels of 28x28 pixels or 128 of 56x56,
   // two threads take 5 to 15 % less (Zen 5).
   const auto bytes = static_cast<size_t>(form.frequencies() * in_frequency_ * 4);
-  const bool stays = bytes <= cpu_facts().l2_bytes && !walks_frequencies_;
+  const bool stays = bytes <= cpu_facts().l2_bytes && fetch_ != FrequencyFetch::lines;
   has_own_inputs_ = parts() > 1 && pays_own_copies(threads_) && stays;
   make_kernels();
 }
@@ -156,15 +158,14 @@ void WinogradProgram::make_kernels() {
         for (int x = 0; x < form.column_phases(); ++x) {
           const auto &rows = y_.inputs[row][static_cast<size_t>(y)],
                      &columns = x_.inputs[column][static_cast<size_t>(x)];
-          in_.back().back().push_back(
-              winograd_input({plan_.isa, piece, rows.first, rows.second, columns.first, columns.second,
-                              form.pieces > 1 ? 0 : y, form.pieces > 1 ? 0 : x, part_of(y_, row), part_of(x_, column),
-                              fetches_ahead(problem_), walks_frequencies_}));
+          in_.back().back().push_back(winograd_input(
+              {plan_.isa, piece, rows.first, rows.second, columns.first, columns.second, form.pieces > 1 ? 0 : y,
+               form.pieces > 1 ? 0 : x, part_of(y_, row), part_of(x_, column), fetches_ahead(problem_), fetch_}));
         }
       }
       out_.back().push_back(
           winograd_output({plan_.isa, piece, y_.stored[row], x_.stored[column], problem_.has_bias, problem_.epilogue,
-                           has_part_tiles(), fetches_ahead(problem_), walks_frequencies_, pool_}));
+                           has_part_tiles(), fetches_ahead(problem_), fetch_, pool_}));
     }
   }
 }
@@ -331,7 +332,7 @@ void WinogradProgram::for_runs_of_blocks(const Tiles& tiles, int64_t first_block
   const auto for_blocks = [&](const Run& run, size_t row, size_t column) {
     for (int64_t block = first_block; block < last_block; ++block) body(run, row, column, block);
   };
-  if (!walks_frequencies_) {
+  if (fetch_ != FrequencyFetch::lines) {
     // Rows of a tile's channels often lie a page apart: those of few tiles are filled before the next ones.
     for_runs(tiles, for_blocks);
   } else if (plan_.strassen) {  // tiles of a block lie side by side

@@ -99,8 +99,8 @@ class WinogradProgram {
   WinogradPlan plan_;
   int threads_, shares_ = 1;
   int pool_;
-  bool has_own_inputs_ = false;     // each thread transforms all of the input
-  bool walks_frequencies_ = false;  // transforms go from line to line of each
+  bool has_own_inputs_ = false;                  // each thread transforms all of the input
+  FrequencyFetch fetch_ = FrequencyFetch::none;  // lines: transforms go from line to line of each
   std::vector<int64_t> operand_batch_bytes_;
   Axis y_, x_;
   int64_t tiles_, groups_, group_tiles_;  // of all images; of the largest group

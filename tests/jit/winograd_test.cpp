@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <random>
 
@@ -131,6 +132,8 @@ TEST(WinogradMatrices, AreRefusedForUnknownSizes) {
   EXPECT_THROW(winograd_phase_matrices(6, 7, 0), JitError);
 }
 
+constexpr std::array kFetches{FrequencyFetch::none, FrequencyFetch::lines, FrequencyFetch::tiles};
+
 void check_input(const WinogradInputPlan& plan, std::mt19937& random) {
   const int lanes = vector_lanes(plan.isa), tiles = 3, step = 2, stride = plan.form.stride;
   const Matrix down = row_matrices(plan.form, plan.row_phase, plan.part_rows).input;
@@ -213,7 +216,7 @@ TEST(WinogradInput, TransformsWhatExistsAndReadsNothingElse) {
           const int row = pick(0, rows), column = pick(0, columns);
           const bool fetches_ahead = i % 2 == 1;
           check_input({isa, form, row, pick(row, rows), column, pick(column, columns), y, x, part_rows, part_columns,
-                       fetches_ahead},
+                       fetches_ahead, kFetches[static_cast<size_t>(i) % kFetches.size()]},
                       random);
         }
       }
@@ -291,10 +294,12 @@ TEST(WinogradOutput, StoresOnlyThePixelsThatExist) {
     for (const WinogradForm& form : kForms) {
       for (int rows = 1; rows <= form.out_rows(); ++rows) {
         const int columns = std::uniform_int_distribution<int>(1, form.outputs)(random);
-        check_output({isa, form, rows, columns, rows % 2 == 0, {}}, random);
-        check_output({isa, form, rows, columns, rows % 2 == 0, {}, true}, random);
-        check_output({isa, form, rows, form.outputs, true, rectified_sum()}, random);
-        check_output({isa, form, rows, form.outputs, true, rectified_sum(), false, true}, random);
+        for (const FrequencyFetch fetch : kFetches) {
+          check_output({isa, form, rows, columns, rows % 2 == 0, {}, false, false, fetch}, random);
+          check_output({isa, form, rows, columns, rows % 2 == 0, {}, true, false, fetch}, random);
+          check_output({isa, form, rows, form.outputs, true, rectified_sum(), false, false, fetch}, random);
+          check_output({isa, form, rows, form.outputs, true, rectified_sum(), false, true, fetch}, random);
+        }
       }
     }
   }

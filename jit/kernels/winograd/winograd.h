@@ -63,6 +63,14 @@ struct WinogradCall {
 };
 using WinogradKernel = Kernel<void(WinogradCall*)>;
 
+// What a transform fetches into L1 of frequencies that are beyond L2: each has a stream of its own, too many for the
+// CPU's own prefetcher.
+enum class FrequencyFetch {
+  none,
+  lines,  // behind each line that is written or read: neighbouring blocks of channels follow each other
+  tiles,  // of tiles that come later
+};
+
 // The pixels of an input tile that exist, counted within a phase: others are zeros. The call's `source` is the phase's
 // first pixel, its row_bytes lead to the phase's next row. Frequencies that a part does without are not written.
 struct WinogradInputPlan {
@@ -73,7 +81,7 @@ struct WinogradInputPlan {
   int row_phase = 0, column_phase = 0;
   int part_rows = 0, part_columns = 0;  // outputs of a tile that takes a part of the points; 0: all
   bool fetches_ahead = false;           // pixels of tiles that come later, into L2
-  bool fetches_frequencies = false;     // the line behind each that is written
+  FrequencyFetch fetch = FrequencyFetch::none;
 };
 std::string to_string(const WinogradInputPlan& plan);
 
@@ -83,9 +91,9 @@ struct WinogradOutputPlan {
   int rows = 0, columns = 0;  // pixels that are stored
   bool has_bias = false;
   ConvEpilogue epilogue;
-  bool is_part = false;              // on the points that these pixels need, as the inputs were
-  bool fetches_ahead = false;        // where tiles that come later will be stored, into L2
-  bool fetches_frequencies = false;  // the second line behind each that is read
+  bool is_part = false;        // on the points that these pixels need, as the inputs were
+  bool fetches_ahead = false;  // where tiles that come later will be stored, into L2
+  FrequencyFetch fetch = FrequencyFetch::none;
   // 2: what is stored are the maxima of 2 x 2 pixels, and the call's target has these; rows and columns are even, and
   // no operand is of kind full.
   int pool = 1;
