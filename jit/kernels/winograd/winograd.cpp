@@ -17,7 +17,8 @@ constexpr int kMostTemps = 8;
 constexpr int kTilesAhead = 4;
 // Of each frequency's own line, in bytes: L1 holds two lines of them all beside the pixels.
 constexpr int kWriteAhead = kLine, kReadAhead = 2 * kLine;
-// So much later comes what is fetched into L1: with one tile, two threads read 20 % slower (Zen 5).
+// So much later comes what is fetched into L1: with one tile, 256 channels of 56x56 pixels are read 7 to 14 % slower at
+// 1 thread (Zen 5); 3 and 4 are level.
 constexpr int kTilesAheadInL1 = 2;
 
 std::string to_string(FrequencyFetch fetch) {
@@ -52,7 +53,8 @@ class TransformEmitter : public Emitter {
  protected:
   using Input = LineTransform::Input;
 
-  TransformEmitter(Isa isa, const WinogradForm& form) : Emitter(isa), form_(form) {}
+  TransformEmitter(Isa isa, const WinogradForm& form, FrequencyFetch fetch)
+      : Emitter(isa), form_(form), fetches_tiles_(fetch == FrequencyFetch::tiles) {}
 
   // Claims what is left of the registers. `keep`: free for others.
   void claim_grid(int rows, int columns, int keep) {
@@ -109,10 +111,17 @@ class TransformEmitter : public Emitter {
     for (int at = first_pixel * pixel_bytes; at < last_pixel * pixel_bytes; at += std::max(kLine, pixel_bytes))
       prefetcht1(ptr[row + ahead_ + at]);
   }
-  // later_: the first frequency of a tile that comes later; `step`: where the call has the bytes between tiles.
-  void point_at_later(const Gpr& first, size_t step) {
+  // moving_: the tile's first frequency; later_: that of a tile that comes later. `step`: where the call has the bytes
+  // between tiles.
+  void enter_frequencies(const Gpr& first, size_t step) {
+    mov(moving_, first);
+    if (!fetches_tiles_) return;
     mov(later_, qword[call_ + step]);
     lea(later_, ptr[first + later_ * kTilesAheadInL1]);
+  }
+  void next_column() {
+    add(moving_, frequency_);
+    if (fetches_tiles_) add(later_, frequency_);
   }
   // Frequencies of one column lie frequency_bytes * size apart; row r of a column that begins at `base`.
   Xbyak::RegExp frequency_at(const Gpr& base, int row) const {
@@ -123,6 +132,7 @@ class TransformEmitter : public Emitter {
   }
 
   const WinogradForm form_;
+  const bool fetches_tiles_;
   const Gpr call_ = argument(0);
   const Gpr source_ = claim_gpr("source"), target_ = claim_gpr("target"), tiles_left_ = claim_gpr("tiles left");
   const Gpr moving_ = claim_gpr("row or column"), row_bytes_ = claim_gpr("row bytes");
@@ -143,7 +153,7 @@ class TransformEmitter : public Emitter {
 class InputEmitter : public TransformEmitter {
  public:
   explicit InputEmitter(const WinogradInputPlan& plan)
-      : TransformEmitter(plan.isa, plan.form),
+      : TransformEmitter(plan.isa, plan.form, plan.fetch),
         plan_(plan),
         column_points_(taken_rows(column_matrices(form_, plan.column_phase, plan.part_columns).input,
                                   needed_points(column_matrices(form_, 0, plan.part_columns).output))),
@@ -197,22 +207,17 @@ class InputEmitter : public TransformEmitter {
   }
 
   void transform_columns() {
-    mov(moving_, target_);
-    const bool fetches_tiles = plan_.fetch == FrequencyFetch::tiles;
-    if (fetches_tiles) point_at_later(target_, offsetof(WinogradCall, target_step_bytes));
+    enter_frequencies(target_, offsetof(WinogradCall, target_step_bytes));
     int point = 0;
     for (int column = 0; column < columns_; ++column) {
-      for (; point < column_points_.points[static_cast<size_t>(column)]; ++point) {
-        add(moving_, frequency_);
-        if (fetches_tiles) add(later_, frequency_);
-      }
+      for (; point < column_points_.points[static_cast<size_t>(column)]; ++point) next_column();
       std::vector<Input> values;
       for (int row = 0; row < rows_; ++row) values.push_back(get(row, column, line_[static_cast<size_t>(row)]));
       down_.emit(values, temps_, [&](int row, const Vec& value) {
         const int point_of_row = row_points_.points[static_cast<size_t>(row)];
         const Xbyak::RegExp frequency = frequency_at(moving_, point_of_row);
         if (plan_.fetch == FrequencyFetch::lines) prefetchw(ptr[frequency + kWriteAhead]);
-        if (fetches_tiles) prefetchw(ptr[frequency_at(later_, point_of_row)]);
+        if (fetches_tiles_) prefetchw(ptr[frequency_at(later_, point_of_row)]);
         store(frequency, value);
       });
     }
@@ -229,7 +234,7 @@ class InputEmitter : public TransformEmitter {
 class OutputEmitter : public TransformEmitter {
  public:
   explicit OutputEmitter(const WinogradOutputPlan& plan)
-      : TransformEmitter(plan.isa, plan.form),
+      : TransformEmitter(plan.isa, plan.form, plan.fetch),
         plan_(plan),
         down_matrix_(first_rows(row_matrices(form_, 0, plan.is_part ? plan.rows : 0).output, plan.rows)),
         across_matrix_(first_rows(column_matrices(form_, 0, plan.is_part ? plan.columns : 0).output, plan.columns)),
@@ -273,12 +278,9 @@ class OutputEmitter : public TransformEmitter {
 
  private:
   void transform_columns() {
-    mov(moving_, source_);
-    const bool fetches_tiles = plan_.fetch == FrequencyFetch::tiles;
-    if (fetches_tiles) point_at_later(source_, offsetof(WinogradCall, source_step_bytes));
+    enter_frequencies(source_, offsetof(WinogradCall, source_step_bytes));
     for (int column = 0; column < form_.size(); ++column) {
-      if (column > 0) add(moving_, frequency_);
-      if (column > 0 && fetches_tiles) add(later_, frequency_);
+      if (column > 0) next_column();
       if (!reads_column_[static_cast<size_t>(column)]) {
         for (int row = 0; row < plan_.rows; ++row) put_zero(row, column);
         continue;
@@ -288,7 +290,7 @@ class OutputEmitter : public TransformEmitter {
         if (!reads_row_[static_cast<size_t>(row)]) continue;
         const Xbyak::RegExp frequency = frequency_at(moving_, row);
         if (plan_.fetch == FrequencyFetch::lines) prefetcht0(ptr[frequency + kReadAhead]);
-        if (fetches_tiles) prefetcht0(ptr[frequency_at(later_, row)]);
+        if (fetches_tiles_) prefetcht0(ptr[frequency_at(later_, row)]);
         load(line_[static_cast<size_t>(row)], frequency);
         values[static_cast<size_t>(row)] = line_[static_cast<size_t>(row)];
       }
