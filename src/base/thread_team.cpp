@@ -23,20 +23,21 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Longer than the gaps between the steps of a model, far shorter than a scheduler's slice.
+// Longer than the gaps between the jobs of a run, shorter than a scheduler's slice.
+constexpr auto kSpinInRun = std::chrono::microseconds(1000);
 constexpr auto kSpin = std::chrono::microseconds(40);
 constexpr int kPausesPerClockRead = 32;  // a clock read costs about as much as a pause
 
-// Spins while `word` is `old`, then sleeps until it is not.
-void wait_while(const std::atomic<uint32_t>& word, uint32_t old, bool may_spin) {
-  if (may_spin) {
-    const auto deadline = Clock::now() + kSpin;
-    do {
-      for (int i = 0; i < kPausesPerClockRead; ++i) {
-        if (word.load(std::memory_order_acquire) != old) return;
-        _mm_pause();
-      }
-    } while (Clock::now() < deadline);
+// Spins while `word` is `old`, but for no longer than `longest_spin()`, which may change meanwhile; then sleeps until
+// it is not.
+template <class LongestSpin>
+void wait_while(const std::atomic<uint32_t>& word, uint32_t old, const LongestSpin& longest_spin) {
+  const auto begin = Clock::now();
+  while (Clock::now() - begin < longest_spin()) {
+    for (int i = 0; i < kPausesPerClockRead; ++i) {
+      if (word.load(std::memory_order_acquire) != old) return;
+      _mm_pause();
+    }
   }
   while (word.load(std::memory_order_acquire) == old) word.wait(old, std::memory_order_acquire);
 }
@@ -94,6 +95,10 @@ struct ThreadTeam::State {
   void work(size_t index);
   void take_shares(int thread, uint32_t of_job);
   void make_way_for_caller();
+  Clock::duration longest_spin() const {
+    if (!may_spin) return Clock::duration::zero();
+    return runs.load(std::memory_order_relaxed) > 0 ? kSpinInRun : kSpin;
+  }
 
   std::mutex turn;  // held for one job
   std::vector<Worker> workers;
@@ -106,6 +111,7 @@ struct ThreadTeam::State {
   void* context = nullptr;
   uint32_t number = 0;
   std::atomic<bool> stopping{false};
+  alignas(64) std::atomic<int> runs{0};  // that are under way: Awake
   alignas(64) std::atomic<uint32_t> unfinished{0};
 };
 
@@ -150,7 +156,7 @@ void ThreadTeam::State::stop() {
 void ThreadTeam::State::work(size_t index) {
   std::atomic<uint32_t>& ticket = workers[index].ticket;
   for (uint32_t seen = 0;;) {
-    wait_while(ticket, seen, may_spin);
+    wait_while(ticket, seen, [this] { return longest_spin(); });
     if (stopping) return;
     seen = ticket.load(std::memory_order_acquire);
     take_shares(static_cast<int>(index) + 1, seen);
@@ -194,6 +200,10 @@ ThreadTeam::ThreadTeam(int threads) {
 
 ThreadTeam::~ThreadTeam() = default;
 
+ThreadTeam::Awake::Awake(ThreadTeam& team) : team_(team) { ++team_.state_->runs; }
+
+ThreadTeam::Awake::~Awake() { --team_.state_->runs; }
+
 int ThreadTeam::size() const { return static_cast<int>(state_->workers.size()) + 1; }
 
 void ThreadTeam::run(int threads, int shares, Job job, void* context) {
@@ -219,7 +229,7 @@ void ThreadTeam::run(int threads, int shares, Job job, void* context) {
   }
   state.take_shares(0, state.number);
   for (uint32_t left; (left = state.unfinished.load(std::memory_order_acquire)) != 0;)
-    wait_while(state.unfinished, left, state.may_spin);
+    wait_while(state.unfinished, left, [&] { return state.longest_spin(); });
 }
 
 }  // namespace lathe

@@ -188,6 +188,7 @@ void Session::State::check_inputs(std::span<const Tensor> given) const {
 
 void Session::State::run(std::span<const Tensor> given, std::span<Tensor> results, Profile* profile) const {
   check_inputs(given);
+  const ThreadTeam::Awake awake(*context->team);
   runner->run(given, results, profile);
 }
 

@@ -114,6 +114,27 @@ TEST(ThreadTeam, WakesAfterItsWorkersFellAsleep) {
   }
 }
 
+// Runs may overlap, and may wait for longer than anybody spins.
+TEST(ThreadTeam, RunsJobsWhileAwakeAndAfterwards) {
+  ThreadTeam team(2);
+  int calls[2] = {};
+  const auto run = [&] { team.run(2, [&](int thread) { ++calls[thread]; }); };
+  {
+    const ThreadTeam::Awake first(team);
+    run();
+    {
+      const ThreadTeam::Awake second(team);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      run();
+    }
+    run();
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  run();
+  EXPECT_EQ(calls[0], 4);
+  EXPECT_EQ(calls[1], 4);
+}
+
 TEST(ThreadTeam, RefusesToHaveNoThreads) {
   EXPECT_THROW(ThreadTeam(0), Error);
   EXPECT_THROW(ThreadTeam(-3), Error);
