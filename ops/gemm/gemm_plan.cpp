@@ -353,8 +353,8 @@ const BilinearScheme& scheme_of(FastProduct fast) {
   }
 }
 
-bool makes_own_sums(const GemmProblem& problem, const CoreRates& rates) {
-  return pays_own_copies(problem.threads) && !has_two_wide_products(problem.isa, rates);
+bool makes_own_sums(const GemmProblem& problem, bool are_far, const CoreRates& rates) {
+  return pays_own_copies(problem.threads) && (are_far || !has_two_wide_products(problem.isa, rates));
 }
 
 GemmSplit choose_split(const SplitProblem& problem) {

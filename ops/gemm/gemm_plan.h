@@ -54,10 +54,11 @@ struct SplitProblem {
 // each reads all of A, and one may have a panel more.
 GemmSplit choose_split(const SplitProblem& problem);
 
-// Whether threads that share a product of blocks by columns make all sums of A's blocks each for itself. Two
-// multipliers lose more by that than by reading each other's: 2 to 5 % at 128 rows and 2 threads, 16 at 512 rows and k
-// 3,072.
-bool makes_own_sums(const GemmProblem& problem, const CoreRates& rates = core_rates());
+// Whether threads that share a product of blocks by columns make all sums of A's blocks each for itself. With two
+// multipliers threads on one die lose by that, as they read each other's sums fast: 2 to 5 % at 128 rows and 2 threads,
+// 16 at 512 rows and k 3,072. On two dies, where a line that the other one has read takes 8 ns to write again, they
+// gain 4 to 7 %.
+bool makes_own_sums(const GemmProblem& problem, bool are_far, const CoreRates& rates = core_rates());
 
 struct GemmPlan {
   int rows = 14;  // of the largest tile; tiles are balanced

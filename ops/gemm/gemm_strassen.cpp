@@ -64,10 +64,6 @@ int wave_count(const GemmProblem& problem, const GemmPlan& plan, int64_t togethe
   return static_cast<int>(std::min(most, divide_up(divide_up(problem.m, together), int64_t{plan.row_block})));
 }
 
-int64_t owner_count(const GemmProblem& problem, const GemmPlan& plan, int64_t together) {
-  return plan.split == GemmSplit::columns && makes_own_sums(problem) ? problem.threads : together;
-}
-
 // Pieces have an even number of rows if they can: an odd one is a row that is computed twice.
 int64_t rows_at_once(const GemmProblem& problem) { return problem.m % 2 == 0 ? 2 : 1; }
 
@@ -96,7 +92,6 @@ StrassenProduct::StrassenProduct(const GemmProblem& problem, const GemmPlan& pla
       parts_(static_cast<int>(part_count(shape_of(problem, plan)))),
       together_(pieces_together(problem, plan)),
       waves_(wave_count(problem, plan, together_)),
-      owners_(owner_count(problem, plan, together_)),
       core_(shape_of_part(problem, plan, most_rows(problem, together_ * waves_))) {
   if (!can_use_strassen(problem, plan)) throw JitError("not possible here: " + plan.key());
   const int64_t unit = rows_at_once(problem), fewest = problem.m / unit / (together_ * waves_) * unit;
@@ -153,16 +148,20 @@ void StrassenProduct::for_items(long count, int share, int shares, Body body) {
     body(Item{item / groups, static_cast<int>(item % groups), groups}, item + 1 == mine.end);
 }
 
-void StrassenProduct::run(int round, const GemmOperands& operands, const Sums& sums, int share, int shares,
-                          int thread) const noexcept {
-  const Turn turn{round / 2 / parts_, round / 2 % parts_};
+int64_t StrassenProduct::owners(bool are_far) const {
+  return plan_.split == GemmSplit::columns && makes_own_sums(problem_, are_far) ? problem_.threads : together_;
+}
+
+void StrassenProduct::run(int round, const GemmOperands& operands, const Sums& sums, int share, int shares, int thread,
+                          bool are_far) const noexcept {
+  const Turn turn{round / 2 / parts_, round / 2 % parts_, owners(are_far)};
   round % 2 == 0 ? sum(turn, operands, sums, share, shares) : multiply(turn, operands, sums, share, shares, thread);
 }
 
 void StrassenProduct::sum(Turn turn, const GemmOperands& operands, const Sums& sums, int share,
                           int shares) const noexcept {
   const StrassenMatrix layout{operands.a_stride, vector_lanes(problem_.isa)};
-  for_items(static_cast<long>(owners_), share, shares, [&](const Item& item, bool) {
+  for_items(static_cast<long>(turn.owners), share, shares, [&](const Item& item, bool) {
     const Piece piece = piece_of(turn.wave, together_ > 1 ? item.piece : 0);
     const float* a = operands.a + piece.row * operands.a_stride + turn.part * core_.shape().k;
     piece.core.sum(a, layout, sums.first + item.piece * sums.stride, item.group, item.groups);
@@ -179,7 +178,7 @@ void StrassenProduct::multiply(Turn turn, const GemmOperands& operands, const Su
     for (size_t i = 0; problem_.epilogue && i < problem_.epilogue->inputs.size(); ++i)
       own.inputs[i] += piece.row * operands.input_strides[i];
     if (!is_last || !is_last_item) own.next_weights = nullptr;
-    const int64_t owner = together_ > 1 ? item.piece : owners_ > 1 ? thread : 0;
+    const int64_t owner = together_ > 1 ? item.piece : turn.owners > 1 ? thread : 0;
     multiply_piece(turn.part, own, piece.core, sums.first + owner * sums.stride, item);
   });
 }

@@ -33,16 +33,18 @@ class StrassenProduct {
   int rounds() const { return 2 * waves_ * parts_; }
   bool visits_once() const { return parts_ == 1; }  // each element of C
 
-  // Each thread has sums of its own: of its rows, or all of a wave. Else the threads share them.
-  bool has_own_sums() const { return owners_ > 1; }
+  // Each thread may have sums of its own: of its rows, or all of a wave. Else the threads share them.
+  bool has_own_sums() const { return owners(true) > 1; }
   int64_t sums_elements() const;  // of one owner
   struct Sums {
     float* first;
     int64_t stride;  // elements from one owner's to the next one's, sums_elements() or more
   };
   int64_t scratch_elements() const { return core_.aside_elements(); }  // of each thread
-  // operands.b is all that was packed. Requires: all shares of the rounds before have ended.
-  void run(int round, const GemmOperands& operands, const Sums& sums, int share, int shares, int thread) const noexcept;
+  // operands.b is all that was packed. `are_far`: as StepArgs has it; the results are the same. Requires: all shares of
+  // the rounds before have ended.
+  void run(int round, const GemmOperands& operands, const Sums& sums, int share, int shares, int thread,
+           bool are_far) const noexcept;
 
  private:
   // Rows that are a product of their own.
@@ -57,7 +59,9 @@ class StrassenProduct {
   };
   struct Turn {
     int wave, part;  // of k
+    int64_t owners;  // of sums
   };
+  int64_t owners(bool are_far) const;
   template <class Body>
   static void for_items(long count, int share, int shares, Body body);
   Piece piece_of(int wave, long number) const;
@@ -76,7 +80,6 @@ class StrassenProduct {
   int parts_;
   int64_t together_;  // pieces of a wave
   int waves_;
-  int64_t owners_;               // of sums
   Strassen core_;                // of the pieces with the most rows
   std::optional<Strassen> low_;  // of the others, if they have fewer
   struct Finish {                // from what was gathered aside to C

@@ -57,9 +57,11 @@ class AnyProduct {
     if (plain_)
       return team.run(threads, shares, [&](int share, int thread) { plain_->run(mine(thread), share, shares); });
     const StrassenProduct::Sums sums{sums_.mutable_data<float>(), strassen_->sums_elements()};
+    const bool are_far = team.is_far();
     for (int round = 0; round < strassen_->rounds(); ++round)
-      team.run(threads, shares,
-               [&](int share, int thread) { strassen_->run(round, mine(thread), sums, share, shares, thread); });
+      team.run(threads, shares, [&](int share, int thread) {
+        strassen_->run(round, mine(thread), sums, share, shares, thread, are_far);
+      });
   }
 
  private:

@@ -42,7 +42,7 @@ struct BoundStrassen : ProductBuffers {
     // By rows, all threads begin there, if the next step is split as this one.
     const bool by_rows = plan().split == GemmSplit::rows;
     if (by_rows ? args.ends_run() : args.ends_first_run()) bound.next_weights = *next_weights;
-    product->run(args.round, bound, sums_of(args), args.share, args.shares, args.thread);
+    product->run(args.round, bound, sums_of(args), args.share, args.shares, args.thread, args.are_far);
   }
   StrassenProduct::Sums sums_of(const StepArgs& args) const {
     if (!product->has_own_sums()) return {args.at<float>(sums), 0};

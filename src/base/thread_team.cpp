@@ -5,10 +5,12 @@
 #include <sched.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -16,6 +18,7 @@
 
 #include "lathe/error.h"
 #include "src/base/check.h"
+#include "src/base/round_trips.h"
 #include "src/base/topology.h"
 
 namespace lathe {
@@ -27,6 +30,10 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kSpinInRun = std::chrono::microseconds(1000);
 constexpr auto kSpin = std::chrono::microseconds(40);
 constexpr int kPausesPerClockRead = 32;  // a clock read costs about as much as a pause
+
+// Zen 5: 90 ns on one die, 400 between two.
+constexpr auto kFarRoundTrip = std::chrono::nanoseconds(200);
+constexpr uint32_t kJobsPerDistance = 128;  // which takes 1 to 3 us
 
 // Spins while `word` is `old`, but for no longer than `longest_spin()`, which may change meanwhile; then sleeps until
 // it is not.
@@ -84,7 +91,8 @@ struct ThreadTeam::State {
   struct alignas(64) Worker {
     std::atomic<uint32_t> ticket{0};  // the number of the last job that it was called to
     std::thread thread;
-    int cpu = -1;  // where it is pinned; -1: anywhere
+    int cpu = -1;         // where it is pinned; -1: anywhere
+    bool is_far = false;  // from thread 0
   };
 
   explicit State(int threads) : workers(static_cast<size_t>(threads - 1)), shares(static_cast<size_t>(threads)) {}
@@ -95,6 +103,8 @@ struct ThreadTeam::State {
   void work(size_t index);
   void take_shares(int thread, uint32_t of_job);
   void make_way_for_caller();
+  void run_job(int threads, int count, Job what, void* with);
+  void find_distance();
   Clock::duration longest_spin() const {
     if (!may_spin) return Clock::duration::zero();
     return runs.load(std::memory_order_relaxed) > 0 ? kSpinInRun : kSpin;
@@ -110,8 +120,11 @@ struct ThreadTeam::State {
   Job job = nullptr;
   void* context = nullptr;
   uint32_t number = 0;
+  uint32_t last_distance = 0 - kJobsPerDistance;  // the job behind which it was found: the first is next
   std::atomic<bool> stopping{false};
   alignas(64) std::atomic<int> runs{0};  // that are under way: Awake
+  std::atomic<bool> is_far{false};       // any worker
+  RoundTrips trips;
   alignas(64) std::atomic<uint32_t> unfinished{0};
 };
 
@@ -191,6 +204,46 @@ void ThreadTeam::State::make_way_for_caller() {
   }
 }
 
+void ThreadTeam::State::run_job(int threads, int count, Job what, void* with) {
+  job = what;
+  context = with;
+  ++number;
+  unfinished.store(static_cast<uint32_t>(count), std::memory_order_relaxed);
+  for (int i = 0; i < threads; ++i) shares[static_cast<size_t>(i)].refill(number, split_evenly(count, i, threads));
+  for (int i = 0; i < threads - 1; ++i) {
+    std::atomic<uint32_t>& ticket = workers[static_cast<size_t>(i)].ticket;
+    ticket.store(number);  // sequentially consistent: ordered before notify_one's look at the sleepers
+    ticket.notify_one();
+  }
+  take_shares(0, number);
+  for (uint32_t left; (left = unfinished.load(std::memory_order_acquire)) != 0;)
+    wait_while(unfinished, left, [&] { return longest_spin(); });
+}
+
+// Of one worker, another one each time.
+void ThreadTeam::State::find_distance() {
+  struct Measured {
+    RoundTrips& trips;
+    int answers;  // the thread that does
+    std::optional<std::chrono::nanoseconds> time;
+  } measured{trips, 1 + static_cast<int>(number / kJobsPerDistance % workers.size()), std::nullopt};
+  last_distance = number;
+  trips.reset();
+  const auto team = static_cast<int>(shares.size());
+  run_job(
+      team, team,
+      [](void* what, int share, int thread) {
+        auto& at = *static_cast<Measured*>(what);
+        if (share != thread) return;  // of one that came too late
+        if (thread == 0) at.time = at.trips.measure();
+        if (thread == at.answers) at.trips.answer();
+      },
+      &measured);
+  if (!measured.time) return;
+  workers[static_cast<size_t>(measured.answers - 1)].is_far = *measured.time > kFarRoundTrip;
+  is_far = std::any_of(workers.begin(), workers.end(), [](const Worker& worker) { return worker.is_far; });
+}
+
 ThreadTeam::ThreadTeam(int threads) {
   if (threads < 1)
     throw Error(ErrorCode::invalid_argument, "a thread team needs at least 1 thread, got " + std::to_string(threads));
@@ -204,6 +257,8 @@ ThreadTeam::Awake::Awake(ThreadTeam& team) : team_(team) { ++team_.state_->runs;
 
 ThreadTeam::Awake::~Awake() { --team_.state_->runs; }
 
+bool ThreadTeam::is_far() const { return state_->is_far.load(std::memory_order_relaxed); }
+
 int ThreadTeam::size() const { return static_cast<int>(state_->workers.size()) + 1; }
 
 void ThreadTeam::run(int threads, int shares, Job job, void* context) {
@@ -213,23 +268,11 @@ void ThreadTeam::run(int threads, int shares, Job job, void* context) {
     for (int share = 0; share < shares; ++share) job(context, share, 0);
     return;
   }
-  State& state = *state_;
-  const std::lock_guard lock(state.turn);
-  state.make_way_for_caller();
-  state.job = job;
-  state.context = context;
-  ++state.number;
-  state.unfinished.store(static_cast<uint32_t>(shares), std::memory_order_relaxed);
-  for (int i = 0; i < threads; ++i)
-    state.shares[static_cast<size_t>(i)].refill(state.number, split_evenly(shares, i, threads));
-  for (int i = 0; i < threads - 1; ++i) {
-    std::atomic<uint32_t>& ticket = state.workers[static_cast<size_t>(i)].ticket;
-    ticket.store(state.number);  // sequentially consistent: ordered before notify_one's look at the sleepers
-    ticket.notify_one();
-  }
-  state.take_shares(0, state.number);
-  for (uint32_t left; (left = state.unfinished.load(std::memory_order_acquire)) != 0;)
-    wait_while(state.unfinished, left, [&] { return state.longest_spin(); });
+  const std::lock_guard lock(state_->turn);
+  state_->make_way_for_caller();
+  state_->run_job(threads, shares, job, context);
+  // Behind a job the workers are awake.
+  if (threads == size() && state_->number - state_->last_distance >= kJobsPerDistance) state_->find_distance();
 }
 
 }  // namespace lathe

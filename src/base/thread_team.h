@@ -32,6 +32,11 @@ class ThreadTeam {
     ThreadTeam& team_;
   };
 
+  // Whether a line that one of the threads has written reaches another one slowly, as from the L3 cache of one die to
+  // that of the next. Found anew now and then between jobs, as virtual CPUs are moved: of two ways to the same results
+  // one exchanges more, and the faster one may change.
+  bool is_far() const;
+
   static constexpr int kMostShares = 0xffff;
 
   // Calls job(context, share, thread) once for each share = 0 .. shares-1 and returns when all are done. `thread`, of

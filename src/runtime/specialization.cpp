@@ -12,9 +12,10 @@ void run_step(const Step& step, void* const* addresses, size_t thread_bytes, Thr
     return;
   }
   const int shares = step.share_count();
+  const bool are_far = team.is_far();
   for (int round = 0; round < step.rounds; ++round) {
     team.run(step.threads, shares, [&](int share, int thread) {
-      step.run({addresses, share, shares, thread, step.threads, thread_bytes, round});
+      step.run({addresses, share, shares, thread, step.threads, thread_bytes, round, are_far});
     });
   }
 }

@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "lathe/error.h"
+#include "src/base/round_trips.h"
 
 namespace lathe {
 namespace {
@@ -133,6 +136,32 @@ TEST(ThreadTeam, RunsJobsWhileAwakeAndAfterwards) {
   run();
   EXPECT_EQ(calls[0], 4);
   EXPECT_EQ(calls[1], 4);
+}
+
+TEST(ThreadTeam, SharesAreAsManyWhileDistancesAreFound) {
+  for (const int size : {1, 2, 3}) {
+    ThreadTeam team(size);
+    std::vector<int> calls(static_cast<size_t>(size));
+    for (int job = 0; job < 1000; ++job) team.run(size, [&](int share) { ++calls[static_cast<size_t>(share)]; });
+    EXPECT_EQ(calls, std::vector<int>(static_cast<size_t>(size), 1000));
+    if (size == 1) {
+      EXPECT_FALSE(team.is_far());
+    }
+  }
+}
+
+TEST(RoundTrips, TakeTimeUnlessNobodyAnswers) {
+  RoundTrips trips;
+  EXPECT_EQ(trips.measure(), std::nullopt);
+  std::optional<std::chrono::nanoseconds> time;
+  for (int attempt = 0; attempt < 1000 && !time; ++attempt) {  // on a busy machine the other one comes late
+    trips.reset();
+    std::thread other([&] { trips.answer(); });
+    time = trips.measure();
+    other.join();
+  }
+  ASSERT_TRUE(time);
+  EXPECT_GT(*time, std::chrono::nanoseconds(1));
 }
 
 TEST(ThreadTeam, RefusesToHaveNoThreads) {

@@ -50,7 +50,7 @@ class StrassenTest : public ::testing::TestWithParam<Isa> {
   }
 
   // The largest error over the largest output, against sums in float64; buffers hold NaN at first.
-  double error_of(const GemmProblem& problem, const GemmPlan& plan, int64_t gap) {
+  double error_of(const GemmProblem& problem, const GemmPlan& plan, int64_t gap, bool are_far) {
     const StrassenProduct product(problem, plan);
     const int64_t m = problem.m, n = problem.n, k = problem.k;
     const float nan = std::nanf("");
@@ -73,7 +73,8 @@ class StrassenTest : public ::testing::TestWithParam<Isa> {
     const int shares = problem.threads * (1 + static_cast<int>(m % 3));
     for (int round = 0; round < product.rounds(); ++round) {
       for (int share = shares; share-- > 0;)
-        product.run(round, operands, {sums.data(), product.sums_elements()}, share, shares, share % problem.threads);
+        product.run(round, operands, {sums.data(), product.sums_elements()}, share, shares, share % problem.threads,
+                    are_far);
     }
     double error = 0, largest = 0;
     for (int64_t row = 0; row < m; ++row) {
@@ -97,7 +98,7 @@ class StrassenTest : public ::testing::TestWithParam<Isa> {
 
   // By two threads.
   static std::vector<float> product_of(const GemmProblem& problem, const GemmPlan& plan, const std::vector<float>& a,
-                                       const std::vector<float>& b) {
+                                       const std::vector<float>& b, bool are_far = false) {
     const StrassenProduct product(problem, plan);
     std::vector<float> packed(static_cast<size_t>(product.packed_elements()));
     product.pack({b.data(), problem.k, problem.n, problem.n, 1}, 1, packed.data());
@@ -113,7 +114,7 @@ class StrassenTest : public ::testing::TestWithParam<Isa> {
     operands.c_stride = problem.n;
     for (int round = 0; round < product.rounds(); ++round) {
       for (int thread = 0; thread < problem.threads; ++thread)
-        product.run(round, operands, {sums.data(), product.sums_elements()}, thread, problem.threads, thread);
+        product.run(round, operands, {sums.data(), product.sums_elements()}, thread, problem.threads, thread, are_far);
     }
     return c;
   }
@@ -146,7 +147,7 @@ TEST_P(StrassenTest, MatchesPlainLoopsOverRandomShapes) {
     if (pick(0, 1) == 1) problem.epilogue = bias_residual_relu();
     SCOPED_TRACE(problem.key() + " " + plan.key());
     ASSERT_TRUE(is_valid(plan, problem));
-    EXPECT_LT(error_of(problem, plan, pick(0, 1) * pick(1, 20)), 1e-5);
+    EXPECT_LT(error_of(problem, plan, pick(0, 1) * pick(1, 20), pick(0, 1) == 1), 1e-5);
   }
 }
 
@@ -211,7 +212,7 @@ TEST_P(StrassenTest, StaysWithinItsErrorBoundForLongSums) {
     if (fast == FastProduct::hopcroft_kerr) problem.n = 96, problem.k = 4032;
     for (const int k_block : {1024, 4096}) {
       plan.k_block = k_block;
-      EXPECT_LT(error_of(problem, plan, 0), 5e-6) << plan.key();
+      EXPECT_LT(error_of(problem, plan, 0, false), 5e-6) << plan.key();
     }
   }
 }
@@ -225,7 +226,7 @@ TEST_P(StrassenTest, TakesLongSumsInPartsThatStayNear) {
     problem.k = 11008;
     problem.epilogue = bias_residual_relu();
     EXPECT_FALSE(StrassenProduct(problem, plan).visits_once());
-    EXPECT_LT(error_of(problem, plan, 3), 1e-5) << plan.key();
+    EXPECT_LT(error_of(problem, plan, 3, false), 1e-5) << plan.key();
   }
 }
 
@@ -398,13 +399,30 @@ TEST_P(StrassenTest, TwoMultipliersTakePackedSumsOnlyAndMoreRows) {
   EXPECT_EQ(rule(256, 3072, 3072, 8).fast, FastProduct::none);
 }
 
-TEST_P(StrassenTest, FewThreadsMakeAllSumsEachForItselfUnlessTheyHaveTwoMultipliers) {
+TEST_P(StrassenTest, FewThreadsMakeAllSumsEachForItselfUnlessTheyAreNearAndHaveTwoMultipliers) {
   GemmProblem problem{1, 128, 768, 768, GemmOperandB::packed, {}, GetParam()};
   problem.threads = 2;
-  EXPECT_TRUE(makes_own_sums(problem, kOneMultiplier));
-  EXPECT_EQ(makes_own_sums(problem, kTwoMultipliers), !has_avx512(GetParam()));
-  problem.threads = 8;
-  EXPECT_FALSE(makes_own_sums(problem, kOneMultiplier));
+  for (const bool are_far : {false, true}) {
+    problem.threads = 2;
+    EXPECT_TRUE(makes_own_sums(problem, are_far, kOneMultiplier));
+    EXPECT_EQ(makes_own_sums(problem, are_far, kTwoMultipliers), are_far || !has_avx512(GetParam()));
+    problem.threads = 8;
+    EXPECT_FALSE(makes_own_sums(problem, are_far, kOneMultiplier));
+  }
+}
+
+// Where threads run may change from one run to the next.
+TEST_P(StrassenTest, IsTheSameForThreadsThatAreNearAndFar) {
+  for (const GemmSplit split : {GemmSplit::columns, GemmSplit::rows}) {
+    for (const FastProduct fast : kSchemes) {
+      GemmPlan plan = plan_by(fast, 4, 1);
+      plan.split = split;
+      GemmProblem problem = in_blocks(37, 192, 192);
+      problem.threads = 2;
+      const std::vector<float> a = numbers(problem.m * problem.k), b = numbers(problem.k * problem.n);
+      EXPECT_EQ(product_of(problem, plan, a, b, true), product_of(problem, plan, a, b, false)) << plan.key();
+    }
+  }
 }
 
 TEST_P(StrassenTest, PlansAreReadAsTheyWereWrittenAndAsBeforeThereWereTwoSchemes) {
