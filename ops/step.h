@@ -22,7 +22,7 @@ struct StepArgs {
   int runs = 1;             // of neighbouring shares: each thread begins with one
   size_t thread_bytes = 0;  // from one thread's own memory to the next one's
   int round = 0;            // of the step's rounds
-  bool are_far = false;     // lines take long from thread to thread (ThreadTeam::is_far()): in all rounds alike
+  bool are_far = false;     // lines take long from thread to thread: the same in all steps of a run
 
   // The first share of a run.
   bool begins_run() const { return share % (shares / runs) == 0; }

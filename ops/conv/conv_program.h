@@ -13,6 +13,7 @@ struct ConvArguments {
   float* target = nullptr;
   const void* operands[ConvEpilogue::kMaxOperands] = {};
   const void* next_weights = nullptr;  // streamed by whatever runs next; may be null
+  bool are_far = false;                // as StepArgs has it
   // From one channel block to the next, for planes that are parts of larger ones (conv_chain.h); 0: as in the problem.
   int64_t source_block_bytes = 0, target_block_bytes = 0;
 };

@@ -54,6 +54,7 @@ ConvArguments arguments_of(const StepArgs& args, const ConvBuffers& buffers, Buf
   arguments.source = args.at<const float>(buffers.source);
   arguments.weights = args.at<const float>(weights);
   arguments.target = args.at<float>(buffers.target);
+  arguments.are_far = args.are_far;
   if (buffers.bias != BufferId::none) arguments.bias = args.at<const float>(buffers.bias);
   for (size_t i = 0; i < buffers.operands.size(); ++i) arguments.operands[i] = args.at<const void>(buffers.operands[i]);
   return arguments;

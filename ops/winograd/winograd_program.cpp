@@ -117,6 +117,8 @@ WinogradProgram::WinogradProgram(ConvProblem problem, const WinogradPlan& plan, 
   const auto bytes = static_cast<size_t>(form.frequencies() * in_frequency_ * 4);
   const bool stays = bytes <= cpu_facts().l2_bytes && fetch_ != FrequencyFetch::lines;
   has_own_inputs_ = parts() > 1 && pays_own_copies(threads_) && stays;
+  const CoreRates rates = core_rates();
+  shares_near_inputs_ = rates.adds_beside && rates.wide_products > 1;  // Zen 5: lines come in 2 ns, on others in 7
   make_kernels();
 }
 
@@ -462,13 +464,14 @@ void WinogradProgram::run_part(int part, const ConvArguments& arguments, const C
   const Tiles all{0, tiles_};
   const Range all_blocks{0, static_cast<long>(in_blocks)};
   float* products = scratch.shared + (has_own_inputs_ ? 0 : plan_.form.frequencies() * in_frequency_);
+  const bool is_own = has_own_inputs_ && (arguments.are_far || !shares_near_inputs_);
+  const auto inputs_of = [&](int owner) { return has_own_inputs_ ? scratch.of(is_own ? owner : 0) : scratch.shared; };
   if (part == 0) {
-    const Range mine = has_own_inputs_ ? all_blocks : split_evenly(all_blocks.end, share, threads_);
-    transform_input(arguments, has_own_inputs_ ? scratch.of(share) : scratch.shared, all, mine.begin, mine.end);
+    const Range mine = is_own ? all_blocks : split_evenly(all_blocks.end, share, threads_);
+    transform_input(arguments, inputs_of(share), all, mine.begin, mine.end);
   } else if (part == 1) {
-    const float* inputs = has_own_inputs_ ? scratch.of(thread) : scratch.shared;
-    multiply(arguments, inputs, products, scratch.of(thread) + own_frequencies(), all, arguments.next_weights, share,
-             shares_);
+    multiply(arguments, inputs_of(thread), products, scratch.of(thread) + own_frequencies(), all,
+             arguments.next_weights, share, shares_);
   } else {
     const Range mine = split_evenly(static_cast<long>(out_blocks), share, threads_);
     transform_output(arguments, products, all, mine.begin, mine.end);

@@ -99,7 +99,9 @@ class WinogradProgram {
   WinogradPlan plan_;
   int threads_, shares_ = 1;
   int pool_;
-  bool has_own_inputs_ = false;                  // each thread transforms all of the input
+  // Each thread has room for the frequencies of the whole input, and transforms it for itself: if others are far, or
+  // lines do not come fast from those that are near either.
+  bool has_own_inputs_ = false, shares_near_inputs_ = false;
   FrequencyFetch fetch_ = FrequencyFetch::none;  // lines: transforms go from line to line of each
   std::vector<int64_t> operand_batch_bytes_;
   Axis y_, x_;

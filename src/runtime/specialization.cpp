@@ -6,13 +6,12 @@
 namespace lathe {
 namespace {
 
-void run_step(const Step& step, void* const* addresses, size_t thread_bytes, ThreadTeam& team) {
+void run_step(const Step& step, void* const* addresses, size_t thread_bytes, bool are_far, ThreadTeam& team) {
   if (step.threads <= 1 && step.rounds == 1) {
     step.run({addresses, 0, 1});
     return;
   }
   const int shares = step.share_count();
-  const bool are_far = team.is_far();
   for (int round = 0; round < step.rounds; ++round) {
     team.run(step.threads, shares, [&](int share, int thread) {
       step.run({addresses, share, shares, thread, step.threads, thread_bytes, round, are_far});
@@ -114,16 +113,17 @@ void Specialization::bind(Arena& arena, std::span<const Tensor> inputs, std::spa
 void Specialization::run(std::span<const Tensor> inputs, std::span<Tensor> outputs, Profile* profile) const {
   auto arena = take_arena();
   bind(*arena, inputs, outputs);
+  const bool are_far = team_->is_far();
   if (profile == nullptr) {
     for (const Step& step : lowered_.steps)
       if (step.is_wanted(arena->addresses.data()))
-        run_step(step, arena->addresses.data(), memory_.thread_bytes, *team_);
+        run_step(step, arena->addresses.data(), memory_.thread_bytes, are_far, *team_);
   } else {
     for (const Step& step : lowered_.steps) {
       if (!step.is_wanted(arena->addresses.data())) continue;
       StepTime time = time_of(step);
       time.begin_ns = now_ns();
-      run_step(step, arena->addresses.data(), memory_.thread_bytes, *team_);
+      run_step(step, arena->addresses.data(), memory_.thread_bytes, are_far, *team_);
       time.end_ns = now_ns();
       profile->steps.push_back(std::move(time));
     }
