@@ -24,6 +24,7 @@ class DepthwiseProgram {
   int64_t packed_size() const;
   void pack(const float* weights, float* packed) const;
   int shares() const { return split_.count(); }
+  static bool reads_all() { return false; }
   void run(const ConvArguments& arguments, int share) const noexcept;
   // Of the first image only, some channel blocks. Requires: as many input as output channels.
   void run_blocks(const ConvArguments& arguments, int64_t begin, int64_t end) const noexcept;

@@ -7,6 +7,7 @@
 #include "ops/conv/conv_int8_buffers.h"
 #include "ops/conv/conv_int8_large.h"
 #include "ops/conv/conv_int8_tuning.h"
+#include "ops/fetch_far.h"
 #include "ops/int8/large_bytes.h"
 #include "src/base/divide.h"
 
@@ -94,7 +95,9 @@ Step conv_step(const LowerContext& context, std::shared_ptr<const ConvInt8Progra
                static_cast<double>(program->packed_bytes());
   step.weights = weights.packed.raw();
   step.next_weights = std::make_shared<const void*>(nullptr);
-  step.run = [program = std::move(program), buffers, next = step.next_weights](const StepArgs& args) {
+  const size_t read = program->reads_all() ? context.input_type(0).storage_bytes() : 0;
+  step.run = [program = std::move(program), buffers, read, next = step.next_weights](const StepArgs& args) {
+    fetch_far(args, args.at<const void>(buffers.source), read);
     program->run(buffers.bind(args, args.ends_run() ? *next : nullptr), args.share);
   };
   return step;

@@ -90,6 +90,8 @@ class ConvInt8Program {
   const ConvTiling& tiling() const { return tiling_; }  // of an image
 
   int shares() const { return split_.count(); }
+  // Each share reads the whole input.
+  bool reads_all() const { return split_.pixels == 1; }
   void run(const ConvInt8Arguments& arguments, int share) const noexcept;
 
  private:

@@ -62,6 +62,8 @@ class ConvProgram {
   void pack(const float* weights, float* packed) const;
 
   int shares() const { return split_.count(); }
+  // Each share reads the whole input.
+  bool reads_all() const { return split_.pixels == 1; }
   void run(const ConvArguments& arguments, int share) const noexcept;
 
   // Blocks of outputs that are computed together, and some of them. Requires: made for one thread.

@@ -6,6 +6,7 @@
 #include "ops/conv/conv_operands.h"
 #include "ops/conv/conv_tuning.h"
 #include "ops/conv/conv_volume.h"
+#include "ops/fetch_far.h"
 #include "src/base/checked_size.h"
 
 namespace lathe {
@@ -77,8 +78,10 @@ void add_conv_step(const LowerContext& context, const std::shared_ptr<const Prog
                4.0 * static_cast<double>(program->packed_size());
   step.weights = weights.address;
   step.next_weights = std::make_shared<const void*>(nullptr);
-  step.run = [program, buffers, packed = weights.buffer, next = step.next_weights](const StepArgs& args) {
+  const size_t read = program->reads_all() ? context.input_type(0).storage_bytes() : 0;
+  step.run = [program, buffers, read, packed = weights.buffer, next = step.next_weights](const StepArgs& args) {
     ConvArguments arguments = arguments_of(args, buffers, packed);
+    fetch_far(args, arguments.source, read);
     if (args.ends_run()) arguments.next_weights = *next;
     program->run(arguments, args.share);
   };
@@ -113,18 +116,18 @@ BoundScratch bind_scratch(const LowerContext& context, int64_t shared, int64_t o
 // One step, or one for each part that all threads must have finished.
 template <class Program>
 void add_steps_by_part(const LowerContext& context, const std::shared_ptr<const Program>& program,
-                       const std::string& plan, int threads, const ConvBuffers& buffers) {
+                       const ConvPrograms& chosen, int threads, const ConvBuffers& buffers) {
   const BoundWeights weights = bind_weights(context, program);
   const BoundScratch scratch = bind_scratch(context, program->shared_scratch(), program->own_scratch());
   const int parts = program->parts();
   static constexpr const char* kParts[] = {"input", "products", "output"};
   const auto in_bytes = static_cast<double>(context.input_type(0).storage_bytes());
-  const auto out_bytes = static_cast<double>(context.output_type(0).storage_bytes());
+  const double out_bytes = static_cast<double>(context.output_type(0).storage_bytes()) / (chosen.pool * chosen.pool);
   const double weight_bytes = 4.0 * static_cast<double>(program->packed_size());
   const double bytes[] = {in_bytes, weight_bytes, out_bytes};
   for (int part = 0; part < parts; ++part) {
     Step step;
-    step.kernel = "conv " + plan + (parts > 1 ? std::string(" ") + kParts[part] : "");
+    step.kernel = "conv " + chosen.plan + (parts > 1 ? std::string(" ") + kParts[part] : "");
     step.reads = step.writes = scratch.buffers();
     // A pointwise convolution takes an odd last row right from its source.
     if (part == 0 || parts == 2) step.reads.push_back(buffers.source);
@@ -142,9 +145,11 @@ void add_steps_by_part(const LowerContext& context, const std::shared_ptr<const 
     step.shares = program->shares(part);
     step.bytes = parts == 1 ? in_bytes + weight_bytes + out_bytes : bytes[part];
     step.next_weights = std::make_shared<const void*>(nullptr);
-    step.run = [program, buffers, scratch, part, packed = weights.buffer,
+    const size_t read = program->reads_all(part) ? context.input_type(0).storage_bytes() : 0;
+    step.run = [program, buffers, scratch, part, read, packed = weights.buffer,
                 next = step.next_weights](const StepArgs& args) {
       ConvArguments arguments = arguments_of(args, buffers, packed);
+      fetch_far(args, arguments.source, read);
       if (args.ends_run()) arguments.next_weights = *next;
       program->run_part(part, arguments, scratch.bind(args), args.share, args.thread);
     };
@@ -179,6 +184,7 @@ ConvPrograms programs_of(const ConvProblem& problem, Isa isa, int threads,
                          const std::vector<int64_t>& operand_batch_bytes, int pool, PlanSource& plans) {
   constexpr const char* kPoolsNot = "only Winograd's algorithm pools what it computes";
   ConvPrograms programs;
+  programs.pool = pool;
   if (pool > 1 && is_depthwise(problem)) throw JitError(kPoolsNot);
   if (is_depthwise(problem)) {
     programs.depthwise = std::make_shared<const DepthwiseProgram>(problem, isa, threads, operand_batch_bytes);
@@ -221,9 +227,9 @@ std::optional<ConvPrograms> make_conv_programs(const LowerContext& context, cons
 void add_conv_steps(const LowerContext& context, const ConvPrograms& programs, int threads,
                     const ConvBuffers& buffers) {
   if (programs.depthwise) add_conv_step(context, programs.depthwise, programs.plan, threads, buffers);
-  if (programs.winograd) add_steps_by_part(context, programs.winograd, programs.plan, threads, buffers);
-  if (programs.stem) add_steps_by_part(context, programs.stem, programs.plan, threads, buffers);
-  if (programs.strassen) add_steps_by_part(context, programs.strassen, programs.plan, threads, buffers);
+  if (programs.winograd) add_steps_by_part(context, programs.winograd, programs, threads, buffers);
+  if (programs.stem) add_steps_by_part(context, programs.stem, programs, threads, buffers);
+  if (programs.strassen) add_steps_by_part(context, programs.strassen, programs, threads, buffers);
   if (programs.dense) add_conv_step(context, programs.dense, programs.plan, threads, buffers);
 }
 

@@ -27,9 +27,10 @@ struct ConvPrograms {
   std::shared_ptr<const WinogradStem> stem;
   std::shared_ptr<const StrassenConv> strassen;
   std::string plan;
+  int pool = 1;  // as of WinogradProgram
 };
 
-// `pool`: as of WinogradProgram. nullopt: no kernel can be emitted, or none that pools.
+// nullopt: no kernel can be emitted, or none that pools.
 std::optional<ConvPrograms> make_conv_programs(const LowerContext& context, const ConvProblem& problem, int threads,
                                                const std::vector<int64_t>& operand_batch_bytes, int pool = 1);
 // Binds the weights, input 1, too. `buffers`: as the problem has them.

@@ -31,6 +31,7 @@ class StrassenConv {
   static int64_t shared_scratch() { return 0; }
   int64_t own_scratch() const { return core_.sums_elements(); }  // floats
   int shares(int /*part*/) const { return shares_; }
+  static bool reads_all(int /*part*/) { return false; }
   static constexpr int parts() { return 1; }
   void run_part(int part, const ConvArguments& arguments, const ConvScratch& scratch, int share,
                 int thread) const noexcept;

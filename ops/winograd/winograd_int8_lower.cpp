@@ -1,5 +1,7 @@
 #include "ops/winograd/winograd_int8_lower.h"
 
+#include "ops/fetch_far.h"
+
 namespace lathe {
 
 Tensor pack_winograd_int8(const LowerContext& context, const WinogradInt8Program& program, int slot,
@@ -44,7 +46,9 @@ void add_winograd_int8_steps(const LowerContext& context, const std::shared_ptr<
     step.threads = program->threads();
     step.bytes = parts == 1 ? bytes[0] + bytes[1] + bytes[2] : bytes[part];
     step.next_weights = std::make_shared<const void*>(nullptr);
+    const size_t read = program->reads_all() ? context.input_type(0).storage_bytes() : 0;
     step.run = [=, next = step.next_weights](const StepArgs& args) {
+      fetch_far(args, args.at<const void>(buffers.source), read);
       char* at = is_own ? args.own<char>(scratch) : args.at<char>(scratch);
       program->run_part(part, buffers.bind(args, *next), at, args.share);
     };

@@ -59,6 +59,7 @@ class WinogradInt8Program {
     const int64_t terms = is_crossed() ? group_tiles_ * 4 : 0;
     return WinogradInt8::kFrequencies * (in_frequency_ + out_frequency_ + terms) + made_bytes();
   }
+  bool reads_all() const { return has_own_channels_; }  // each share the whole input
   // All threads finish a part before one begins the next.
   int parts() const { return tile_group_ > 0 || has_own_channels_ ? 1 : 3; }
   // A share of a part, of as many as the program was made for threads.

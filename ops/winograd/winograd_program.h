@@ -34,6 +34,8 @@ class WinogradProgram {
   int shares(int part) const { return parts() == 1 || part == 1 ? shares_ : threads_; }
   void run_part(int part, const ConvArguments& arguments, const ConvScratch& scratch, int share,
                 int thread) const noexcept;
+  // Each thread reads the whole input, if others are far.
+  bool reads_all(int part) const { return part == 0 && has_own_inputs_; }
 
  private:
   // Tiles along one axis.

@@ -27,6 +27,7 @@ class WinogradStem {
   int64_t own_scratch() const { return own_scratch_; }  // floats
   static int parts() { return 1; }
   int shares(int /*part*/) const { return threads_; }  // more would transform rows twice more often
+  static bool reads_all(int /*part*/) { return false; }
   void run_part(int part, const ConvArguments& arguments, const ConvScratch& scratch, int share,
                 int thread) const noexcept;
 

@@ -272,7 +272,8 @@ void ThreadTeam::run(int threads, int shares, Job job, void* context) {
   state_->make_way_for_caller();
   state_->run_job(threads, shares, job, context);
   // Behind a job the workers are awake.
-  if (threads == size() && state_->number - state_->last_distance >= kJobsPerDistance) state_->find_distance();
+  if (state_->may_spin && threads == size() && state_->number - state_->last_distance >= kJobsPerDistance)
+    state_->find_distance();
 }
 
 }  // namespace lathe
