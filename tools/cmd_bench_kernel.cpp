@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdio>
 #include <fstream>
+#include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -32,6 +34,7 @@ struct KernelOptions {
   std::string task, tasks_file, json;
   std::vector<std::string> plans;  // knobs of each; none: the chosen plan
   std::string duration = "200ms";
+  bool is_server = false;
   int threads = 0;
   SessionOptions session;  // the tuning cache
 };
@@ -76,22 +79,24 @@ struct Job {
   std::vector<Candidate> plans;
 };
 
+Job job_of(const std::string& text, const KernelOptions& options, CachedPlans& plans) {
+  if (is_node_task(text)) return {text, std::nullopt, {}};
+  Job job{text, parse_task(text, options.threads), {}};
+  job.plans = choose_all(options, *job.task, plans);
+  return job;
+}
+
 // What is wrong with a task is said before the machine is measured (of many, with a node when its turn comes); of many,
 // those for other instruction sets are left out.
 std::vector<Job> jobs_of(const KernelOptions& options, CachedPlans& plans) {
   std::vector<Job> jobs;
   const std::vector<std::string> tasks = tasks_of(options);
-  if (tasks.empty()) throw Error(ErrorCode::invalid_argument, "no task: give one, or --tasks FILE");
+  if (tasks.empty()) throw Error(ErrorCode::invalid_argument, "no task: give one, or --tasks FILE, or --stdin");
   for (const std::string& text : tasks) {
-    if (is_node_task(text)) {
-      if (tasks.size() == 1) (void)choose_all(options, parse_node_task(text, options.threads, plans), plans);
-      jobs.push_back({text, std::nullopt, {}});
-      continue;
-    }
+    if (tasks.size() == 1 && is_node_task(text))
+      (void)choose_all(options, parse_node_task(text, options.threads, plans), plans);
     try {
-      Job job{text, parse_task(text, options.threads), {}};
-      job.plans = choose_all(options, *job.task, plans);
-      jobs.push_back(std::move(job));
+      jobs.push_back(job_of(text, options, plans));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::unsupported || tasks.size() == 1) throw;
     }
@@ -254,14 +259,35 @@ void write_json(const KernelOptions& options, const KernelPeaks& peaks, const st
   write_file(options.json, [&](std::ostream& file) { return (file << report.dump(1) << "\n").good(); });
 }
 
+KernelPeaks measure_peaks(const KernelOptions& options, CachedPlans& plans) {
+  KernelPeaks peaks = measure_kernel_peaks(options.threads);
+  peaks.call_seconds = measure_call(options.threads, plans);
+  return peaks;
+}
+
+// A task a line in, its figures a line out: whoever asks can time another engine between two tasks.
+void serve(const KernelOptions& options, const KernelPeaks& peaks, CachedPlans& plans) {
+  for (std::string line; std::getline(std::cin, line);) {
+    nlohmann::json answer{{"task", line}};
+    try {
+      for (const Timing& timing : time_job(job_of(line, options, plans), options, peaks, plans))
+        answer["timings"].push_back(to_json(timing));
+    } catch (const Error& error) {
+      answer[error.code() == ErrorCode::unsupported ? "unsupported" : "error"] = error.what();
+    }
+    fmt::print("{}\n", answer.dump());
+    std::fflush(stdout);
+  }
+}
+
 void bench_kernel(KernelOptions& options) {
   if (options.threads == 0) options.threads = usable_threads();
   (void)parse_seconds(options.duration, "--duration");
   if (options.plans.empty()) options.plans = {""};
   const auto plans = default_plans(options.session);
+  if (options.is_server) return serve(options, measure_peaks(options, *plans), *plans);
   const std::vector<Job> jobs = jobs_of(options, *plans);
-  KernelPeaks peaks = measure_kernel_peaks(options.threads);
-  peaks.call_seconds = measure_call(options.threads, *plans);
+  const KernelPeaks peaks = measure_peaks(options, *plans);
   std::vector<Timing> timings;
   Progress progress;
   for (size_t i = 0; i < jobs.size(); ++i) {
@@ -291,6 +317,7 @@ void add_bench_kernel(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("bench-kernel", "time one task's kernels alone, caches as inside a model");
   verb->add_option("TASK", options->task, "as `inspect --show tasks` prints it");
   verb->add_option("--tasks", options->tasks_file, "a file with a task in each line: one table");
+  verb->add_flag("--stdin", options->is_server, "serve tasks: a task a line in, one JSON object a line out");
   verb->add_option(
           "--plan", options->plans,
           "values of knobs in place of the chosen plan's: \"rows=7 cols=4\"; several plans (\"\" is the chosen "

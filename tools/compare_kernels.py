@@ -173,20 +173,36 @@ class Layer:
         return statistics.median(times)
 
 
-def lathe_rows(lathe, tasks, threads, seconds):
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file, tempfile.NamedTemporaryFile(suffix=".json") as report:
-        file.write("\n".join(tasks) + "\n")
-        file.flush()
-        subprocess.run([lathe, "bench-kernel", "--tasks", file.name, "--threads", str(threads), "--no-cache",
-                        "--duration", f"{seconds * 1000:.0f}ms", "--json", report.name], check=True,
-                       stdout=subprocess.DEVNULL)
-        return {row["task"]: row for row in json.load(open(report.name))["tasks"]}
+class Server:
+    """A program that answers each line with a line, so that engines can take turns at every task."""
+
+    def __init__(self, command, environment=None):
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+                                        env={**os.environ, **(environment or {})})
+
+    def answer(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            sys.exit(f"'{self.process.args[0]}' ended at: {line}")
+        return answer
 
 
-def onednn_times(program, layers, threads, seconds):
-    done = subprocess.run([program, str(seconds)], input="".join(layer.onednn + "\n" for layer in layers), text=True, check=True,
-                          capture_output=True, env={**os.environ, "OMP_NUM_THREADS": str(threads)})
-    return [float(line) for line in done.stdout.split()]
+def rows_of(task, layer, lathe, onednn, options):
+    """Lathe's, ONNX Runtime's and oneDNN's ms and Lathe's percentage of the peak, for each round; none: of another instruction set."""
+    rows = []
+    for _ in range(options.rounds):
+        answer = json.loads(lathe.answer(task))
+        if "unsupported" in answer:
+            return []
+        if "error" in answer:
+            sys.exit(f"{answer['error']}: {task}")
+        ours = answer["timings"][0]
+        theirs = float(onednn.answer(layer.onednn)) if onednn else math.inf
+        ort = math.inf if options.no_ort else layer.ort_ms(options.threads, options.seconds)
+        rows.append((ours["median_ms"], ort, theirs, ours["of_peak"]))
+    return rows
 
 
 def chosen_tasks(options):
@@ -218,25 +234,18 @@ def main():
     tasks = chosen_tasks(options)
     if not tasks:
         sys.exit("no task to compare")
-    times = {task: {"lathe": [], "ort": [], "onednn": []} for task in tasks}
-    of_peak = {}
-    for _ in range(options.rounds):
-        for task, row in lathe_rows(options.lathe, list(tasks), options.threads, options.seconds).items():
-            times[task]["lathe"].append(row["median_ms"])
-            of_peak[task] = row["of_peak"]
-        if options.onednn:
-            for task, ms in zip(tasks, onednn_times(options.onednn, tasks.values(), options.threads, options.seconds)):
-                times[task]["onednn"].append(ms)
-        for task, layer in [] if options.no_ort else tasks.items():
-            times[task]["ort"].append(layer.ort_ms(options.threads, options.seconds))
+    lathe = Server([options.lathe, "bench-kernel", "--stdin", "--threads", str(options.threads), "--no-cache",
+                    "--duration", f"{options.seconds * 1000:.0f}ms"])
+    onednn = Server([options.onednn, str(options.seconds)], {"OMP_NUM_THREADS": str(options.threads)}) if options.onednn else None
     ratios = {}
     print(f"{'lathe ms':>9} {'ort ms':>9} {'onednn ms':>9} {'ratio':>6} {'peak %':>6}  task")
-    for task in tasks:
-        lathe, ort, onednn = (statistics.median(times[task][name] or [math.inf]) for name in ("lathe", "ort", "onednn"))
-        if math.isinf(lathe):
+    for task, layer in tasks.items():
+        rows = rows_of(task, layer, lathe, onednn, options)
+        if not rows:
             continue  # of another instruction set
-        ratios[task] = min(ort, onednn) / lathe
-        print(f"{lathe:9.4f} {ort:9.4f} {onednn:9.4f} {ratios[task]:6.2f} {of_peak[task]:6.0f}  {task[:110]}")
+        ours, ort, theirs, of_peak = map(statistics.median, zip(*rows))
+        ratios[task] = min(ort, theirs) / ours
+        print(f"{ours:9.4f} {ort:9.4f} {theirs:9.4f} {ratios[task]:6.2f} {of_peak:6.0f}  {task[:110]}", flush=True)
     if not ratios:
         sys.exit("no task for this machine")
     mean = math.exp(statistics.fmean(math.log(r) for r in ratios.values()))

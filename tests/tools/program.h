@@ -47,16 +47,18 @@ inline std::ostream& operator<<(std::ostream& stream, const Outcome& outcome) {
   return stream << "exit code " << outcome.exit_code << "\n" << outcome.out << outcome.err;
 }
 
-// `lathe` with these arguments. The user's own tuning cache stays out of it.
-inline Outcome lathe(std::vector<std::string> arguments) {
+// `lathe` with these arguments and this text as its stdin. The user's own tuning cache stays out of it.
+inline Outcome lathe(std::vector<std::string> arguments, const std::string& input = "") {
   const Folder folder;
-  const std::string out = folder / "out", err = folder / "err", cache = folder / "tuning.db";
+  const std::string in = folder / "in", out = folder / "out", err = folder / "err", cache = folder / "tuning.db";
+  write_text(in, input);
   arguments.insert(arguments.begin(), LATHE_BINARY);
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   const pid_t child = fork();
   if (child == 0) {
+    dup2(open(in.c_str(), O_RDONLY), STDIN_FILENO);
     dup2(open(out.c_str(), O_CREAT | O_WRONLY, 0600), STDOUT_FILENO);
     dup2(open(err.c_str(), O_CREAT | O_WRONLY, 0600), STDERR_FILENO);
     setenv("LATHE_CACHE", cache.c_str(), 1);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "graph/model.h"
 #include "tests/model_builder.h"
@@ -264,6 +265,21 @@ TEST_F(Program, TimesPlansOfOneTaskInTurns) {
   ASSERT_EQ(report["tasks"].size(), 2U);
   EXPECT_EQ(report["tasks"][0]["task"], report["tasks"][1]["task"]);
   EXPECT_THAT(std::string(report["tasks"][1]["plan"]), HasSubstr("k_unroll=1"));
+}
+
+TEST_F(Program, AnswersTasksLineByLine) {
+  const std::string gemm = "gemm f32 b1 m40 n16 k8 packed avx2", node = "node Relu@14(float32[4,5]) -> float32[4,5]";
+  const Outcome served = lathe({"bench-kernel", "--stdin", "--threads", "1", "--duration", "1ms", "--no-cache"},
+                               gemm + "\ngemm of all things\n" + node + "\n");
+  EXPECT_EQ(served.exit_code, kGood) << served;
+  std::istringstream lines(served.out);
+  std::vector<nlohmann::json> answers;
+  for (std::string line; std::getline(lines, line);) answers.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(answers.size(), 3U) << served;
+  EXPECT_EQ(answers[0]["task"], gemm);
+  EXPECT_GT(answers[0]["timings"].at(0)["median_ms"], 0);
+  EXPECT_THAT(std::string(answers[1]["error"]), HasSubstr("gemm of all things"));
+  EXPECT_EQ(answers[2]["timings"].at(0)["task"], node);
 }
 
 TEST_F(Program, RefusesTasksAndPlansThatAreNone) {
