@@ -234,6 +234,7 @@ def main():
     tasks = chosen_tasks(options)
     if not tasks:
         sys.exit("no task to compare")
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:options.threads])  # of all engines: a CPU's neighbour may be busy
     lathe = Server([options.lathe, "bench-kernel", "--stdin", "--threads", str(options.threads), "--no-cache",
                     "--duration", f"{options.seconds * 1000:.0f}ms"])
     onednn = Server([options.onednn, str(options.seconds)], {"OMP_NUM_THREADS": str(options.threads)}) if options.onednn else None
