@@ -22,6 +22,7 @@ constexpr int64_t kInputInCache = 384 << 10;  // input that stays in L2 between 
 constexpr int64_t kGroupInput = 256 << 10;    // input of one tile group
 constexpr int64_t kPanelBytes = 256 << 10;    // weights of one chunk
 constexpr int64_t kPanelInL1 = 24 << 10;      // weights that stay there from tile to tile
+constexpr double kSlowL3 = 20;                // bytes in a cycle, to and from it
 constexpr double kFromL2 = 20;  // bytes of weights in a cycle, by AVX2 (Zen 3; seen only where tiles have few pixels)
 constexpr double kStreamSeen = 0.5;  // of the time that weights take from memory beside two products in a cycle
 
@@ -88,15 +89,34 @@ double cost_of(const ConvPlan& plan, const ConvProblem& problem, int threads, co
   return cycles * balance * static_cast<double>(problem.batch);
 }
 
+int64_t steps_of(const ConvProblem& problem) { return problem.in_channels_each() * problem.phases[0].taps(); }
+
+bool has_slow_l3(Isa isa, const CoreRates& rates) {
+  return has_two_wide_products(isa, rates) && rates.l3_bytes < kSlowL3;
+}
+
+// Of a picture of some four tiles each comes back to a panel's weights: on Xeons, whose L1 has 48 KB, they shall find
+// them there. 3x3 windows of 128 > 32 channels at 7x7 take 24 % less so, of 128 > 192 to 512 > 512 up to 6 %; pointwise
+// ones of 832 > 128 and of 2,048 > 512 5 %. Where outputs outnumber what is added up for each, storing sums that are
+// not whole takes what is gained (512 > 2,048).
+int64_t most_panel_bytes(const ConvPlan& plan, const ConvProblem& problem, const CoreRates& rates) {
+  constexpr int64_t kFewestPixels = 25, kMostPixels = 64, kMostInL1 = 40 << 10;
+  const int64_t pixels = problem.out_pixels();
+  const bool has_few_tiles = pixels >= kFewestPixels && pixels <= kMostPixels;
+  const bool has_long_sums = steps_of(problem) > problem.out_channels;
+  return has_few_tiles && has_long_sums && has_slow_l3(plan.isa, rates) ? kMostInL1 : kPanelBytes;
+}
+
 // How the loops use the caches.
-void choose_blocking(ConvPlan& plan, const ConvProblem& problem) {
+void choose_blocking(ConvPlan& plan, const ConvProblem& problem, const CoreRates& rates) {
   const ConvShape& shape = problem.phases[0];
   const int64_t in_channels = problem.in_channels_each();
   const int64_t input = shape.y.in * shape.x.in * in_channels * 4;
   const int64_t panel_of_block = int64_t{plan.blocks} * problem.lanes * 4 * shape.taps() * problem.in_lanes();
   const int64_t in_blocks = divide_up(in_channels, problem.in_lanes());
-  if (panel_of_block * in_blocks > kPanelBytes) {
-    const int fitting = static_cast<int>(std::max<int64_t>(1, kPanelBytes / panel_of_block));
+  const int64_t most_bytes = most_panel_bytes(plan, problem, rates);
+  if (panel_of_block * in_blocks > most_bytes) {
+    const int fitting = static_cast<int>(std::max<int64_t>(1, most_bytes / panel_of_block));
     plan.chunk = plan.chunk == 0 ? fitting : std::min(plan.chunk, fitting);
   }
   if (input > kInputInCache) {
@@ -150,8 +170,6 @@ bool prefers(const ConvPlan& plan, const ConvProblem& problem) {
   return plan.rows != 0 || problem.out_pixels() <= 10 * 10;
 }
 
-int64_t steps_of(const ConvProblem& problem) { return problem.in_channels_each() * problem.phases[0].taps(); }
-
 // The output's way to memory binds.
 bool has_very_few_steps(const ConvProblem& problem) { return steps_of(problem) < 16; }
 
@@ -160,10 +178,9 @@ bool has_very_few_steps(const ConvProblem& problem) { return steps_of(problem) <
 // 96 at 80x80 7 %, 16 > 96 at 112x112 17 %; of 784 pixels nothing is gained.
 bool reads_picture_seldom(const ConvPlan& plan, const ConvProblem& problem, const CoreRates& rates) {
   constexpr int64_t kFewestPixels = 900;
-  constexpr double kSlowBytes = 20;
   const int64_t alike = blocks_alike(problem);
-  return has_two_wide_products(plan.isa, rates) && rates.l3_bytes < kSlowBytes && problem.phases[0].taps() == 1 &&
-         problem.phases[0].x.out >= kFewestPixels && (alike % 4 == 0 || alike % 3 == 0);
+  return has_slow_l3(plan.isa, rates) && problem.phases[0].taps() == 1 && problem.phases[0].x.out >= kFewestPixels &&
+         (alike % 4 == 0 || alike % 3 == 0);
 }
 
 // Few channels to multiply for each output: the end of a tile waits for memory. 12 > 96 channels at 160x160 take 14 %
@@ -277,7 +294,7 @@ ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads, cons
   }
   limit_code(best, problem);
   reads_picture_seldom(best, problem, rates) ? widen_tile(best, problem) : shrink_tile(best, problem, rates);
-  choose_blocking(best, problem);
+  choose_blocking(best, problem, rates);
   const std::optional<ConvPlan> dots = dots_plan(problem, isa);
   const double dots_cost = dots ? cost_of(*dots, problem, threads, rates) : best_cost;
   const WinogradChoice winograd = choose_winograd(problem, isa, threads, rates);

@@ -201,6 +201,17 @@ TEST(ConvPlan, ReadsLargePicturesSeldomWhereTheyComeSlowly) {
   EXPECT_EQ(chosen(256, 64, 56 * 56, kZen5).blocks, 2);
 }
 
+TEST(ConvPlan, KeepsWeightsInL1ForFewTilesWhereTheRestComesSlowly) {
+  const auto chosen = [](int64_t in, int64_t out, int64_t pixels, const CoreRates& rates) {
+    return choose_conv_plan(pointwise(in, out, pixels), Isa::avx512, 1, rates).chunk;
+  };
+  EXPECT_EQ(chosen(2048, 512, 49, kXeon), 20) << "40 KB of two blocks of outputs";
+  EXPECT_EQ(chosen(512, 2048, 49, kXeon), 0) << "more outputs than steps for each";
+  EXPECT_EQ(chosen(2048, 512, 196, kXeon), 0) << "many tiles";
+  EXPECT_EQ(chosen(2048, 512, 20, kXeon), chosen(2048, 512, 20, kZen5)) << "two tiles";
+  EXPECT_EQ(chosen(2048, 512, 49, kZen5), 0);
+}
+
 TEST(ConvPlan, TakesFewerProductsOfBlocksBesideTwoMultipliers) {
   const auto by_blocks = [](int64_t in, int64_t out, int64_t pixels, int threads, const CoreRates& rates) {
     return choose_conv_plan(pointwise(in, out, pixels), Isa::avx512, threads, rates).strassen;
