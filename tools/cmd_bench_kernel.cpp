@@ -315,9 +315,8 @@ void bench_kernel(KernelOptions& options) {
 void add_bench_kernel(CLI::App& app) {
   auto options = std::make_shared<KernelOptions>();
   CLI::App* verb = app.add_subcommand("bench-kernel", "time one task's kernels alone, caches as inside a model");
-  verb->add_option("TASK", options->task, "as `inspect --show tasks` prints it");
-  verb->add_option("--tasks", options->tasks_file, "a file with a task in each line: one table");
-  verb->add_flag("--stdin", options->is_server, "serve tasks: a task a line in, one JSON object a line out");
+  CLI::Option* task = verb->add_option("TASK", options->task, "as `inspect --show tasks` prints it");
+  CLI::Option* tasks = verb->add_option("--tasks", options->tasks_file, "a file with a task in each line: one table");
   verb->add_option(
           "--plan", options->plans,
           "values of knobs in place of the chosen plan's: \"rows=7 cols=4\"; several plans (\"\" is the chosen "
@@ -325,7 +324,9 @@ void add_bench_kernel(CLI::App& app) {
       ->allow_extra_args(false);
   verb->add_option("--duration", options->duration, "time for each task: 200ms");
   verb->add_option("--threads", options->threads, "0: as many as may be used")->check(CLI::NonNegativeNumber);
-  verb->add_option("--json", options->json, "write the figures to this file");
+  CLI::Option* json = verb->add_option("--json", options->json, "write the figures to this file");
+  verb->add_flag("--stdin", options->is_server, "serve tasks: a task a line in, one JSON object a line out")
+      ->excludes(task, tasks, json);
   verb->add_option("--cache", options->session.cache_path, "the tuning cache's file");
   verb->add_flag("!--no-cache", options->session.use_cache, "do without the tuning cache");
   verb->callback([options] { bench_kernel(*options); });

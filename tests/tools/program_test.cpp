@@ -284,6 +284,7 @@ TEST_F(Program, AnswersTasksLineByLine) {
 
 TEST_F(Program, RefusesTasksAndPlansThatAreNone) {
   expect_error(lathe({"bench-kernel"}), kUsage, {"--tasks"});
+  expect_error(lathe({"bench-kernel", "--stdin", "--json", file("none.json")}), kUsage, {"--stdin", "--json"});
   expect_error(lathe({"bench-kernel", "gemm of all things"}), kUsage, {"gemm of all things"});
   const std::string task = "gemm f32 b1 m4 n16 k8 packed avx2";
   expect_error(lathe({"bench-kernel", task, "--plan", "rows=999"}), kUsage, {"rows=999"});
