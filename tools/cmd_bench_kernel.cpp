@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -42,6 +41,7 @@ struct KernelOptions {
 struct Timing {
   std::string task, plan, bound;
   double median_ms = 0, min_ms = 0, gflops = 0, gbytes_s = 0, floor_ms = 0;
+  double speedup = 1;  // over the first of the plans that take turns
 
   double of_peak() const { return 100 * floor_ms / median_ms; }
 };
@@ -60,7 +60,13 @@ std::vector<std::string> tasks_of(const KernelOptions& options) {
 Candidate choose(const std::string& knobs, const TuningTask& task, CachedPlans& plans) {
   if (knobs.empty()) return plans.choose(task);
   Candidate candidate = task.space.fallback;
-  for (const auto& [knob, value] : parse_candidate(knobs)) candidate.insert_or_assign(knob, value);
+  for (const auto& [knob, value] : parse_candidate(knobs)) {
+    const auto found = candidate.find(knob);
+    if (found == candidate.end())
+      throw Error(ErrorCode::invalid_argument, "plan '" + knobs + "': the task has no knob '" + knob +
+                                                   "'; its own plan is '" + to_string(task.space.fallback) + "'");
+    found->second = value;
+  }
   if (task.space.allowed && !task.space.allowed(candidate))
     throw Error(ErrorCode::invalid_argument, "the task does not allow the plan " + to_string(candidate));
   return candidate;
@@ -104,43 +110,76 @@ std::vector<Job> jobs_of(const KernelOptions& options, CachedPlans& plans) {
   return jobs;
 }
 
-// Milliseconds of single runs.
-std::vector<double> times_of(const TuningTask& task, const Candidate& plan, double seconds) {
-  const Runner runner = task.build(plan);
+using Milliseconds = std::chrono::duration<double, std::milli>;
+
+Runner build(const TuningTask& task, const Candidate& plan) {
+  Runner runner = task.build(plan);
   if (!runner) throw Error(ErrorCode::unsupported, "no kernel can be made for " + task.key);
+  return runner;
+}
+
+// Of single runs, for that long and a few at least.
+std::vector<double> times_of(const Runner& runner, Milliseconds duration, size_t fewest) {
   std::vector<double> times;
   const auto start = Clock::now();
-  constexpr size_t kFewest = 7;
-  runner.run();
-  while (times.size() < kFewest || std::chrono::duration<double>(Clock::now() - start).count() < seconds) {
+  while (times.size() < fewest || Clock::now() - start < duration) {
     if (runner.prepare) runner.prepare();
     const auto begin = Clock::now();
     runner.run();
-    times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
+    times.push_back(Milliseconds(Clock::now() - begin).count());
   }
   return times;
 }
 
-// Several plans take turns, as others on the machine disturb for longer than one is timed.
-std::vector<Timing> time_task(const TuningTask& task, std::span<const Candidate> plans, double seconds) {
-  const int turns = plans.size() > 1 ? 4 : 1;
-  std::vector<std::vector<double>> times(plans.size());
-  for (int turn = 0; turn < turns; ++turn) {
-    for (size_t i = 0; i < plans.size(); ++i) {
-      const std::vector<double> more = times_of(task, plans[i], seconds / turns);
-      times[i].insert(times[i].end(), more.begin(), more.end());
-    }
+double median_of(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+Timing timing_of(const TuningTask& task, const Candidate& plan, const std::vector<double>& times) {
+  Timing timing;
+  timing.plan = to_string(plan);
+  timing.median_ms = median_of(times);
+  timing.min_ms = *std::min_element(times.begin(), times.end());
+  timing.gflops = task.flop / timing.median_ms / 1e6;
+  timing.gbytes_s = task.bytes / timing.median_ms / 1e6;
+  return timing;
+}
+
+Timing time_task(const TuningTask& task, const Candidate& plan, Milliseconds duration) {
+  constexpr size_t kFewest = 7;
+  const Runner runner = build(task, plan);
+  runner.run();
+  return timing_of(task, plan, times_of(runner, duration, kFewest));
+}
+
+// Plans take short turns, as others on the machine disturb for seconds: what a plan gains is the median of what it
+// gains over its neighbours in time. All get other operands several times: where these lie matters, too.
+std::vector<Timing> compare_plans(const TuningTask& task, std::span<const Candidate> plans, Milliseconds duration) {
+  constexpr int kBuilds = 4;
+  constexpr Milliseconds kTurn(2);
+  std::vector<std::vector<double>> times(plans.size()), speedups(plans.size());
+  for (int i = 0; i < kBuilds; ++i) {
+    std::vector<Runner> runners;
+    for (const Candidate& plan : plans) runners.push_back(build(task, plan));
+    const auto start = Clock::now();
+    do {
+      double first = 0;
+      for (size_t plan = 0; plan < plans.size(); ++plan) {
+        runners[plan].run();
+        const std::vector<double> turn = times_of(runners[plan], kTurn, 1);
+        const double median = median_of(turn);
+        if (plan == 0) first = median;
+        speedups[plan].push_back(first / median);
+        times[plan].insert(times[plan].end(), turn.begin(), turn.end());
+      }
+    } while (Clock::now() - start < duration * static_cast<double>(plans.size()) / kBuilds);
   }
   std::vector<Timing> timings;
   for (size_t i = 0; i < plans.size(); ++i) {
-    std::sort(times[i].begin(), times[i].end());
-    Timing timing;
-    timing.plan = to_string(plans[i]);
-    timing.median_ms = times[i][times[i].size() / 2];
-    timing.min_ms = times[i].front();
-    timing.gflops = task.flop / timing.median_ms / 1e6;
-    timing.gbytes_s = task.bytes / timing.median_ms / 1e6;
-    timings.push_back(std::move(timing));
+    timings.push_back(timing_of(task, plans[i], times[i]));
+    timings.back().speedup = median_of(speedups[i]);
   }
   return timings;
 }
@@ -158,8 +197,10 @@ std::string family_of(std::string_view task) {
 std::vector<Timing> time_job(const Job& job, const KernelOptions& options, const KernelPeaks& peaks,
                              CachedPlans& plans) {
   const TuningTask task = job.task ? *job.task : parse_node_task(job.text, options.threads, plans);
-  std::vector<Timing> timings = time_task(task, job.task ? job.plans : choose_all(options, task, plans),
-                                          parse_seconds(options.duration, "--duration"));
+  const std::vector<Candidate> chosen = job.task ? job.plans : choose_all(options, task, plans);
+  const std::chrono::duration<double> duration(parse_seconds(options.duration, "--duration"));
+  std::vector<Timing> timings = chosen.size() > 1 ? compare_plans(task, chosen, duration)
+                                                  : std::vector{time_task(task, chosen.front(), duration)};
   const PointwiseWork pointwise = is_node_task(job.text) ? pointwise_work(job.text) : PointwiseWork{.is_all = false};
   const Work work{.flop = pointwise.flop + (pointwise.is_all ? 0 : task.flop),
                   .arithmetic = task.arithmetic,
@@ -184,15 +225,16 @@ std::vector<Timing> time_job(const Job& job, const KernelOptions& options, const
 // The least time of a node of one element: the clock, the checks of a run, the call of a kernel whose code is not in
 // the inner caches.
 double measure_call(int threads, CachedPlans& plans) {
-  constexpr double kSeconds = 0.02;
+  constexpr Milliseconds kDuration(20);
   const TuningTask task = parse_node_task("node Relu@14(float32[1]) -> float32[1]", threads, plans);
-  return time_task(task, std::array{Candidate{}}, kSeconds).front().min_ms / 1e3;
+  return time_task(task, Candidate{}, kDuration).min_ms / 1e3;
 }
 
 nlohmann::json to_json(const Timing& timing) {
-  return {{"task", timing.task},     {"plan", timing.plan},         {"median_ms", timing.median_ms},
-          {"min_ms", timing.min_ms}, {"gflops", timing.gflops},     {"gbytes_s", timing.gbytes_s},
-          {"bound", timing.bound},   {"floor_ms", timing.floor_ms}, {"of_peak", timing.of_peak()}};
+  return {{"task", timing.task},      {"plan", timing.plan},         {"median_ms", timing.median_ms},
+          {"min_ms", timing.min_ms},  {"gflops", timing.gflops},     {"gbytes_s", timing.gbytes_s},
+          {"bound", timing.bound},    {"floor_ms", timing.floor_ms}, {"of_peak", timing.of_peak()},
+          {"speedup", timing.speedup}};
 }
 
 nlohmann::json to_json(const KernelPeaks& peaks) {
@@ -232,9 +274,16 @@ void print_families(const std::vector<Timing>& timings) {
                family.floor_ms, 100 * family.floor_ms / family.ms, lost(*family.worst), family.worst->task);
 }
 
-void print_timing(const Timing& timing, const std::string& knobs) {
-  fmt::print("{:>9.4f} {:>9.4f} {:>8.1f} {:>7.1f} {:>6.0f} {:<6}  {}{}\n", timing.median_ms, timing.min_ms,
+// `plans`: how many take turns.
+void print_header(size_t plans) {
+  fmt::print("{:>9} {:>9} {:>8} {:>7} {:>6} {:<6}  {}task\n", "ms", "min", "GFLOP/s", "GB/s", "peak %", "of",
+             plans > 1 ? "speedup  " : "");
+}
+
+void print_timing(const Timing& timing, const std::string& knobs, size_t plans) {
+  fmt::print("{:>9.4f} {:>9.4f} {:>8.1f} {:>7.1f} {:>6.0f} {:<6}  {}{}{}\n", timing.median_ms, timing.min_ms,
              timing.gflops, timing.gbytes_s, timing.of_peak(), timing.bound,
+             plans > 1 ? fmt::format("{:>7.3f}  ", timing.speedup) : "",
              knobs.empty() ? "" : fmt::format("[{}] ", knobs), timing.task);
 }
 
@@ -300,9 +349,8 @@ void bench_kernel(KernelOptions& options) {
       continue;
     }
     progress.clear();
-    if (timings.empty())
-      fmt::print("{:>9} {:>9} {:>8} {:>7} {:>6} {:<6}  task\n", "ms", "min", "GFLOP/s", "GB/s", "peak %", "of");
-    for (size_t plan = 0; plan < of_job.size(); ++plan) print_timing(of_job[plan], options.plans[plan]);
+    if (timings.empty()) print_header(of_job.size());
+    for (size_t plan = 0; plan < of_job.size(); ++plan) print_timing(of_job[plan], options.plans[plan], of_job.size());
     timings.insert(timings.end(), of_job.begin(), of_job.end());
   }
   if (jobs.size() > 1 && options.plans.size() == 1) print_families(timings);

@@ -265,6 +265,8 @@ TEST_F(Program, TimesPlansOfOneTaskInTurns) {
   ASSERT_EQ(report["tasks"].size(), 2U);
   EXPECT_EQ(report["tasks"][0]["task"], report["tasks"][1]["task"]);
   EXPECT_THAT(std::string(report["tasks"][1]["plan"]), HasSubstr("k_unroll=1"));
+  EXPECT_EQ(report["tasks"][0]["speedup"], 1);
+  EXPECT_GT(report["tasks"][1]["speedup"], 0);
 }
 
 TEST_F(Program, AnswersTasksLineByLine) {
@@ -288,6 +290,7 @@ TEST_F(Program, RefusesTasksAndPlansThatAreNone) {
   expect_error(lathe({"bench-kernel", "gemm of all things"}), kUsage, {"gemm of all things"});
   const std::string task = "gemm f32 b1 m4 n16 k8 packed avx2";
   expect_error(lathe({"bench-kernel", task, "--plan", "rows=999"}), kUsage, {"rows=999"});
+  expect_error(lathe({"bench-kernel", task, "--plan", "row=4"}), kUsage, {"'row'", "rows="});
   expect_error(lathe({"bench-kernel", "gemm f32 b1 m9999999 n9999999 k9999999 packed avx2"}), kUsage, {"large"});
   expect_error(lathe({"bench-kernel", "--tasks", file("nowhere.txt")}), kCannotLoad, {"nowhere.txt"});
   const std::string node = "node Relu@14(float32[4,5]) -> float32[4,5]";
