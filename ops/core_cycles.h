@@ -13,6 +13,12 @@ inline bool has_two_wide_products(Isa isa, const CoreRates& rates) {
   return has_avx512(isa) && rates.wide_products > 1;
 }
 
+// What lies beyond L2 comes slowly beside two multipliers: Xeons.
+inline bool has_slow_l3(Isa isa, const CoreRates& rates) {
+  constexpr double kSlow = 20;  // bytes in a cycle
+  return has_two_wide_products(isa, rates) && rates.l3_bytes < kSlow;
+}
+
 // Zen 5: additions pass beside both.
 inline bool adds_beside_two(Isa isa, const CoreRates& rates) {
   return rates.adds_beside && has_two_wide_products(isa, rates);

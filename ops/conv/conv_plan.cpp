@@ -22,7 +22,6 @@ constexpr int64_t kInputInCache = 384 << 10;  // input that stays in L2 between 
 constexpr int64_t kGroupInput = 256 << 10;    // input of one tile group
 constexpr int64_t kPanelBytes = 256 << 10;    // weights of one chunk
 constexpr int64_t kPanelInL1 = 24 << 10;      // weights that stay there from tile to tile
-constexpr double kSlowL3 = 20;                // bytes in a cycle, to and from it
 constexpr double kFromL2 = 20;  // bytes of weights in a cycle, by AVX2 (Zen 3; seen only where tiles have few pixels)
 constexpr double kStreamSeen = 0.5;  // of the time that weights take from memory beside two products in a cycle
 
@@ -90,10 +89,6 @@ double cost_of(const ConvPlan& plan, const ConvProblem& problem, int threads, co
 }
 
 int64_t steps_of(const ConvProblem& problem) { return problem.in_channels_each() * problem.phases[0].taps(); }
-
-bool has_slow_l3(Isa isa, const CoreRates& rates) {
-  return has_two_wide_products(isa, rates) && rates.l3_bytes < kSlowL3;
-}
 
 // Of a picture of some four tiles each comes back to a panel's weights: on Xeons, whose L1 has 48 KB, they shall find
 // them there. 3x3 windows of 128 > 32 channels at 7x7 take 24 % less so, of 128 > 192 to 512 > 512 up to 6 %; pointwise
@@ -252,6 +247,26 @@ void widen_tile(ConvPlan& plan, const ConvProblem& problem) {
   if (is_valid(wide, problem)) plan = wide;
 }
 
+// A core's other thread, when it is busy (others' virtual machines), leaves Xeons fewer turns for what is not
+// multiplied. In tiles of four blocks by 6 pixels, with 10 loads for 24 products in place of 16 for 28, pointwise
+// convolutions take 4 to 12 % less beside one, of 32 to 64 channels up to 20 %, and as long as before where the core is
+// alone; but of more channels on small pictures 3 to 8 % more, as their panels come too fast. There broadcasts as
+// operands take 2 to 5 % less beside another thread, and alone as long or up to 1.5 % more.
+void spare_turns(ConvPlan& plan, const ConvProblem& problem, int threads, const CoreRates& rates) {
+  constexpr int64_t kFewSteps = 320, kManySteps = 512, kManyPixels = 400, kFewestColumns = 12;
+  constexpr double kMostCost = 1.03;  // what the tiles leave over, and threads to each other
+  if (!has_slow_l3(plan.isa, rates) || problem.phases[0].taps() != 1) return;
+  ConvPlan wide = plan;
+  widen_tile(wide, problem);
+  const int64_t most_steps = problem.out_pixels() >= kManyPixels ? kManySteps : kFewSteps;
+  if (blocks_alike(problem) % 4 == 0 && steps_of(problem) <= most_steps &&
+      cost_of(wide, problem, threads, rates) <= kMostCost * cost_of(plan, problem, threads, rates)) {
+    plan = wide;
+  } else if (plan.blocks == 2 && plan.cols >= kFewestColumns && shared_pixels(problem, plan, 2, rates) == 1) {
+    plan.embedded = true;
+  }
+}
+
 // The widest tile of sums along the input's channels; nullopt: they have too many outputs.
 std::optional<ConvPlan> dots_plan(const ConvProblem& problem, Isa isa) {
   const ConvShape& shape = problem.phases[0];
@@ -293,7 +308,12 @@ ConvPlan choose_conv_plan(const ConvProblem& problem, Isa isa, int threads, cons
     }
   }
   limit_code(best, problem);
-  reads_picture_seldom(best, problem, rates) ? widen_tile(best, problem) : shrink_tile(best, problem, rates);
+  if (reads_picture_seldom(best, problem, rates)) {
+    widen_tile(best, problem);
+  } else {
+    shrink_tile(best, problem, rates);
+    spare_turns(best, problem, threads, rates);
+  }
   choose_blocking(best, problem, rates);
   const std::optional<ConvPlan> dots = dots_plan(problem, isa);
   const double dots_cost = dots ? cost_of(*dots, problem, threads, rates) : best_cost;

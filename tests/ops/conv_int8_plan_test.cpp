@@ -113,6 +113,12 @@ TEST(ConvInt8Plan, NothingIsHiddenWhereAdditionsTakeTheMultipliersTurns) {
   }
 }
 
+TEST(ConvInt8Plan, SparesTurnsBesideABusyNeighbourWhereThatCostsNothing) {
+  EXPECT_EQ(choose_conv_int8_tile(pointwise(256, 64, 784, false), kXeon).blocks, 4);
+  EXPECT_EQ(choose_conv_int8_tile(pointwise(256, 64, 784, false), kZen5).blocks, 2);
+  EXPECT_EQ(choose_conv_int8_tile(pointwise(1024, 512, 49, false), kXeon).blocks, 2) << "weights come too fast";
+}
+
 TEST(ConvInt8Plan, TablesTakeThePlaceOfMultiplicationsWhereOneProductPassesInACycle) {
   for (const int64_t channels : {64, 128, 512}) {
     const ConvInt8Problem problem = pointwise(channels, 256, 3136, true);

@@ -197,8 +197,21 @@ TEST(ConvPlan, ReadsLargePicturesSeldomWhereTheyComeSlowly) {
   EXPECT_FALSE(chosen(64, 256, 56 * 56, kXeon).ahead);
   EXPECT_EQ(chosen(16, 96, 112 * 112, kXeon).blocks, 3);
   EXPECT_TRUE(chosen(12, 96, 160 * 160, kXeon).ahead) << "the output's way to memory binds";
-  EXPECT_EQ(chosen(256, 64, 28 * 28, kXeon).blocks, 2);
   EXPECT_EQ(chosen(256, 64, 56 * 56, kZen5).blocks, 2);
+}
+
+TEST(ConvPlan, SparesTurnsBesideABusyNeighbourWhereThatCostsNothing) {
+  const auto chosen = [](int64_t in, int64_t out, int64_t pixels, int threads, const CoreRates& rates) {
+    return choose_conv_plan(pointwise(in, out, pixels), Isa::avx512, threads, rates);
+  };
+  EXPECT_EQ(chosen(256, 64, 28 * 28, 1, kXeon).blocks, 4);
+  EXPECT_EQ(chosen(256, 64, 28 * 28, 1, kZen5).blocks, 2);
+  EXPECT_EQ(chosen(256, 128, 14 * 14, 1, kXeon).blocks, 4);
+  EXPECT_EQ(chosen(256, 64, 7 * 7, 2, kXeon).blocks, 2) << "one group of blocks and 9 tiles: 5 for one thread";
+  const ConvPlan long_sums = chosen(768, 128, 14 * 14, 1, kXeon), in_threes = chosen(256, 96, 28 * 28, 1, kXeon);
+  EXPECT_TRUE(long_sums.embedded && long_sums.blocks == 2) << "in tiles of four blocks 4 % more";
+  EXPECT_TRUE(in_threes.embedded && in_threes.blocks == 2);
+  EXPECT_FALSE(chosen(768, 128, 14 * 14, 1, kZen5).embedded);
 }
 
 TEST(ConvPlan, KeepsWeightsInL1ForFewTilesWhereTheRestComesSlowly) {

@@ -403,6 +403,25 @@ TEST(GemmPlan, MultipliesHalfAVectorWhereThatTakesHalfTheTime) {
   EXPECT_FALSE(halves(20, kZen4));
 }
 
+// As measured on an Emerald Rapids.
+TEST(GemmPlan, TakesWidePanelsForShortSumsOfAXeon) {
+  const auto chosen = [](int64_t rows, int64_t columns, int64_t k, const CoreRates& rates) {
+    GemmProblem problem;
+    problem.isa = Isa::avx512;
+    problem.batches = 36;
+    problem.m = rows;
+    problem.n = columns;
+    problem.k = k;
+    return default_gemm_plan(problem, rates).vecs;
+  };
+  EXPECT_EQ(chosen(196, 64, 64, kXeon), 4);
+  EXPECT_EQ(chosen(28, 64, 32, kXeon), 4);
+  EXPECT_EQ(chosen(28, 64, 64, kXeon), 2) << "panels come too fast";
+  EXPECT_EQ(chosen(196, 256, 128, kXeon), 2);
+  EXPECT_EQ(chosen(196, 80, 64, kXeon), 2) << "a panel of one vector would be left over";
+  EXPECT_EQ(chosen(196, 64, 64, kZen5), 2);
+}
+
 TEST(GemmPlan, TilesOfAPanelFetchNoMoreAheadThanIsReadUnlessFewerFetch) {
   EXPECT_EQ(lines_of_each(20, 1), 20);
   EXPECT_EQ(lines_of_each(12, 2), 6);

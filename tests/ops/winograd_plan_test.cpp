@@ -189,7 +189,9 @@ TEST(Winograd, KeepsLargerGroupsInTheL2OfAXeon) {
   EXPECT_EQ(chosen(64, 64, 224).winograd_group, 28) << "7 % less than in groups of 56, 26 % less than of 98";
   const ConvPlan small = chosen(256, 256, 14);
   EXPECT_EQ(small.winograd, 2);
-  EXPECT_EQ(small.winograd_group, 0) << "7 % less than in groups of 25";
+  EXPECT_EQ(small.winograd_group, 49) << "all: 7 % less than in groups of 25";
+  EXPECT_EQ(chosen(128, 128, 28).winograd_group, 49) << "5 % less than in groups of 25: all stays near";
+  EXPECT_EQ(chosen(128, 128, 27).winograd_group, 0) << "tiles that are cut off leave products out";
 }
 
 TEST(Winograd, TakesFewerProductsOnlyWhereTheAccuracyLevelAllowsThemAndChannelsHaveHalves) {
