@@ -251,9 +251,11 @@ void widen_tile(ConvPlan& plan, const ConvProblem& problem) {
 // multiplied. In tiles of four blocks by 6 pixels, with 10 loads for 24 products in place of 16 for 28, pointwise
 // convolutions take 4 to 12 % less beside one, of 32 to 64 channels up to 20 %, and as long as before where the core is
 // alone; but of more channels on small pictures 3 to 8 % more, as their panels come too fast. There broadcasts as
-// operands take 2 to 5 % less beside another thread, and alone as long or up to 1.5 % more.
+// operands take 2 to 5 % less beside another thread, and alone as long or up to 1.5 % more; not of weights that L2 has
+// no room for beside the rest.
 void spare_turns(ConvPlan& plan, const ConvProblem& problem, int threads, const CoreRates& rates) {
   constexpr int64_t kFewSteps = 320, kManySteps = 512, kManyPixels = 400, kFewestColumns = 12;
+  constexpr int64_t kMostWeights = 256 << 10;
   constexpr double kMostCost = 1.03;  // what the tiles leave over, and threads to each other
   if (!has_slow_l3(plan.isa, rates) || problem.phases[0].taps() != 1) return;
   ConvPlan wide = plan;
@@ -262,7 +264,8 @@ void spare_turns(ConvPlan& plan, const ConvProblem& problem, int threads, const 
   if (blocks_alike(problem) % 4 == 0 && steps_of(problem) <= most_steps &&
       cost_of(wide, problem, threads, rates) <= kMostCost * cost_of(plan, problem, threads, rates)) {
     plan = wide;
-  } else if (plan.blocks == 2 && plan.cols >= kFewestColumns && shared_pixels(problem, plan, 2, rates) == 1) {
+  } else if (plan.blocks == 2 && plan.cols >= kFewestColumns &&
+             steps_of(problem) * problem.out_channels <= kMostWeights && shared_pixels(problem, plan, 2, rates) == 1) {
     plan.embedded = true;
   }
 }
