@@ -7,8 +7,7 @@
 namespace lathe {
 
 // Fetches a picture that each thread will read all of, ahead of its first share. Convolutions read pixel by pixel from
-// plane to plane, which the CPU does not fetch ahead: each line that comes from another die would be waited for, 200
-// ns.
+// plane to plane, which the CPU does not fetch ahead: each line that comes from another die would take 200 ns.
 inline void fetch_far(const StepArgs& args, const void* picture, size_t bytes) {
   constexpr size_t kMostBytes = 512 << 10;  // beside weights in L2
   constexpr size_t kLine = 64;

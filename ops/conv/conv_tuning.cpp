@@ -105,6 +105,7 @@ class Bench {
   void run() {
     arguments_.weights = weights_.current().data<float>();
     arguments_.next_weights = weights_.next().raw();
+    arguments_.are_far = team_.is_far();
     program_.run(arguments_, team_);
   }
 

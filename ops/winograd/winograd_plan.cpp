@@ -226,14 +226,11 @@ WinogradChoice choose_winograd(const ConvProblem& problem, Isa isa, int threads,
       extent.is_large = is_large(form);
       const int64_t longest_sum = longest_sum_of(form, problem), steps = problem.in_channels_each();
       extent.sums = longest_sum == 0 ? 1 : static_cast<double>(divide_up(steps, longest_sum));
-      const double tile_bytes = (extent.inputs * static_cast<double>(problem.in_blocks()) +
-                                 extent.frequencies * static_cast<double>(problem.out_blocks())) *
-                                problem.lanes * 4;
-      const double largest = std::max(extent.inputs * static_cast<double>(problem.in_blocks()),
-                                      extent.frequencies * static_cast<double>(problem.out_blocks()));
-      const bool is_near = static_cast<double>(extent.tiles) * largest * problem.lanes * 4 <= kOneGroupBytes;
+      const double in_bytes = extent.inputs * static_cast<double>(problem.in_blocks() * problem.lanes * 4);
+      const double out_bytes = extent.frequencies * static_cast<double>(problem.out_blocks() * problem.lanes * 4);
+      const auto fitting = static_cast<int64_t>(static_cast<double>(kNearBytes) / (in_bytes + out_bytes));
       const bool can_be_one = !shares && can_be_one_group(shape, form, isa, threads, rates);
-      const auto fitting = static_cast<int64_t>(static_cast<double>(kNearBytes) / tile_bytes);
+      const bool is_near = static_cast<double>(extent.tiles) * std::max(in_bytes, out_bytes) <= kOneGroupBytes;
       std::vector<int64_t> sizes = {fitting};
       sizes.insert(sizes.end(), std::begin(kGoodTiles), std::end(kGoodTiles));
       for (const int64_t size : sizes) {
