@@ -180,10 +180,11 @@ std::vector<ConvInt8Tile> tiles_of_two_products(const ConvInt8Problem& problem) 
 }
 
 // As tiles of float32 do beside a busy neighbour (spare_turns() in conv_plan.cpp): pointwise convolutions take 3 to 7 %
-// less there, and alone as long as in tiles of two blocks. Of fewer pixels their weights come too fast.
+// less there, and alone as long as in tiles of two blocks. Of fewer pixels their weights come too fast: two threads
+// take 10 % more at 14x14.
 constexpr ConvInt8Tile kOfFewLoads{4, 1, 6, 0};
 bool spares_turns(const ConvInt8Problem& problem, const CoreRates& rates) {
-  constexpr int64_t kFewestPixels = 196;
+  constexpr int64_t kFewestPixels = 28 * 28;
   const ConvShape& shape = problem.shape.phases[0];
   return has_slow_l3(problem.isa, rates) && shape.taps() == 1 && shape.x.out >= kOfFewLoads.cols &&
          shape.y.out * shape.x.out >= kFewestPixels && blocks_alike(problem.channels()) % 4 == 0;

@@ -116,7 +116,7 @@ TEST(ConvInt8Plan, NothingIsHiddenWhereAdditionsTakeTheMultipliersTurns) {
 TEST(ConvInt8Plan, SparesTurnsBesideABusyNeighbourWhereThatCostsNothing) {
   EXPECT_EQ(choose_conv_int8_tile(pointwise(256, 64, 784, false), kXeon).blocks, 4);
   EXPECT_EQ(choose_conv_int8_tile(pointwise(256, 64, 784, false), kZen5).blocks, 2);
-  EXPECT_EQ(choose_conv_int8_tile(pointwise(1024, 512, 49, false), kXeon).blocks, 2) << "weights come too fast";
+  EXPECT_EQ(choose_conv_int8_tile(pointwise(1024, 512, 196, false), kXeon).blocks, 2) << "weights come too fast";
 }
 
 TEST(ConvInt8Plan, TablesTakeThePlaceOfMultiplicationsWhereOneProductPassesInACycle) {
