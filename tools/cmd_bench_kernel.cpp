@@ -19,6 +19,7 @@
 #include "src/runtime/default_plans.h"
 #include "tools/duration.h"
 #include "tools/machine_peak.h"
+#include "tools/median.h"
 #include "tools/node_task.h"
 #include "tools/progress.h"
 #include "tools/verbs.h"
@@ -131,16 +132,10 @@ std::vector<double> times_of(const Runner& runner, Milliseconds duration, size_t
   return times;
 }
 
-double median_of(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 Timing timing_of(const TuningTask& task, const Candidate& plan, const std::vector<double>& times) {
   Timing timing;
   timing.plan = to_string(plan);
-  timing.median_ms = median_of(times);
+  timing.median_ms = median(times);
   timing.min_ms = *std::min_element(times.begin(), times.end());
   timing.gflops = task.flop / timing.median_ms / 1e6;
   timing.gbytes_s = task.bytes / timing.median_ms / 1e6;
@@ -169,9 +164,9 @@ std::vector<Timing> compare_plans(const TuningTask& task, std::span<const Candid
       for (size_t plan = 0; plan < plans.size(); ++plan) {
         runners[plan].run();
         const std::vector<double> turn = times_of(runners[plan], kTurn, 1);
-        const double median = median_of(turn);
-        if (plan == 0) first = median;
-        speedups[plan].push_back(first / median);
+        const double own = median(turn);
+        if (plan == 0) first = own;
+        speedups[plan].push_back(first / own);
         times[plan].insert(times[plan].end(), turn.begin(), turn.end());
       }
     } while (Clock::now() - start < duration * static_cast<double>(plans.size()) / kBuilds);
@@ -179,7 +174,7 @@ std::vector<Timing> compare_plans(const TuningTask& task, std::span<const Candid
   std::vector<Timing> timings;
   for (size_t i = 0; i < plans.size(); ++i) {
     timings.push_back(timing_of(task, plans[i], times[i]));
-    timings.back().speedup = median_of(speedups[i]);
+    timings.back().speedup = median(speedups[i]);
   }
   return timings;
 }

@@ -12,6 +12,7 @@
 #include "ops/bench_operands.h"
 #include "src/base/cpu.h"
 #include "src/base/thread_team.h"
+#include "tools/median.h"
 
 namespace lathe::tools {
 namespace {
@@ -41,11 +42,6 @@ Tensor written_tensor(size_t bytes) {
   Tensor tensor(DType::u8, {static_cast<int64_t>(bytes)});
   std::fill_n(static_cast<char*>(tensor.mutable_raw()), bytes, char{1});
   return tensor;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 // GB/s of all threads together, each with `bytes` of its own: half of them written by a copy. Caches are as a step in a

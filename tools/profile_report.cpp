@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
+
+#include "tools/median.h"
 
 namespace lathe::tools {
 namespace {
@@ -20,8 +23,7 @@ std::vector<Row> median_rows(const std::vector<Profile>& runs) {
     std::vector<double> times;
     for (const Profile& run : runs)
       if (s < run.steps.size()) times.push_back(static_cast<double>(run.steps[s].end_ns - run.steps[s].begin_ns) / 1e6);
-    std::nth_element(times.begin(), times.begin() + static_cast<long>(times.size() / 2), times.end());
-    rows.push_back({runs.front().steps[s], times[times.size() / 2]});
+    rows.push_back({runs.front().steps[s], median(std::move(times))});
   }
   return rows;
 }

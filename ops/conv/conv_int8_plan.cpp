@@ -179,10 +179,11 @@ std::vector<ConvInt8Tile> tiles_of_two_products(const ConvInt8Problem& problem) 
   return tiles;
 }
 
+constexpr ConvInt8Tile kOfFewLoads{4, 1, 6, 0};
+
 // As tiles of float32 do beside a busy neighbour (spare_turns() in conv_plan.cpp): pointwise convolutions take 3 to 7 %
 // less there, and alone as long as in tiles of two blocks. Of fewer pixels their weights come too fast: two threads
 // take 10 % more at 14x14.
-constexpr ConvInt8Tile kOfFewLoads{4, 1, 6, 0};
 bool spares_turns(const ConvInt8Problem& problem, const CoreRates& rates) {
   constexpr int64_t kFewestPixels = 28 * 28;
   const ConvShape& shape = problem.shape.phases[0];

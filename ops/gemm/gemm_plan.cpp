@@ -27,7 +27,7 @@ int64_t last_columns(const GemmProblem& problem) {
 // twice as fast for each row: with 28 rows that costs 3 to 7 % but for the shortest sums.
 bool prefers_four_vectors(const GemmProblem& problem, const CoreRates& rates) {
   constexpr int64_t kShort = 128, kShortest = 32, kFewestRows = 48, kMostWeights = 24 << 10;
-  if (!has_slow_l3(problem.isa, rates) || problem.n % 64 != 0) return false;
+  if (problem.has_few_rows() || !has_slow_l3(problem.isa, rates) || problem.n % 64 != 0) return false;
   if (problem.m < kFewestRows) return problem.k <= kShortest;
   return problem.k <= kShort && problem.k * problem.n <= kMostWeights;
 }
@@ -48,10 +48,10 @@ void choose_tile(const GemmProblem& problem, const CoreRates& rates, GemmPlan& p
     // Not a panel of a single vector at the end: there nothing is gained where rows share it.
     const bool shares_third = problem.m >= 15 && (rows_that_share(problem, rates) > 1 || halves_last(problem, rates)) &&
                               divide_up(problem.n, vector_lanes(problem.isa)) % 2 == 1;
-    if (problem.m > 8 && prefers_four_vectors(problem, rates)) {
+    if (prefers_four_vectors(problem, rates)) {
       plan.vecs = 4;
       plan.rows = 6;
-    } else if (problem.m > 8 && (shares_set || fits_wide || shares_third)) {
+    } else if (!problem.has_few_rows() && (shares_set || fits_wide || shares_third)) {
       plan.vecs = 3;
       plan.rows = 8;
     }
